@@ -1,0 +1,74 @@
+# Flintlock's chores. A machine needs python3 (3.11 to 3.14) and make; everything else goes into .venv,
+# pinned and checked by hash. `make` alone lists the targets.
+
+# Another interpreter: make PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+# uv does not read pip's settings. Where pip was told to find packages, uv is told so too.
+PIP_INDEX_URL ?= $(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null)
+UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+UV_FIND_LINKS ?= $(firstword $(wildcard $(PIP_FIND_LINKS)))
+SSL_CERT_FILE ?= $(PIP_CERT)
+UV_PIP = UV_DEFAULT_INDEX="$(UV_DEFAULT_INDEX)" UV_FIND_LINKS="$(UV_FIND_LINKS)" SSL_CERT_FILE="$(SSL_CERT_FILE)" \
+	$(BIN)/uv pip
+COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format bench soak mutants docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(READY) ## set up .venv (every other target does it when needed)
+	@:
+
+demo: $(READY) ## run an example job on an embedded cluster
+	@$(BIN)/flintlock run examples/revenue.py:job --local
+
+test: $(READY) ## every test, those with real processes and Spark last; ARGS='-m "not cluster"' for pytest
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(READY) ## lint, format, types, import contracts
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo "not formatted; make format mends it"; exit 1; }
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports --no-logo --no-cache
+
+format: $(READY) ## rewrite the code as the formatter and the fixable rules want it
+	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format --quiet
+
+bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for one
+	@$(BIN)/python -m bench $(ONLY)
+
+soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
+	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
+
+mutants: $(READY) ## plant each known bug in a copy of the source: the simulation has to find it
+	@$(BIN)/python -m tests.mutants
+
+docs: $(READY) ## write the generated reference pages anew
+	@$(BIN)/python -m docs
+
+lock: $(READY) ## pin the dependencies anew; UPGRADE=1 takes newer versions
+	@$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --output-file requirements/runtime.txt
+	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
+
+clean: ## remove what was generated, .venv included
+	@rm -rf .venv .hypothesis .pytest_cache .ruff_cache build dist
+	@find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The stamp is younger than what it was made from, so a second run finds nothing to do.
+$(READY): pyproject.toml requirements/build.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 15) or sys.exit("Flintlock and its pinned dependencies need Python 3.11 to 3.14; $(PYTHON) is %s. Name another one: make PYTHON=python3.12" % sys.version.split()[0])'
+	@echo "Setting up .venv (the first time it downloads about 700 MB, most of it Spark)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+	@# What comes as source (PySpark) is built with the pinned tools of this environment, not with whatever is newest.
+	@$(UV_PIP) sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes --no-build-isolation requirements/dev.txt
+	@$(UV_PIP) install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
+	@touch $@

@@ -1,0 +1,106 @@
+"""What holds for every test: no process stays behind, cheap tests run first, CI draws the same examples.
+
+A process that a test started is found in two ways: as a descendant of this one, and by a variable in its
+environment, which it keeps when its parent dies and init adopts it. Rejected: looking for command lines that
+mention Flintlock or Spark; those may belong to somebody else on the machine.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import hypothesis
+import psutil
+import pytest
+
+SESSION_VARIABLE: Final = "PYTEST_FLINTLOCK_SESSION"
+GRACE_S: Final = 5.0
+TESTS: Final = Path(__file__).parent
+
+#: Cheap and telling first. A folder that is not named here runs before the cluster tests.
+ORDER: Final = ("unit", "simulation", "scenarios", "contract")
+
+pytest_plugins = ["pytester"]
+
+hypothesis.settings.register_profile("flintlock", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("flintlock-ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("flintlock-ci" if os.environ.get("CI") else "flintlock")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is under tests/cluster as such, and run it after everything else."""
+
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+
+    def rank(item: pytest.Item) -> int:
+        name = folder(item)
+        if name == "cluster":
+            return len(ORDER) + 1
+        return ORDER.index(name) if name in ORDER else len(ORDER)
+
+    for item in items:
+        if folder(item) == "cluster":
+            item.add_marker(pytest.mark.cluster)
+    items.sort(key=rank)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left_behind() -> Iterator[None]:
+    """Fail the run if a process that a test started outlives the last test by GRACE_S, and kill it."""
+    session = str(uuid.uuid4())
+    os.environ[SESSION_VARIABLE] = session
+    yield
+    give_up_s = time.monotonic() + GRACE_S
+    while (left := leftovers(session)) and time.monotonic() < give_up_s:
+        psutil.wait_procs(left, timeout=0.2)
+    if not left:
+        return
+    report = "\n".join(f"  {process.pid}  {command_line(process)}" for process in left)
+    for process in left:
+        end(process)
+    pytest.fail(f"processes left behind by the tests (now killed):\n{report}", pytrace=False)
+
+
+def leftovers(session: str) -> list[psutil.Process]:
+    """Return the living processes that this test session started, in order of their age."""
+    found = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    for process in psutil.process_iter():
+        if process.pid != os.getpid() and belongs_to(process, session):
+            found[process.pid] = process
+    return sorted((p for p in found.values() if alive(p)), key=lambda p: p.create_time())
+
+
+def belongs_to(process: psutil.Process, session: str) -> bool:
+    """Tell by its environment whether the session started the process; one that hides it does not count."""
+    try:
+        return process.environ().get(SESSION_VARIABLE) == session
+    except (psutil.Error, OSError):
+        return False
+
+
+def alive(process: psutil.Process) -> bool:
+    """Tell whether the process runs; one that only waits to be reaped does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def command_line(process: psutil.Process) -> str:
+    """Return the command line as far as it can still be read."""
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return "(gone)"
+
+
+def end(process: psutil.Process) -> None:
+    """Kill the process if it is still the one that was found; its number may have been given to another."""
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
