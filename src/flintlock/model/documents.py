@@ -1,0 +1,105 @@
+"""Hold a decoded document (JSON, YAML) against the struct that describes it, and tell everything that does not fit.
+
+Every unknown key comes with the nearest known one, every wrong type with the keys that lead to it; list items count as
+keys `0`, `1`, …. A document without problems converts without error.
+
+Rejected: converting it with msgspec alone. That stops at the first problem, and names mapping keys as `[...]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from types import UnionType
+from typing import Any, Final, TypeAlias, Union, cast, get_args, get_origin
+
+import msgspec
+from msgspec import Struct, structs
+
+DocumentProblem: TypeAlias = tuple[tuple[str, ...], str]
+"""The keys that lead to it, and what is wrong there."""
+
+
+def document_problems(kind: type[Struct], document: object, path: tuple[str, ...] = ()) -> Iterator[DocumentProblem]:
+    """Yield every problem that keeps the document from being converted to `kind`, by the keys that lead to it."""
+    if not isinstance(document, Mapping):
+        yield (path, f"must be a mapping, not {_named(document)}")
+        return
+    known = {field.encode_name: field for field in structs.fields(kind)}
+    given = cast("Mapping[object, object]", document)
+    for key, item in given.items():
+        field = known.get(key) if isinstance(key, str) else None
+        if field is not None:
+            yield from _problems(field.type, item, (*path, field.encode_name))
+        elif kind.__struct_config__.forbid_unknown_fields:
+            near = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            yield ((*path, str(key)), f"unknown key; {hint}")
+    for field in known.values():
+        if field.required and field.encode_name not in given:
+            yield (path, f"needs the key {field.encode_name!r}")
+
+
+def _problems(kind: Any, value: object, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
+    """Go down into whatever holds more; what holds nothing is a leaf."""
+    for choice in _choices(kind):
+        of = get_args(choice)
+        if isinstance(value, Mapping) and get_origin(choice) is dict:
+            for key, item in cast("Mapping[object, object]", value).items():
+                if isinstance(key, str):
+                    yield from _problems(of[1], item, (*path, key))
+                else:
+                    yield ((*path, str(key)), f"a key must be text, not {_named(key)}")
+            return
+        if isinstance(value, list | tuple) and get_origin(choice) is tuple:
+            for index, item in enumerate(cast("Sequence[object]", value)):
+                yield from _problems(of[0], item, (*path, str(index)))
+            return
+        # What must be a mapping and is not is told best by the struct; what may be something else, by msgspec.
+        if _is(choice, Struct) and (isinstance(value, Mapping) or choice is kind):
+            yield from document_problems(choice, cast("object", value), path)
+            return
+        if isinstance(value, str) and _is(choice, StrEnum):
+            yield from _enum_problems([str(item) for item in cast("type[StrEnum]", choice)], value, path)
+            return
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        yield (path, _plain(str(error)))
+
+
+def _enum_problems(names: list[str], value: str, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
+    if value not in names:
+        near = get_close_matches(value.lower(), [name.lower() for name in names], n=1)
+        hint = f"; did you mean {next(name for name in names if name.lower() == near[0])!r}?" if near else ""
+        yield (path, f"{value!r} is not one of {', '.join(names)}{hint}")
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _is(choice: Any, base: type) -> bool:
+    return isinstance(choice, type) and issubclass(choice, base)
+
+
+#: msgspec's words for types, as users of YAML and Python say them. `null` is not worth telling: leave the key out.
+_WORDS: Final = {"array": "list", "object": "mapping", "str": "text", " | null": "", "Expected": "expected"}
+
+
+def _plain(text: str) -> str:
+    """Take msgspec's own path out of its message: the problem carries a better one."""
+    text = re.sub(r" - at `.*`$", "", text).replace("`", "'")
+    return re.sub("|".join(map(re.escape, _WORDS)), lambda match: _WORDS[match[0]], text)
+
+
+def _named(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case str():
+            return "text"
+        case _:
+            return type(value).__name__

@@ -1,0 +1,69 @@
+"""Every kind of id is a type of its own, so that one can never stand in for another.
+
+Ids are invented at the edges (REST, client, entrypoints) and arrive in the cores as data.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+
+from msgspec import Struct
+
+JobId = NewType("JobId", str)
+"""32 lower-case hex digits, as Flink writes job ids."""
+
+StepName = NewType("StepName", str)
+"""A step's name as the user wrote it; also the name of its SQL view."""
+
+VertexId = NewType("VertexId", str)
+"""32 hex digits derived from job and step; what REST calls a vertex id."""
+
+RegionId = NewType("RegionId", int)
+"""Position of a pipelined region in the job's topological order; the unit of deployment, the *task*."""
+
+TaskManagerId = NewType("TaskManagerId", str)
+"""A TaskManager's lasting name: it keeps it when it registers again."""
+
+InstanceId = NewType("InstanceId", str)
+"""One life of a TaskManager process; a restarted one has another."""
+
+RequestId = NewType("RequestId", str)
+"""One slot request of one job."""
+
+BlobKey = NewType("BlobKey", str)
+"""`sha256-` and 64 hex digits: the content's own hash."""
+
+Epoch = NewType("Epoch", int)
+"""A term of leadership: only ever grows."""
+
+JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
+BLOB_KEY: Final = re.compile(r"sha256-[0-9a-f]{64}")
+
+
+class FencingToken(Struct, frozen=True, order=True):
+    """Whose command this is: the epoch decides, the session tells two claimants of one epoch apart."""
+
+    epoch: Epoch
+    session: str
+
+
+class AttemptId(Struct, frozen=True, kw_only=True, order=True):
+    """One try at one region of one job. Attempt numbers start at 0 and never repeat within a region."""
+
+    job_id: JobId
+    region: RegionId
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job_id}/{self.region}#{self.attempt}"
+
+
+def is_job_id(text: str) -> bool:
+    """Tell whether `text` has the form of a job id."""
+    return JOB_ID.fullmatch(text) is not None
+
+
+def is_blob_key(text: str) -> bool:
+    """Tell whether `text` has the form of a blob key."""
+    return BLOB_KEY.fullmatch(text) is not None

@@ -1,0 +1,206 @@
+"""The JobGraph: what a user wants done, as one frozen value.
+
+Python, YAML and program jobs all become this. Names are the user's; ids are derived from them, so that the same
+step of the same job has the same vertex id after a failover. User code inside is opaque: a blob key or the name of a
+module in an artifact. Nothing here runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from flintlock.model.ids import BlobKey, JobId, StepName, VertexId
+
+Scalar: TypeAlias = str | int | float | bool | None
+"""What a parameter's value may be."""
+
+MAX_PARALLELISM: Final = 1 << 15
+"""Flink's own bound."""
+
+
+class JobType(StrEnum):
+    """Whether a job's inputs end."""
+
+    BATCH = "BATCH"
+    STREAMING = "STREAMING"
+
+
+class Exchange(StrEnum):
+    """How a step's output reaches its consumers."""
+
+    PIPELINED = "pipelined"
+    BLOCKING = "blocking"
+
+
+class EngineKind(StrEnum):
+    """Whose Spark driver a job runs on."""
+
+    SHARED = "shared"
+    DEDICATED = "dedicated"
+
+
+class SaveMode(StrEnum):
+    """What a sink does about what is already there. Spark's names."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    ERROR_IF_EXISTS = "errorifexists"
+    IGNORE = "ignore"
+
+
+class Guarantee(StrEnum):
+    """What delivery means for one output."""
+
+    STAGED = "whole and once"
+    TRANSACTIONAL = "whole and once, by the table format's own commit"
+    AT_LEAST_ONCE = "at least once"
+    WITH_JOB = "once, with the job"
+
+
+class Source(Struct, frozen=True, kw_only=True, tag="source"):
+    """Read a table, or files or anything else that Spark has a format for."""
+
+    format: str | None = None
+    paths: tuple[str, ...] = ()
+    table: str | None = None
+    schema: str | None = None
+    options: dict[str, str] = {}
+    stream: bool = False
+
+
+class Sql(Struct, frozen=True, kw_only=True, tag="sql"):
+    """A query over views named as the input steps; parameters are bound by name, never pasted in."""
+
+    query: str
+
+
+class Function(Struct, frozen=True, kw_only=True, tag="function"):
+    """A PySpark function from DataFrames to a DataFrame: pickled (`pickle` names an artifact) or imported."""
+
+    reference: str | None = None  # "package.module:name", found in the artifacts
+    pickle: str | None = None  # an artifact's name
+
+
+class Sink(Struct, frozen=True, kw_only=True, tag="sink"):
+    """Write the one input."""
+
+    format: str | None = None
+    path: str | None = None
+    table: str | None = None
+    mode: SaveMode = SaveMode.ERROR_IF_EXISTS
+    partition_by: tuple[str, ...] = ()
+    options: dict[str, str] = {}
+
+
+class Result(Struct, frozen=True, kw_only=True, tag="result"):
+    """Keep the input's first `limit` rows with the job."""
+
+    limit: int = 20
+
+
+class Program(Struct, frozen=True, kw_only=True, tag="program"):
+    """An unmodified PySpark script (the name of an artifact) with its own arguments."""
+
+    file: str
+    args: tuple[str, ...] = ()
+
+
+Operation: TypeAlias = Source | Sql | Function | Sink | Result | Program
+
+#: Formats whose output is files at a path: Flintlock stages and publishes them itself.
+STAGED_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
+#: Table formats that commit by themselves.
+TRANSACTIONAL_FORMATS: Final = frozenset({"delta", "iceberg", "hudi"})
+
+
+class JobVertex(Struct, frozen=True, kw_only=True):
+    """One named step."""
+
+    id: VertexId
+    name: StepName
+    operation: Operation
+    inputs: tuple[StepName, ...] = ()
+    exchange: Exchange = Exchange.PIPELINED
+    parallelism: int | None = None
+    cache: bool = False
+
+    @property
+    def has_output(self) -> bool:
+        """Whether other steps may read from this one."""
+        return not isinstance(self.operation, Sink | Result | Program)
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What delivery means for this step's output; None if it hands its rows to other steps only."""
+        match self.operation:
+            case Sink(path=str(), format=str(form)) if form.lower() in STAGED_FORMATS:
+                return Guarantee.STAGED
+            case Sink(format=str(form)) if form.lower() in TRANSACTIONAL_FORMATS:
+                return Guarantee.TRANSACTIONAL
+            case Sink() | Program():
+                return Guarantee.AT_LEAST_ONCE
+            case Result():
+                return Guarantee.WITH_JOB
+            case Source() | Sql() | Function():
+                return None
+
+
+class ArtifactKind(StrEnum):
+    """What a runner does with an artifact before it runs user code."""
+
+    PY_FILE = "py-file"  # put on sys.path, and sent to Spark's Python workers
+    PICKLE = "pickle"  # a function; opened where a step names it
+    FILE = "file"  # a program, or anything else that user code opens by name
+
+
+class Artifact(Struct, frozen=True, kw_only=True):
+    """A file that travels with the job, by the hash of its content."""
+
+    name: str
+    blob: BlobKey
+    size: int = 0
+    kind: ArtifactKind = ArtifactKind.PY_FILE
+
+
+class Versions(Struct, frozen=True, kw_only=True):
+    """What runs where: pickled functions need the same Python and PySpark on both sides."""
+
+    flintlock: str
+    python: str
+    pyspark: str
+
+
+class JobGraph(Struct, frozen=True, kw_only=True):
+    """A job, whole. Vertices stand in topological order once `check_graph` has passed."""
+
+    job_id: JobId
+    name: str
+    job_type: JobType = JobType.BATCH
+    vertices: tuple[JobVertex, ...] = ()
+    parallelism: int | None = None
+    params: dict[str, Scalar] = {}
+    config: dict[str, str] = {}
+    artifacts: tuple[Artifact, ...] = ()
+    engine: EngineKind = EngineKind.SHARED
+    client: Versions | None = None  # who pickled the functions, if any are pickled
+    format_version: int = 1
+
+    def vertex(self, name: str) -> JobVertex:
+        """Return the step of that name; KeyError if there is none."""
+        for vertex in self.vertices:
+            if vertex.name == name:
+                return vertex
+        raise KeyError(name)
+
+    def consumers(self, name: StepName) -> tuple[JobVertex, ...]:
+        """Return the steps that read from `name`."""
+        return tuple(vertex for vertex in self.vertices if name in vertex.inputs)
+
+
+def vertex_id(job_id: JobId, name: str) -> VertexId:
+    """Derive a step's id: the same step of the same job has the same one, whoever asks and whenever."""
+    return VertexId(hashlib.blake2b(f"{job_id}\0{name}".encode(), digest_size=16).hexdigest())

@@ -1,0 +1,170 @@
+"""A job as others see it: summary, snapshot with its executions, result."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId
+from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.regions import Region
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure, ResultRows, StepOutput, TaskMetrics
+
+
+class JobSubmission(Struct, frozen=True, kw_only=True):
+    """A graph, and the client's own key for it where it has one."""
+
+    graph: JobGraph
+    idempotency_key: str | None = None
+    digest: str = ""  # of the request; tells whether a repeated key carries the same graph
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """The job is durable. `existing`: the key was known, and this is the job it made."""
+
+    job_id: JobId
+    existing: bool = False
+
+
+class StoredJob(Struct, frozen=True, kw_only=True):
+    """What is persisted before a submission is acknowledged."""
+
+    graph: JobGraph
+    submitted_ms: int
+    idempotency_key: str | None = None
+    digest: str = ""
+
+
+class ExecutionInfo(Struct, frozen=True, kw_only=True):
+    """One attempt at one region."""
+
+    region: RegionId
+    attempt: int
+    state: ExecutionState
+    timestamps: dict[ExecutionState, int]
+    task_manager: TaskManagerId | None = None
+    address: str = ""
+    slots: int = 0
+    metrics: TaskMetrics = TaskMetrics()
+    outputs: tuple[StepOutput, ...] = ()
+    activity: str = ""
+    failure: Failure | None = None
+
+
+class ExceptionEntry(Struct, frozen=True, kw_only=True):
+    """One failure in the job's history."""
+
+    failure: Failure
+    timestamp_ms: int
+    region: RegionId | None = None
+    attempt: int = 0
+    task_name: str | None = None
+    task_manager: TaskManagerId | None = None
+    endpoint: str | None = None
+    labels: dict[str, str] = {}
+
+
+class TaskCounts(Struct, frozen=True, kw_only=True):
+    """How many of a job's steps are in each state; a step is where its region is."""
+
+    total: int
+    by_state: dict[ExecutionState, int]
+
+
+class JobSummary(Struct, frozen=True, kw_only=True):
+    """One line of a listing."""
+
+    job_id: JobId
+    name: str
+    job_type: JobType
+    status: JobStatus
+    start_ms: int
+    end_ms: int  # -1 while it runs
+    last_modified_ms: int
+    tasks: TaskCounts
+    stale: bool = False
+
+
+class JobSnapshot(Struct, frozen=True, kw_only=True):
+    """Everything that is known of a job at one moment; also what is kept of it after its end."""
+
+    graph: JobGraph
+    regions: tuple[Region, ...]
+    status: JobStatus
+    timestamps: dict[JobStatus, int]
+    end_ms: int
+    last_modified_ms: int
+    executions: tuple[ExecutionInfo, ...]  # all attempts, in order of region and attempt
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    exceptions_truncated: bool = False
+    result_names: tuple[StepName, ...] = ()
+    publishing: tuple[int, int] | None = None  # files published so far, of how many
+    stale: bool = False
+
+    def current(self, region: RegionId) -> ExecutionInfo | None:
+        """Return the region's latest attempt, if it has any."""
+        return next((e for e in reversed(self.executions) if e.region == region), None)
+
+    def summary(self) -> JobSummary:
+        """Return the job's line in a listing."""
+        counts = dict.fromkeys(ExecutionState, 0)
+        latest = {execution.region: execution.state for execution in self.executions}
+        for region in self.regions:
+            counts[latest.get(region.id, ExecutionState.CREATED)] += len(region.steps)
+        return JobSummary(
+            job_id=self.graph.job_id,
+            name=self.graph.name,
+            job_type=self.graph.job_type,
+            status=self.status,
+            start_ms=self.timestamps.get(JobStatus.INITIALIZING, 0),
+            end_ms=self.end_ms,
+            last_modified_ms=self.last_modified_ms,
+            tasks=TaskCounts(total=len(self.graph.vertices), by_state=counts),
+            stale=self.stale,
+        )
+
+
+class JobOutcome(Struct, frozen=True, kw_only=True):
+    """How a JobMaster's work on a job ended."""
+
+    snapshot: JobSnapshot
+    results: tuple[ResultRows, ...] = ()
+    scratch: tuple[str, ...] = ()  # directories of the job that must be removed
+
+
+class JobResult(Struct, frozen=True, kw_only=True):
+    """An entry of the JobResultStore: the job has ended so; `scratch` is what its cleanup must remove."""
+
+    job_id: JobId
+    name: str
+    status: JobStatus
+    start_ms: int
+    end_ms: int
+    scratch: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+
+
+class JobQuery(Struct, frozen=True, kw_only=True):
+    """Which job."""
+
+    job_id: JobId
+
+
+class ResultQuery(Struct, frozen=True, kw_only=True):
+    """Which result of which job."""
+
+    job_id: JobId
+    name: str
+
+
+class AwaitJob(Struct, frozen=True, kw_only=True):
+    """Wait up to `wait_s` for the job's end."""
+
+    job_id: JobId
+    wait_s: float = 0.0
+
+
+class JobsOverview(Struct, frozen=True, kw_only=True):
+    """All jobs: newest start first, then by id. The same object is returned until something changes."""
+
+    jobs: tuple[JobSummary, ...]

@@ -1,0 +1,293 @@
+"""The outer form of a job: what stands in a YAML file and in the body of POST /jobs.
+
+`read_spec` turns a decoded document into a JobSpec and tells every unknown key (with the nearest known one), every
+wrong type and where it stands; `to_job_graph` turns a JobSpec into a JobGraph. `${name}` stands for a parameter in
+paths, tables, schemas, options and program arguments; in SQL parameters are bound (`:name`), never pasted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct, structs
+
+from flintlock.model.documents import document_problems
+from flintlock.model.errors import InvariantBroken
+from flintlock.model.graphcheck import Problem, invalid_graph
+from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobgraph import (
+    Artifact,
+    ArtifactKind,
+    EngineKind,
+    Exchange,
+    Function,
+    JobGraph,
+    JobType,
+    JobVertex,
+    Operation,
+    Program,
+    Result,
+    SaveMode,
+    Scalar,
+    Sink,
+    Source,
+    Sql,
+    Versions,
+    vertex_id,
+)
+
+ConfigValue: TypeAlias = str | int | float | bool
+_PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
+
+
+class _Spec(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """Base of the outer structs: camelCase outside, nothing unknown."""
+
+
+class SourceSpec(_Spec, frozen=True, kw_only=True):
+    """`source:` of a step."""
+
+    format: str | None = None
+    path: str | tuple[str, ...] = ()
+    table: str | None = None
+    schema: str | None = None
+    options: dict[str, ConfigValue] = {}
+    stream: bool = False
+
+
+class SinkSpec(_Spec, frozen=True, kw_only=True):
+    """`sink:` of a step."""
+
+    format: str | None = None
+    path: str | None = None
+    table: str | None = None
+    mode: SaveMode = SaveMode.ERROR_IF_EXISTS
+    partition_by: tuple[str, ...] = ()
+    options: dict[str, ConfigValue] = {}
+
+
+class ResultSpec(_Spec, frozen=True, kw_only=True):
+    """`result:` of a step."""
+
+    limit: int = 20
+
+
+class ProgramSpec(_Spec, frozen=True, kw_only=True):
+    """`program:` of a step."""
+
+    file: str
+    args: tuple[str, ...] = ()
+
+
+class PickleSpec(_Spec, frozen=True, kw_only=True):
+    """`function: {pickle: …}`: the name of an artifact that holds a cloudpickled function."""
+
+    pickle: str
+
+
+class StepSpec(_Spec, frozen=True, kw_only=True):
+    """One step: exactly one of source, sql, function, sink, result, program says what it does."""
+
+    source: SourceSpec | None = None
+    sql: str | None = None
+    function: str | PickleSpec | None = None
+    sink: SinkSpec | None = None
+    result: ResultSpec | None = None
+    program: ProgramSpec | None = None
+    inputs: tuple[str, ...] = ()
+    exchange: Exchange = Exchange.PIPELINED
+    parallelism: int | None = None
+    cache: bool = False
+
+
+class ArtifactSpec(_Spec, frozen=True, kw_only=True):
+    """An artifact by name; `blob` where it has been uploaded already."""
+
+    name: str
+    blob: str | None = None
+    kind: ArtifactKind = ArtifactKind.PY_FILE
+
+
+class JobSpec(_Spec, frozen=True, kw_only=True):
+    """The whole document."""
+
+    version: int = 1
+    name: str = ""
+    job_id: str | None = None
+    type: JobType = JobType.BATCH
+    parallelism: int | None = None
+    engine: EngineKind = EngineKind.SHARED
+    params: dict[str, Scalar] = {}
+    artifacts: tuple[str | ArtifactSpec, ...] = ()
+    config: dict[str, ConfigValue] = {}
+    steps: dict[str, StepSpec] = {}
+    client: Versions | None = None
+
+
+KINDS: Final = ("source", "sql", "function", "sink", "result", "program")
+
+
+class SpecProblem(Struct, frozen=True, kw_only=True):
+    """One thing wrong with a document, by the keys that lead to it."""
+
+    path: tuple[str, ...]
+    message: str
+
+    def __str__(self) -> str:
+        if len(self.path) >= 2 and self.path[0] == "steps":
+            return str(Problem(step=self.path[1], field=".".join(self.path[2:]) or None, message=self.message))
+        return str(Problem(field=".".join(self.path) or None, message=self.message))
+
+
+def read_spec(document: object) -> tuple[JobSpec | None, tuple[SpecProblem, ...]]:
+    """Return the document as a JobSpec, or None and every problem that was found in it."""
+    try:
+        spec = msgspec.convert(document, JobSpec)
+    except msgspec.ValidationError as error:
+        found = [*document_problems(JobSpec, document)] or [((), str(error))]
+        return None, tuple(SpecProblem(path=path, message=message) for path, message in found)
+    problems = tuple(_meaning_problems(spec))
+    return (None if problems else spec), problems
+
+
+def to_job_graph(
+    spec: JobSpec, job_id: JobId, blobs: Mapping[str, Artifact], params: Mapping[str, Scalar] | None = None
+) -> JobGraph:
+    """Return the graph that the document describes, its vertices in the order they were written.
+
+    `blobs` gives each named artifact its content; `params` override the document's. Raises Invalid for a `${…}` that
+    stands for nothing and for an artifact without content.
+    """
+    graph, problems = draft_graph(spec, job_id, blobs, params)
+    if problems:
+        raise invalid_graph(spec.name, problems)
+    return graph
+
+
+def draft_graph(
+    spec: JobSpec, job_id: JobId, blobs: Mapping[str, Artifact], params: Mapping[str, Scalar] | None = None
+) -> tuple[JobGraph, list[Problem]]:
+    """Do what `to_job_graph` does, and return its problems instead of raising them.
+
+    A client reports them together with those of `problems_of`, each with its line in the user's file.
+    """
+    values = {**spec.params, **(params or {})}
+    problems: list[Problem] = []
+
+    def filled(step: str, field: str) -> Callable[[str], str]:
+        def fill(text: str) -> str:
+            def value_of(match: re.Match[str]) -> str:
+                name = match[1].strip()
+                value = values.get(name)
+                if value is not None:
+                    return config_text(value)
+                if name in values:
+                    problems.append(Problem(step=step, field=field, message=f"the parameter {name!r} has no value"))
+                    return match[0]
+                near = get_close_matches(name, values, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                problems.append(Problem(step=step, field=field, message=f"no parameter {name!r} for ${{{name}}}{hint}"))
+                return match[0]
+
+            return _PARAMETER.sub(value_of, text)
+
+        return fill
+
+    vertices = tuple(
+        JobVertex(
+            id=vertex_id(job_id, name),
+            name=StepName(name),
+            operation=_operation(step, filled(name, kind_of(step))),
+            inputs=tuple(StepName(source) for source in step.inputs),
+            exchange=step.exchange,
+            parallelism=step.parallelism,
+            cache=step.cache,
+        )
+        for name, step in spec.steps.items()
+    )
+    artifacts: list[Artifact] = []
+    for item in spec.artifacts:
+        named = ArtifactSpec(name=item) if isinstance(item, str) else item
+        found = blobs.get(named.name)
+        if found is None:
+            problems.append(Problem(field="artifacts", message=f"no file was sent for the artifact {named.name!r}"))
+        else:
+            artifacts.append(structs.replace(found, kind=named.kind))
+    graph = JobGraph(
+        job_id=job_id,
+        name=spec.name,
+        job_type=spec.type,
+        vertices=vertices,
+        parallelism=spec.parallelism,
+        params=values,
+        config={key: config_text(value) for key, value in spec.config.items()},
+        artifacts=tuple(artifacts),
+        engine=spec.engine,
+        client=spec.client,
+    )
+    return graph, problems
+
+
+def kind_of(step: StepSpec) -> str:
+    """Return which of the kinds the step is."""
+    return next(kind for kind in KINDS if getattr(step, kind) is not None)
+
+
+def config_text(value: ConfigValue) -> str:
+    """Write a configuration value as Spark and Flink write it."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _operation(step: StepSpec, fill: Callable[[str], str]) -> Operation:
+    def options(given: Mapping[str, ConfigValue]) -> dict[str, str]:
+        return {key: fill(config_text(value)) for key, value in given.items()}
+
+    def maybe(text: str | None) -> str | None:
+        return None if text is None else fill(text)
+
+    if step.source is not None:
+        given = step.source
+        paths = (given.path,) if isinstance(given.path, str) else given.path
+        return Source(
+            format=given.format,
+            paths=tuple(fill(path) for path in paths),
+            table=maybe(given.table),
+            schema=maybe(given.schema),
+            options=options(given.options),
+            stream=given.stream,
+        )
+    if step.sql is not None:
+        return Sql(query=step.sql)
+    if step.function is not None:
+        if isinstance(step.function, PickleSpec):
+            return Function(pickle=step.function.pickle)
+        return Function(reference=step.function)
+    if step.sink is not None:
+        return Sink(
+            format=step.sink.format,
+            path=maybe(step.sink.path),
+            table=maybe(step.sink.table),
+            mode=step.sink.mode,
+            partition_by=step.sink.partition_by,
+            options=options(step.sink.options),
+        )
+    if step.result is not None:
+        return Result(limit=step.result.limit)
+    if step.program is None:
+        raise InvariantBroken("read_spec lets no step pass without a kind")
+    return Program(file=step.program.file, args=tuple(fill(arg) for arg in step.program.args))
+
+
+def _meaning_problems(spec: JobSpec) -> Iterator[SpecProblem]:
+    if spec.version != 1:
+        yield SpecProblem(path=("version",), message=f"this version reads documents of version 1, not {spec.version}")
+    for name, step in spec.steps.items():
+        kinds = [kind for kind in KINDS if getattr(step, kind) is not None]
+        if not kinds:
+            yield SpecProblem(path=("steps", name), message=f"does nothing: give one of {', '.join(KINDS)}")
+        elif len(kinds) > 1:
+            yield SpecProblem(path=("steps", name, kinds[1]), message=f"is already a {kinds[0]}: give only one of them")

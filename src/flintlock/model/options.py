@@ -1,0 +1,191 @@
+"""Every option of Flintlock, declared once. The reference page and `flintlock config` are made from this list.
+
+Keys are Flink's where the meaning is Flink's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from flintlock.model.configuration import (
+    Option,
+    Scope,
+    boolean,
+    duration_s,
+    memory_bytes,
+    number,
+    one_of,
+    period_s,
+    whole,
+)
+
+_DURATION = "a duration, such as '10 s'"
+_MEMORY = "a memory size, such as '512m'"
+_WHOLE = "a whole number"
+_TEXT = "text"
+_YES_NO = "true or false"
+
+REST_ADDRESS: Final = Option(
+    key="rest.address", parse=str, kind=_TEXT, default="127.0.0.1",
+    description="The address that clients reach the JobManager's REST endpoint at, and that it listens on.",
+)  # fmt: skip
+REST_PORT: Final = Option(
+    key="rest.port", parse=whole(0, 65535), kind=_WHOLE, default=8081,
+    description="The REST endpoint's port; 0 takes a free one.",
+)  # fmt: skip
+JM_RPC_ADDRESS: Final = Option(
+    key="jobmanager.rpc.address", parse=str, kind=_TEXT, default="127.0.0.1",
+    description="The address that TaskManagers reach the JobManager at, and that it listens on.",
+)  # fmt: skip
+JM_RPC_PORT: Final = Option(
+    key="jobmanager.rpc.port", parse=whole(0, 65535), kind=_WHOLE, default=0,
+    description="The JobManager's port for TaskManagers; 0 takes a free one and writes it to cluster.json.",
+)  # fmt: skip
+TM_HOST: Final = Option(
+    key="taskmanager.host", parse=str, kind=_TEXT, default="127.0.0.1",
+    description="The address that a TaskManager listens on and gives to the JobManager.",
+)  # fmt: skip
+TM_RPC_PORT: Final = Option(
+    key="taskmanager.rpc.port", parse=whole(0, 65535), kind=_WHOLE, default=0,
+    description="A TaskManager's port; 0 takes a free one.",
+)  # fmt: skip
+TM_SLOTS: Final = Option(
+    key="taskmanager.numberOfTaskSlots", parse=whole(0, 1024), kind=_WHOLE, default=0,
+    default_text="the machine's cores",
+    description="How many slots a TaskManager offers; its engine gets as many cores. 0: as many as the machine has.",
+)  # fmt: skip
+TM_RESOURCE_ID: Final = Option(
+    key="taskmanager.resource-id", parse=str, kind=_TEXT, default="", default_text="made from host and port",
+    description="A TaskManager's lasting id; one that registers again under it replaces its former self.",
+)  # fmt: skip
+TM_WARM_RUNNERS: Final = Option(
+    key="taskmanager.warm-runners", parse=whole(0, 64), kind=_WHOLE, default=-1, default_text="one for each slot",
+    description="How many runners wait with their Spark session opened ahead of their task.",
+)  # fmt: skip
+TM_ENGINE_MEMORY: Final = Option(
+    key="taskmanager.engine.memory", parse=memory_bytes, kind=_MEMORY, default=1 << 30, default_text="1g",
+    description="The heap of the engine's JVM.",
+)  # fmt: skip
+TASK_CANCEL_TIMEOUT: Final = Option(
+    key="task.cancellation.timeout", parse=duration_s, kind=_DURATION, default=5.0, default_text="5 s", scope=Scope.JOB,
+    description="How long a runner may take to obey a cancel before it is killed.",
+)  # fmt: skip
+CLUSTER_ID: Final = Option(
+    key="cluster.id", parse=str, kind=_TEXT, default="default",
+    description="Names the cluster, and its state directory.",
+)  # fmt: skip
+HEARTBEAT_INTERVAL: Final = Option(
+    key="heartbeat.interval", parse=period_s, kind=_DURATION, default=2.0, default_text="2 s",
+    description="How often a TaskManager reports.",
+)  # fmt: skip
+HEARTBEAT_TIMEOUT: Final = Option(
+    key="heartbeat.timeout", parse=period_s, kind=_DURATION, default=50.0, default_text="50 s",
+    description="How long a silent TaskManager is waited for before it is given up.",
+)  # fmt: skip
+HA_TYPE: Final = Option(
+    key="high-availability.type", parse=one_of("embedded"), kind="embedded", default="embedded",
+    description="Where jobs are kept: 'embedded' is an SQLite database in the state directory.",
+)  # fmt: skip
+WORK_DIR: Final = Option(
+    key="execution.work-dir", parse=str, kind=_TEXT, default="", default_text="<state directory>/work",
+    description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
+    " Spark's own file systems are used.",
+)  # fmt: skip
+ANALYZE_FIRST: Final = Option(
+    key="execution.analyze-first", parse=boolean, kind=_YES_NO, default=True, default_text="true", scope=Scope.JOB,
+    description="Resolve the schemas of the whole graph before the first Spark job runs. Step functions of later "
+    "regions are then called once more, so they should only build DataFrames.",
+)  # fmt: skip
+RESULT_BYTES: Final = Option(
+    key="execution.result.max-bytes", parse=memory_bytes, kind=_MEMORY, default=16 << 20, default_text="16m",
+    scope=Scope.JOB, description="The most that one result may hold; more is an error that names it.",
+)  # fmt: skip
+DEFAULT_PARALLELISM: Final = Option(
+    key="parallelism.default", parse=whole(0, 1 << 15), kind=_WHOLE, default=0,
+    default_text="the slots of one TaskManager", scope=Scope.JOB,
+    description="The parallelism of jobs that set none. 0: the slots of one TaskManager.",
+)  # fmt: skip
+RESTART_TYPE: Final = Option(
+    key="restart-strategy.type",
+    parse=one_of("none", "off", "disable", "fixed-delay", "failure-rate", "exponential-delay"),
+    kind="none, fixed-delay, failure-rate or exponential-delay", default="none", scope=Scope.JOB,
+    description="What happens to a job whose task failed for a reason that trying again may mend.",
+)  # fmt: skip
+FIXED_ATTEMPTS: Final = Option(
+    key="restart-strategy.fixed-delay.attempts", parse=whole(0), kind=_WHOLE, default=1, scope=Scope.JOB,
+    description="How often fixed-delay tries again.",
+)  # fmt: skip
+FIXED_DELAY: Final = Option(
+    key="restart-strategy.fixed-delay.delay", parse=duration_s, kind=_DURATION, default=1.0, default_text="1 s",
+    scope=Scope.JOB, description="How long fixed-delay waits before it tries again.",
+)  # fmt: skip
+RATE_FAILURES: Final = Option(
+    key="restart-strategy.failure-rate.max-failures-per-interval", parse=whole(1), kind=_WHOLE, default=1,
+    scope=Scope.JOB, description="How many failures failure-rate bears within its interval.",
+)  # fmt: skip
+RATE_INTERVAL: Final = Option(
+    key="restart-strategy.failure-rate.failure-rate-interval", parse=duration_s, kind=_DURATION, default=60.0,
+    default_text="1 min", scope=Scope.JOB, description="The interval that failure-rate counts in.",
+)  # fmt: skip
+RATE_DELAY: Final = Option(
+    key="restart-strategy.failure-rate.delay", parse=duration_s, kind=_DURATION, default=1.0, default_text="1 s",
+    scope=Scope.JOB, description="How long failure-rate waits before it tries again.",
+)  # fmt: skip
+EXP_INITIAL: Final = Option(
+    key="restart-strategy.exponential-delay.initial-backoff", parse=duration_s, kind=_DURATION, default=1.0,
+    default_text="1 s", scope=Scope.JOB, description="The first wait of exponential-delay.",
+)  # fmt: skip
+EXP_MAX: Final = Option(
+    key="restart-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=60.0,
+    default_text="1 min", scope=Scope.JOB, description="The longest wait of exponential-delay.",
+)  # fmt: skip
+EXP_MULTIPLIER: Final = Option(
+    key="restart-strategy.exponential-delay.backoff-multiplier", parse=number(1.0), kind="a number", default=1.5,
+    scope=Scope.JOB, description="How much longer each wait is than the one before.",
+)  # fmt: skip
+EXP_JITTER: Final = Option(
+    key="restart-strategy.exponential-delay.jitter-factor", parse=number(0.0, 1.0), kind="a number", default=0.1,
+    scope=Scope.JOB, description="The part of each wait that chance adds to it or takes away.",
+)  # fmt: skip
+EXP_RESET: Final = Option(
+    key="restart-strategy.exponential-delay.reset-backoff-threshold", parse=duration_s, kind=_DURATION, default=3600.0,
+    default_text="1 h", scope=Scope.JOB, description="After how long without failure the first wait counts again.",
+)  # fmt: skip
+EXP_ATTEMPTS: Final = Option(
+    key="restart-strategy.exponential-delay.attempts-before-reset-backoff", parse=whole(0), kind=_WHOLE,
+    default=(1 << 31) - 1, default_text="unlimited", scope=Scope.JOB,
+    description="How often exponential-delay tries again before it gives up.",
+)  # fmt: skip
+JOB_RETENTION: Final = Option(
+    key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0, default_text="7 d",
+    description="How long an ended job, its results and its id are remembered.",
+)  # fmt: skip
+UPLOAD_LIMIT: Final = Option(
+    key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20, default_text="512m",
+    description="The largest submission that is accepted, files included.",
+)  # fmt: skip
+WEB_REFRESH: Final = Option(
+    key="web.refresh-interval", parse=period_s, kind=_DURATION, default=3.0, default_text="3 s",
+    description="How often dashboards refresh.",
+)  # fmt: skip
+WEB_CANCEL: Final = Option(
+    key="web.cancel.enable", parse=boolean, kind=_YES_NO, default=True, default_text="true",
+    description="Whether dashboards offer to cancel a job.",
+)  # fmt: skip
+EXCEPTION_HISTORY: Final = Option(
+    key="web.exception-history-size", parse=whole(1, 10_000), kind=_WHOLE, default=16,
+    description="How many failures of a job are kept.",
+)  # fmt: skip
+CLEANUP_INITIAL: Final = Option(
+    key="cleanup-strategy.exponential-delay.initial-backoff", parse=duration_s, kind=_DURATION, default=1.0,
+    default_text="1 s", description="How long cleanup waits before it first tries again.",
+)  # fmt: skip
+CLEANUP_MAX: Final = Option(
+    key="cleanup-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=3600.0,
+    default_text="1 h", description="The longest wait of cleanup; it never gives up.",
+)  # fmt: skip
+
+#: All of them, in the order of the reference page.
+OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
+    cast("Option[Any]", value) for value in dict(globals()).values() if isinstance(value, Option)
+)

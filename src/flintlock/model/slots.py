@@ -1,0 +1,127 @@
+"""What JobMaster, ResourceManager and TaskManager tell each other about slots."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flintlock.model.ids import AttemptId, FencingToken, InstanceId, JobId, RequestId, TaskManagerId
+from flintlock.model.jobgraph import Versions
+
+
+class SlotRequest(Struct, frozen=True, kw_only=True):
+    """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, at most `at_most`."""
+
+    id: RequestId
+    slots: int | None = None
+    at_most: int | None = None
+
+
+class ResourceRequirements(Struct, frozen=True, kw_only=True):
+    """All that a job wants now; what is no longer in it is given back. Declaring the same again changes nothing."""
+
+    job_id: JobId
+    name: str = ""
+    requests: tuple[SlotRequest, ...] = ()
+
+
+class SlotGrant(Struct, frozen=True, kw_only=True):
+    """ResourceManager to JobMaster: these slots answer that request until it is withdrawn."""
+
+    job_id: JobId
+    request: RequestId
+    task_manager: TaskManagerId
+    instance: InstanceId
+    address: str
+    slots: tuple[int, ...]
+
+
+class TaskManagerLost(Struct, frozen=True, kw_only=True):
+    """ResourceManager to JobMaster: that life of that TaskManager is over, for this reason."""
+
+    job_id: JobId
+    task_manager: TaskManagerId
+    instance: InstanceId
+    reason: str
+
+
+class Hardware(Struct, frozen=True, kw_only=True):
+    """What a TaskManager has, as REST shows it."""
+
+    cpu_cores: int = 0
+    physical_memory: int = 0
+    free_memory: int = 0
+    managed_memory: int = 0
+
+
+class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
+    """A TaskManager whose engine is warm offers its slots. A newer instance replaces the older one of its id."""
+
+    id: TaskManagerId
+    instance: InstanceId
+    address: str
+    slots: int
+    versions: Versions
+    hardware: Hardware = Hardware()
+    engine: str = ""
+    running: tuple[AttemptId, ...] = ()
+
+
+class RegistrationAnswer(Struct, frozen=True, kw_only=True):
+    """Whom to follow from now on, how often to report, and after how long a silence one is given up."""
+
+    token: FencingToken
+    heartbeat_interval_s: float
+    heartbeat_timeout_s: float
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True):
+    """TaskManager to ResourceManager: alive, with these attempts not yet ended and these slots taken by them."""
+
+    id: TaskManagerId
+    instance: InstanceId
+    running: tuple[AttemptId, ...] = ()
+    free_memory: int = 0
+    engine_ready: bool = True
+
+
+class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
+    """`known` False: this leader has never heard of the TaskManager: end what runs, then register again."""
+
+    known: bool
+
+
+class AllocatedSlot(Struct, frozen=True, kw_only=True):
+    """One job's share of a TaskManager."""
+
+    job_id: JobId
+    slots: int
+
+
+class TaskManagerInfo(Struct, frozen=True, kw_only=True):
+    """A registered TaskManager as REST shows it."""
+
+    id: TaskManagerId
+    instance: InstanceId
+    address: str
+    slots: int
+    free_slots: int
+    last_heartbeat_ms: int
+    hardware: Hardware = Hardware()
+    engine: str = ""
+    allocated: tuple[AllocatedSlot, ...] = ()
+
+
+class WaitingRequest(Struct, frozen=True, kw_only=True):
+    """A place in the queue for slots."""
+
+    job_id: JobId
+    request: RequestId
+    slots: int | None
+    since_ms: int
+
+
+class ResourceOverview(Struct, frozen=True, kw_only=True):
+    """All TaskManagers, and who waits for slots, in order."""
+
+    task_managers: tuple[TaskManagerInfo, ...] = ()
+    waiting: tuple[WaitingRequest, ...] = ()

@@ -1,0 +1,67 @@
+"""Where an attempt's files wait before they are published, and which files of a directory are data.
+
+The JobMaster must be able to name an attempt's staging directories without asking the attempt: it may be dead. So the
+name is made of nothing but the target and the attempt's id. It begins with a dot: Spark, Hive and Hadoop take such
+names for hidden, and readers of the target never see what is inside.
+
+Rejected: a staging area elsewhere. Moving a file within one directory is a rename on every file system that has one;
+between two places it may be a copy, and may need credentials that the target does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from flintlock.model.ids import AttemptId
+from flintlock.model.jobgraph import Guarantee, JobGraph, JobVertex, Sink
+from flintlock.model.regions import Region
+
+PREFIX: Final = ".flintlock-"
+SUCCESS_MARKER: Final = "_SUCCESS"
+_OURS: Final = re.compile(r"\.flintlock-[0-9a-f]{32}-\d+-\d+")
+
+
+def staging_directory(target: str, attempt: AttemptId) -> str:
+    """Return the directory inside `target` that this attempt, and no other, writes its files to."""
+    return f"{_inside(target)}{PREFIX}{attempt.job_id}-{attempt.region}-{attempt.attempt}"
+
+
+def success_marker(target: str) -> str:
+    """Return the file that says: this directory is whole."""
+    return f"{_inside(target)}{SUCCESS_MARKER}"
+
+
+def is_staging_directory(path: str) -> bool:
+    """Tell whether the path's last part is a name that `staging_directory` gives."""
+    return _OURS.fullmatch(path.rstrip("/").rpartition("/")[2]) is not None
+
+
+def is_data(relative_path: str) -> bool:
+    """Tell whether a file below a target is data: no part of its path is hidden (`.` or `_` in front).
+
+    As in Spark, a directory `_part=1` is a partition by a column `_part`, not hidden.
+    """
+    return all(
+        not part.startswith(".") and (not part.startswith("_") or "=" in part) for part in relative_path.split("/")
+    )
+
+
+def staged_sinks(graph: JobGraph, steps: Iterable[str]) -> tuple[JobVertex, ...]:
+    """Return those of the steps that are staged sinks, in their order."""
+    vertices = (graph.vertex(name) for name in steps)
+    return tuple(vertex for vertex in vertices if vertex.guarantee is Guarantee.STAGED)
+
+
+def staging_directories(graph: JobGraph, region: Region, attempt: AttemptId) -> tuple[str, ...]:
+    """Return every staging directory that this attempt at this region may write to."""
+    return tuple(
+        staging_directory(sink.operation.path, attempt)
+        for sink in staged_sinks(graph, region.steps)
+        if isinstance(sink.operation, Sink) and sink.operation.path is not None
+    )
+
+
+def _inside(target: str) -> str:
+    return target if target.endswith("/") else f"{target}/"

@@ -1,0 +1,233 @@
+"""What is said about tasks: deployment, progress, the outcome of an attempt, publication, logs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
+from flintlock.model.jobgraph import JobGraph
+
+
+class DeployTask(Struct, frozen=True, kw_only=True):
+    """JobMaster to TaskManager: run this attempt in these slots. Sending it twice runs it once."""
+
+    attempt: AttemptId
+    graph: JobGraph
+    slots: tuple[int, ...]
+    inputs: dict[StepName, str] = {}  # blocking results of other regions: where their rows are
+    work_dir: str = ""  # the job's own directory for its blocking results
+    session_config: dict[str, str] = {}
+    analyze_all: bool = False  # resolve the whole graph's schemas before any Spark job runs
+    cancel_timeout_s: float = 10.0
+    instance: InstanceId | None = None  # whose slots they are: another life of the TaskManager refuses it
+
+
+class CancelTask(Struct, frozen=True, kw_only=True):
+    """JobMaster to TaskManager: end this attempt. Unknown or ended attempts are reported as CANCELED."""
+
+    attempt: AttemptId
+
+
+class FileMove(Struct, frozen=True):
+    """One staged file and the place where it is published."""
+
+    source: str
+    target: str
+
+
+class SinkFiles(Struct, frozen=True, kw_only=True):
+    """What publishing one staged sink means, to the file."""
+
+    step: StepName
+    target: str
+    staging: str
+    moves: tuple[FileMove, ...] = ()
+    removes: tuple[str, ...] = ()
+    success_marker: str | None = None
+
+
+class PublishFiles(Struct, frozen=True, kw_only=True):
+    """JobMaster to TaskManager: publish an accepted attempt. Twice or late is harmless."""
+
+    attempt: AttemptId
+    sinks: tuple[SinkFiles, ...]
+
+
+class RemoveFiles(Struct, frozen=True, kw_only=True):
+    """Remove directories that are Flintlock's own: staging of attempts that were not accepted, work directories."""
+
+    job_id: JobId
+    directories: tuple[str, ...]
+
+
+class FailureKind(StrEnum):
+    """Why an attempt failed: decides whether trying again can help."""
+
+    USER_CODE = "user code"
+    ANALYSIS = "analysis"
+    MISSING_ARTIFACT = "missing artifact"
+    CONFIGURATION = "configuration"
+    SPARK_TASK = "spark task failure"
+    OUT_OF_MEMORY = "out of memory"
+    RUNNER_LOST = "runner lost"
+    ENGINE_LOST = "engine lost"
+    TASK_MANAGER_LOST = "TaskManager lost"
+    PUBLICATION = "publication"
+    INTERNAL = "internal"
+
+
+class Frame(Struct, frozen=True):
+    """One of the user's own stack frames."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """A failure as its user should read it: their step, error and lines; Spark's and the JVM's further down."""
+
+    kind: FailureKind
+    message: str
+    exception: str = ""  # the exception's type
+    step: StepName | None = None
+    frames: tuple[Frame, ...] = ()
+    error_class: str | None = None  # Spark's
+    query_context: str | None = None
+    stack_trace: str = ""  # Python's, whole
+    jvm_stack_trace: str | None = None
+
+
+class ResultRows(Struct, frozen=True, kw_only=True):
+    """Rows kept with the job, in the two forms that REST serves: the JobManager itself opens neither."""
+
+    name: StepName
+    rows: int
+    truncated: bool
+    arrow: bytes  # an Arrow IPC stream
+    json: bytes  # {"columns": [{"name", "type"}], "rows": [[…]]}
+
+
+class TaskMetrics(Struct, frozen=True, kw_only=True):
+    """What Spark counted for one attempt."""
+
+    read_records: int = 0
+    read_bytes: int = 0
+    write_records: int = 0
+    write_bytes: int = 0
+    stages_done: int = 0
+    stages_total: int = 0
+    tasks_done: int = 0
+    tasks_total: int = 0
+
+
+class StepOutput(Struct, frozen=True, kw_only=True):
+    """Rows and bytes of one output step."""
+
+    step: StepName
+    rows: int = 0
+    bytes: int = 0
+
+
+class TaskRunning(Struct, frozen=True, kw_only=True, tag="running"):
+    """The runner has its task: user code runs from here on."""
+
+
+class TaskProgress(Struct, frozen=True, kw_only=True, tag="progress"):
+    """How far it is; later ones replace earlier ones."""
+
+    metrics: TaskMetrics
+    activity: str = ""  # what it does now, such as "writing out"
+
+
+class TaskFinished(Struct, frozen=True, kw_only=True, tag="finished"):
+    """The work is done and staged; nothing is published yet."""
+
+    metrics: TaskMetrics = TaskMetrics()
+    outputs: tuple[StepOutput, ...] = ()
+    materialised: dict[StepName, str] = {}
+    results: tuple[ResultRows, ...] = ()
+    sinks: tuple[SinkFiles, ...] = ()
+
+
+class TaskFailed(Struct, frozen=True, kw_only=True, tag="failed"):
+    """The attempt has ended without a result."""
+
+    failure: Failure
+
+
+class TaskCanceled(Struct, frozen=True, kw_only=True, tag="canceled"):
+    """The attempt has ended because it was told to: runner gone, Spark session released."""
+
+
+class FilesPublished(Struct, frozen=True, kw_only=True, tag="published"):
+    """Files moved so far; done when `done == total`, all sinks with their success markers."""
+
+    done: int
+    total: int
+    complete: bool = False
+
+
+class PublicationFailed(Struct, frozen=True, kw_only=True, tag="publication-failed"):
+    """Publishing met an error; it may be tried again, here or elsewhere."""
+
+    reason: str
+
+
+TaskNews: TypeAlias = (
+    TaskRunning | TaskProgress | TaskFinished | TaskFailed | TaskCanceled | FilesPublished | PublicationFailed
+)
+
+
+class TaskReport(Struct, frozen=True, kw_only=True):
+    """TaskManager to JobMaster: what happened to an attempt. Repeated until it is answered."""
+
+    attempt: AttemptId
+    task_manager: TaskManagerId
+    instance: InstanceId
+    news: TaskNews
+
+
+class LogQuery(Struct, frozen=True, kw_only=True):
+    """A piece of an attempt's captured output; a negative offset counts from the end."""
+
+    task_manager: TaskManagerId
+    attempt: AttemptId
+    offset: int = 0
+    limit: int = 1 << 20
+
+
+class LogChunk(Struct, frozen=True, kw_only=True):
+    """Bytes from `offset` on; `size` is the whole length so far."""
+
+    data: bytes
+    offset: int
+    size: int
+    complete: bool  # the attempt has ended: nothing will be added
+
+
+class RegionPhase(StrEnum):
+    """How far a region has durably come."""
+
+    DEPLOYED = "DEPLOYED"
+    ACCEPTED = "ACCEPTED"
+    FINISHED = "FINISHED"
+
+
+class RegionRecord(Struct, frozen=True, kw_only=True):
+    """What the store knows of a region: written before the step that it announces is taken."""
+
+    job_id: JobId
+    region: RegionId
+    phase: RegionPhase
+    attempt: int
+    task_manager: TaskManagerId
+    instance: InstanceId
+    address: str = ""  # where that TaskManager listened: an interrupted attempt is ended there first
+    outcome: TaskFinished | None = None  # from ACCEPTED on
+    staging: tuple[str, ...] = ()  # directories that attempts so far may have written to
+    recorded_ms: int = 0

@@ -1,0 +1,77 @@
+"""Names of staging directories, and what counts as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
+from flintlock.model.jobgraph import JobGraph, JobVertex, Sink, Source, vertex_id
+from flintlock.model.regions import regions_of
+from flintlock.model.staging import (
+    is_data,
+    is_staging_directory,
+    staging_directories,
+    staging_directory,
+    success_marker,
+)
+
+JOB = JobId("0123456789abcdef" * 2)
+ATTEMPT = AttemptId(job_id=JOB, region=RegionId(2), attempt=3)
+
+
+def test_the_name_is_made_of_target_and_attempt_only() -> None:
+    expected = f"s3a://bucket/out/.flintlock-{JOB}-2-3"
+    assert staging_directory("s3a://bucket/out", ATTEMPT) == expected
+    assert staging_directory("s3a://bucket/out/", ATTEMPT) == expected
+
+
+def test_what_we_name_we_recognise() -> None:
+    assert is_staging_directory(staging_directory("/data/out", ATTEMPT))
+    assert is_staging_directory(staging_directory("/data/out", ATTEMPT) + "/")
+    assert not is_staging_directory("/data/out")
+    assert not is_staging_directory("/data/.flintlock-mine")
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("part-0.parquet", True),
+        ("day=1/part-0.parquet", True),
+        ("_part=1/part-0.parquet", True),
+        ("_SUCCESS", False),
+        (".part-0.parquet.crc", False),
+        (f".flintlock-{JOB}-0-0/part-0.parquet", False),
+        ("_temporary/0/part-0.parquet", False),
+        ("day=1/.hidden", False),
+    ],
+)
+def test_hidden_files_are_not_data(path: str, data: bool) -> None:
+    assert is_data(path) is data
+
+
+def test_only_files_at_a_path_are_staged() -> None:
+    def vertex(name: str, operation: Source | Sink, *inputs: str) -> JobVertex:
+        return JobVertex(
+            id=vertex_id(JOB, name),
+            name=StepName(name),
+            operation=operation,
+            inputs=tuple(StepName(source) for source in inputs),
+        )
+
+    graph = JobGraph(
+        job_id=JOB,
+        name="j",
+        vertices=(
+            vertex("a", Source(table="t")),
+            vertex("files", Sink(format="Parquet", path="/out"), "a"),
+            vertex("table", Sink(table="u"), "a"),
+            vertex("lake", Sink(format="delta", path="/lake"), "a"),
+        ),
+    )
+    (region,) = regions_of(graph)
+    attempt = AttemptId(job_id=JOB, region=region.id, attempt=0)
+    assert staging_directories(graph, region, attempt) == (f"/out/.flintlock-{JOB}-0-0",)
+
+
+def test_the_marker_lies_in_the_target() -> None:
+    assert success_marker("/out") == success_marker("/out/") == "/out/_SUCCESS"
