@@ -1,0 +1,55 @@
+"""What clients may ask of the Dispatcher."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from flintlock.model.jobs import (
+    AwaitJob,
+    JobQuery,
+    JobSnapshot,
+    JobsOverview,
+    JobSubmission,
+    ResultQuery,
+    Submitted,
+)
+from flintlock.model.tasks import ResultRows
+
+
+class DispatcherGateway(Protocol):
+    """Accepts jobs and answers for them. During a change of leader every call raises Unavailable."""
+
+    async def submit_job(self, message: JobSubmission) -> Submitted:
+        """Persist and start the job; return once it is durable, without waiting for it to be initialised.
+
+        The same idempotency key with the same digest answers the same job again; with another digest KeyReused.
+        Raises Invalid, DuplicateJob.
+        """
+        ...
+
+    async def list_jobs(self) -> JobsOverview:
+        """Return all jobs, running and ended."""
+        ...
+
+    async def job(self, message: JobQuery) -> JobSnapshot:
+        """Return all that is known of one job. Raises NotFound."""
+        ...
+
+    async def await_job(self, message: AwaitJob) -> JobSnapshot:
+        """Return the job when it has ended for good (its result is durable), or as it is after the wait.
+
+        Raises NotFound.
+        """
+        ...
+
+    async def cancel_job(self, message: JobQuery) -> None:
+        """Ask the job to end; return once the wish is taken, not once it is fulfilled.
+
+        A CANCELED job is acknowledged again; another ended one, or one that is publishing or cleaning up, raises
+        Conflict. Raises NotFound.
+        """
+        ...
+
+    async def result(self, message: ResultQuery) -> ResultRows:
+        """Return rows that the job kept. Raises NotFound; Conflict while the job has not finished."""
+        ...

@@ -1,0 +1,96 @@
+"""What a TaskManager may ask of its Spark engine and of its runners.
+
+The room `spark` fulfils these with real processes; the simulation with fakes on virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from msgspec import Struct
+
+from flintlock.model.tasks import (
+    DeployTask,
+    FilesPublished,
+    SinkFiles,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    TaskRunning,
+)
+
+
+class SparkSessionKey(Struct, frozen=True, kw_only=True):
+    """Names one Spark Connect session of an engine."""
+
+    user_id: str
+    session_id: str
+
+
+class Engine(Protocol):
+    """One Spark application. `died` is how its death is heard; whoever made it starts another."""
+
+    @property
+    def remote_url(self) -> str:
+        """Where its Connect server listens (`sc://host:port`)."""
+        ...
+
+    async def died(self) -> str:
+        """Return the cause once the engine is dead."""
+        ...
+
+    async def release_session(self, session: SparkSessionKey) -> bool:
+        """End a session and its work; True once nothing of it is active any more, False if that is not certain."""
+        ...
+
+    def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
+        """Move, remove and mark file by file; the last item is complete. Raises JobFailed with the file's name."""
+        ...
+
+    async def remove_directories(self, directories: tuple[str, ...]) -> None:
+        """Remove directories that are Flintlock's own (refuses others). Idempotent."""
+        ...
+
+
+class Runner(Protocol):
+    """One process for one task: forked, used once, gone."""
+
+    def run(
+        self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
+    ) -> AsyncIterator[TaskRunning | TaskProgress | TaskFinished | TaskFailed]:
+        """Run the task; `artifacts` says where the content of each of the graph's artifacts (by name) lies locally.
+
+        Ends with finished or failed; a runner that dies yields failed (RUNNER_LOST) with its cause.
+        """
+        ...
+
+    @property
+    def session(self) -> SparkSessionKey | None:
+        """The Spark session that it uses, once it has one."""
+        ...
+
+    async def interrupt(self) -> None:
+        """Ask it to stop: Spark's work is interrupted, user code gets an exception. Idempotent."""
+        ...
+
+    async def kill(self) -> None:
+        """End it by force and return once the process is gone. Idempotent."""
+        ...
+
+
+class RunnerPool(Protocol):
+    """Hands out runners, warm ones first."""
+
+    async def take(self, task: DeployTask) -> Runner:
+        """Return a runner for this task. Raises Unavailable if none can be started."""
+        ...
+
+
+class SparkHouse(Protocol):
+    """Opens an engine that is warm and the runners that belong to it; leaving the scope ends both, whatever happens."""
+
+    def open(self) -> AbstractAsyncContextManager[tuple[Engine, RunnerPool]]:
+        """Start an engine. Raises Unavailable with the cause if it cannot be started."""
+        ...

@@ -1,0 +1,49 @@
+"""What the cluster may ask of a TaskManager."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from flintlock.model.tasks import (
+    CancelTask,
+    DeployTask,
+    LogChunk,
+    LogQuery,
+    PublishFiles,
+    RemoveFiles,
+)
+
+
+class TaskManagerGateway(Protocol):
+    """Runs attempts. Every call carries the leader's token: a lower epoch is refused, a higher one adopted."""
+
+    async def deploy(self, message: DeployTask) -> None:
+        """Take the attempt and return; what happens to it is reported. Idempotent.
+
+        Raises Refused if the slots are taken or the engine is not ready.
+        """
+        ...
+
+    async def cancel(self, message: CancelTask) -> None:
+        """Begin to end an attempt and return; its end is reported, for an unknown one too. Idempotent."""
+        ...
+
+    async def publish(self, message: PublishFiles) -> None:
+        """Begin to publish an accepted attempt and return; progress and end are reported. Idempotent."""
+        ...
+
+    async def remove_files(self, message: RemoveFiles) -> None:
+        """Remove directories that are Flintlock's own; return when they are gone. Idempotent."""
+        ...
+
+    async def read_log(self, message: LogQuery) -> LogChunk:
+        """Return a piece of an attempt's output. Raises NotFound."""
+        ...
+
+
+class TaskManagerConnector(Protocol):
+    """Gives the gateway of the TaskManager at an address; connecting happens with the first call."""
+
+    def __call__(self, address: str) -> TaskManagerGateway:
+        """Return the gateway."""
+        ...

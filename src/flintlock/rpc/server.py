@@ -1,0 +1,124 @@
+"""The gRPC server: takes calls off the wire and gives them to `Exports`.
+
+Each call runs in a task of the server's own, not in the one that gRPC cancels when its caller goes away
+(`transport` says why). On `stop` running calls have `grace_s` to answer; then they are cancelled, and nothing remains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+import structlog
+from grpc import aio
+
+from flintlock.model.errors import Refused
+from flintlock.rpc import wire
+from flintlock.rpc.exports import Exports
+from flintlock.rpc.failures import Failure, encode_failure, error_of, failure_of
+from flintlock.rpc.transport import MAX_MESSAGE_BYTES, Fence, Withdraw
+
+G = TypeVar("G")
+
+_log: Final = structlog.get_logger(__name__)
+
+
+class RpcServer:
+    """Serves gateways on one port, from `start` to `stop`; an async context manager that does both.
+
+    Gateways may be served and withdrawn before and while it runs. One server object runs once.
+    """
+
+    def __init__(
+        self, host: str, port: int = 0, *, max_message_bytes: int = MAX_MESSAGE_BYTES, grace_s: float = 0.5
+    ) -> None:
+        self._host = f"[{host}]" if ":" in host else host
+        self._port = port
+        self._max_message_bytes = max_message_bytes
+        self._grace_s = grace_s
+        self._exports = Exports(lambda: self.address, max_message_bytes)
+        self._server: aio.Server | None = None  # from start on
+        self._calls: dict[asyncio.Task[bytes | Failure], None] = {}  # running; each leaves when it is done
+
+    @property
+    def port(self) -> int:
+        """The port asked for; after `start` the one that was given."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as `connect` takes it."""
+        return f"{self._host}:{self._port}"
+
+    def serve(self, gateway: type[G], implementation: G, fence: Fence | None = None) -> Withdraw:
+        """See `transport.Host.serve`."""
+        return self._exports.add(gateway, implementation, fence)
+
+    async def start(self) -> None:
+        """Bind the port and answer calls. Raises `OSError` if the port is taken."""
+        if self._server is not None:
+            raise RuntimeError(f"the server at {self.address} was started already")
+        server = aio.server(options=wire.server_options(self._max_message_bytes))
+        server.add_generic_rpc_handlers((_EveryMethod(self),))
+        self._port = wire.listen(server, self.address)
+        self._server = server
+        await server.start()
+
+    async def stop(self) -> None:
+        """Take no more calls, let the running ones answer for `grace_s`, end the rest. Idempotent."""
+        if self._server is None:
+            return
+        try:
+            await self._server.stop(self._grace_s)
+        finally:
+            for task in self._calls:
+                task.cancel("the server stops")
+        while self._calls:
+            await asyncio.wait(self._calls)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def take(
+        self, gateway: str, method: str, request: bytes, context: aio.ServicerContext[bytes, bytes]
+    ) -> bytes:
+        """Carry out one call that arrived over gRPC, and answer it or end it with its failure's status."""
+        try:
+            token = wire.read_headers(context.invocation_metadata() or ())
+        except Refused as refusal:
+            outcome = failure_of(refusal)
+        else:
+            task = asyncio.get_running_loop().create_task(
+                self._exports.answer(gateway, method, token, request), name=f"rpc {gateway}.{method}"
+            )
+            self._calls[task] = None
+            task.add_done_callback(self._calls.pop)
+            outcome = await asyncio.shield(task)
+        if not isinstance(outcome, Failure):
+            return outcome
+        await context.abort(
+            wire.status_of(type(error_of(outcome))),
+            outcome.public[:200],
+            trailing_metadata=((wire.FAILURE_TRAILER, encode_failure(outcome)),),
+        )
+        raise AssertionError("abort never returns")
+
+
+class _EveryMethod(grpc.GenericRpcHandler):
+    """Hands every path to the server: which ones exist is for `Exports` to say, in Flintlock's own words."""
+
+    def __init__(self, server: RpcServer) -> None:
+        self._server = server
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        gateway, _, method = str(handler_call_details.method).lstrip("/").partition("/")
+        return grpc.unary_unary_rpc_method_handler(partial(self._server.take, gateway, method))

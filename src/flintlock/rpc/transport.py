@@ -1,0 +1,72 @@
+"""What every transport promises, so that rooms and entrypoints need not know which one carries them.
+
+A call is delivered at most once by itself, and is answered, refused, or given up at its deadline. A call that has begun
+at its server is carried out to its end, or to the end of that server: a caller who gives up, or dies, only stops
+listening. So no handler is ever interrupted between two steps because somebody else was impatient.
+
+Rejected: gRPC's habit of cancelling the handler together with the call. A submission would then be cut off between
+"persisted" and "started" by a client's Ctrl-C. Calls that wait for something carry a bound on that wait with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+from flintlock.model.ids import FencingToken
+
+G = TypeVar("G")
+
+DEFAULT_TIMEOUT_S: Final = 10.0
+"""Deadline of a call whose `connect` names none."""
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""Largest request or answer, unless configured otherwise."""
+
+Fence: TypeAlias = Callable[[FencingToken | None], None]
+"""Called with the token of each call before anything else happens; raises `Fenced` to turn the call away."""
+
+TokenSource: TypeAlias = Callable[[], FencingToken | None]
+"""Asked for the token anew at each call."""
+
+Withdraw: TypeAlias = Callable[[], None]
+"""Ends the serving of one gateway. Idempotent. Calls that have begun run on."""
+
+
+class Connector(Protocol):
+    """Reaches gateways at addresses."""
+
+    def connect(
+        self,
+        gateway: type[G],
+        address: str,
+        token: TokenSource | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> G:
+        """Return a stand-in for the `gateway` at `address`. Opens nothing yet and cannot fail for want of a peer.
+
+        Each method of the stand-in raises what the handler raised (the same class, the same `public`), or:
+        `Unavailable` with `unreachable=True` if nothing listens there (the call was not begun);
+        `Unavailable` if no answer came before the deadline or the connection broke (the call may have been carried
+        out); `InvariantBroken` if the handler failed with anything but a `FlintlockError`. Callers may end a
+        call sooner through `asyncio.timeout`.
+        """
+        ...
+
+
+class Host(Protocol):
+    """Serves gateways at one address."""
+
+    @property
+    def address(self) -> str:
+        """Where `connect` finds what is served here."""
+        ...
+
+    def serve(self, gateway: type[G], implementation: G, fence: Fence | None = None) -> Withdraw:
+        """Answer calls of `gateway` through `implementation`, from now until withdrawn.
+
+        `fence` is asked before the request is even decoded, and nothing runs between its consent and the handler's
+        first step. Raises `TypeError` if the Protocol breaks the rules of `rpc.description`, `ValueError` if a gateway
+        of that name is served here already.
+        """
+        ...

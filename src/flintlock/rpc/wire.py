@@ -1,0 +1,143 @@
+"""The gRPC side of the wire: names of headers, channel settings, and the one place where connections are secured.
+
+`listen` and `open_channel` are the only two places that know whether a connection is encrypted: credentials enter here
+and nowhere else.
+
+Settings that differ from gRPC's own, and why: reconnecting backs off to half a second, not to two minutes, because a
+restarted leader has to be found at once; keepalive pings run without calls, because a machine that fell silent has to
+be noticed by whoever waits for it; ports are not shared, because two servers on one port would split the calls between
+them; no HTTP proxy, because the environment's proxy is never meant for the cluster's own traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import grpc
+from grpc import aio
+
+from flintlock.model.errors import (
+    Conflict,
+    Corrupt,
+    Fenced,
+    FlintlockError,
+    InvariantBroken,
+    JobFailed,
+    NotFound,
+    Refused,
+    TooLarge,
+    Unavailable,
+)
+from flintlock.model.ids import Epoch, FencingToken
+
+PROTOCOL_VERSION: Final = "1"
+"""Changes when peers of different versions would misunderstand each other. New fields with defaults do not count."""
+
+VERSION_HEADER: Final = "flintlock-protocol"
+EPOCH_HEADER: Final = "flintlock-epoch"
+SESSION_HEADER: Final = "flintlock-session"
+FAILURE_TRAILER: Final = "flintlock-failure-bin"
+
+Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
+Options: TypeAlias = list[tuple[str, Any]]
+
+#: gRPC status by kind of error, most specific first: for tools that watch the wire. Flintlock reads the trailer.
+STATUS: Final[tuple[tuple[type[FlintlockError], grpc.StatusCode], ...]] = (
+    (NotFound, grpc.StatusCode.NOT_FOUND),
+    (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
+    (TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (Refused, grpc.StatusCode.INVALID_ARGUMENT),
+    (Unavailable, grpc.StatusCode.UNAVAILABLE),
+    (Fenced, grpc.StatusCode.ABORTED),
+    (JobFailed, grpc.StatusCode.UNKNOWN),
+    (Corrupt, grpc.StatusCode.DATA_LOSS),
+    (InvariantBroken, grpc.StatusCode.INTERNAL),
+)
+
+KEEPALIVE_TIME_S: Final = 10.0
+KEEPALIVE_TIMEOUT_S: Final = 5.0
+MAX_HEADER_BYTES: Final = 1024 * 1024
+
+
+def _common_options(max_message_bytes: int) -> Options:
+    return [
+        # Sizes are checked with a clear error before sending; gRPC's own check stands behind that, at the receiver.
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+        ("grpc.keepalive_time_ms", int(KEEPALIVE_TIME_S * 1000)),
+        ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+        # A ping that gRPC sent for its own purposes stands in for the next keepalive ping, under this timeout (60 s
+        # by itself): without it a peer that froze in the middle of a call goes unnoticed for a minute. Seen.
+        ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def server_options(max_message_bytes: int) -> Options:
+    """Return the settings of a server."""
+    return [
+        *_common_options(max_message_bytes),
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(KEEPALIVE_TIME_S * 500)),
+    ]
+
+
+def channel_options(max_message_bytes: int) -> Options:
+    """Return the settings of a client's channel."""
+    return [
+        *_common_options(max_message_bytes),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # closing our channels closes our connections, and no one else's
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 500),
+        ("grpc.min_reconnect_backoff_ms", 5000),  # in spite of its name: the time that one attempt may take
+    ]
+
+
+def listen(server: aio.Server, address: str) -> int:
+    """Bind `server` to `address` and return the port. Raises `OSError` if it cannot be had."""
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}: it is in use, or not an address of this machine") from error
+
+
+def open_channel(address: str, options: Options) -> aio.Channel:
+    """Return a channel to `address`; it connects with its first call."""
+    return aio.insecure_channel(address, options=options)
+
+
+def status_of(kind: type[FlintlockError]) -> grpc.StatusCode:
+    """Return the gRPC status under which an error of this kind travels."""
+    return next((status for known, status in STATUS if issubclass(kind, known)), grpc.StatusCode.UNKNOWN)
+
+
+def headers(token: FencingToken | None) -> Metadata:
+    """Return what every call carries besides its message."""
+    version = (VERSION_HEADER, PROTOCOL_VERSION)
+    if token is None:
+        return (version,)
+    return (version, (EPOCH_HEADER, str(token.epoch)), (SESSION_HEADER, token.session))
+
+
+def read_headers(metadata: Iterable[tuple[str, str | bytes]]) -> FencingToken | None:
+    """Return the caller's token. Raises `Refused` if the caller speaks another protocol or sent half a token."""
+    version = epoch = session = None
+    for key, value in metadata:
+        if key == VERSION_HEADER:
+            version = value
+        elif key == EPOCH_HEADER:
+            epoch = value
+        elif key == SESSION_HEADER:
+            session = value
+    if version != PROTOCOL_VERSION:
+        spoken = "none that it names" if version is None else repr(version)
+        raise Refused(f"protocol versions differ: this process speaks {PROTOCOL_VERSION!r}, the caller {spoken}")
+    if epoch is None and session is None:
+        return None
+    if not isinstance(epoch, str) or not isinstance(session, str) or not epoch.isdecimal():
+        raise Refused(f"malformed fencing token: epoch {epoch!r}, session {session!r}")
+    return FencingToken(epoch=Epoch(int(epoch)), session=session)

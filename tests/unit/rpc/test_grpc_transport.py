@@ -1,0 +1,347 @@
+"""What is particular to gRPC: headers, sizes, ports, channels, frozen peers. The rest is in the contract suite."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, Protocol
+
+import grpc
+import pytest
+from grpc import aio
+from msgspec import Struct
+
+from flintlock.model import errors
+from flintlock.model.errors import Conflict, FlintlockError, Refused, TooLarge, Unavailable
+from flintlock.rpc import wire
+from flintlock.rpc.client import RpcChannels
+from flintlock.rpc.server import RpcServer
+
+P = ParamSpec("P")
+
+
+class Words(Struct, frozen=True):
+    text: str = ""
+    repeat: int = 1
+
+
+class WordsGateway(Protocol):
+    async def say(self, message: Words) -> Words: ...
+
+    async def wait(self) -> None: ...
+
+
+class Speaker:
+    """Repeats what it hears; waits until told."""
+
+    def __init__(self) -> None:
+        self.fail_with: FlintlockError | None = None
+        self.waiting = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def say(self, message: Words) -> Words:
+        if self.fail_with is not None:
+            raise self.fail_with
+        return Words(message.text * message.repeat)
+
+    async def wait(self) -> None:
+        self.waiting.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.ended.append("cancelled")
+            raise
+        self.ended.append("done")
+
+
+def real_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+
+    return run
+
+
+@asynccontextmanager
+async def served(*, grace_s: float = 0.5, limit: int = 1000) -> AsyncGenerator[tuple[RpcServer, Speaker, RpcChannels]]:
+    speaker = Speaker()
+    server = RpcServer("127.0.0.1", grace_s=grace_s, max_message_bytes=limit)
+    server.serve(WordsGateway, speaker)
+    async with server, RpcChannels(max_message_bytes=limit) as channels:
+        yield server, speaker, channels
+
+
+async def raw_call(server: RpcServer, metadata: tuple[tuple[str, str], ...]) -> aio.AioRpcError:
+    async with aio.insecure_channel(server.address) as channel:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await channel.unary_unary("/WordsGateway/wait")(b"\xc0", metadata=metadata)
+    return caught.value
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+    ("metadata", "complaint"),
+    [
+        ((), "the caller none"),
+        ((("flintlock-protocol", "99"),), "the caller '99'"),
+        ((("flintlock-protocol", "1"), ("flintlock-epoch", "7")), "malformed fencing token"),
+        ((("flintlock-protocol", "1"), ("flintlock-session", "x")), "malformed fencing token"),
+        ((("flintlock-protocol", "1"), ("flintlock-epoch", "-1"), ("flintlock-session", "x")), "malformed fencing"),
+    ],
+)
+@real_time
+async def test_headers_that_do_not_fit_are_refused_before_anything_runs(
+    metadata: tuple[tuple[str, str], ...], complaint: str
+) -> None:
+    async with served() as (server, speaker, _):
+        error = await raw_call(server, metadata)
+
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert complaint in (error.details() or "")
+        assert not speaker.waiting.is_set()
+
+
+@real_time
+async def test_status_is_meaningful_to_tools_that_do_not_know_flintlock() -> None:
+    async with served() as (server, speaker, _):
+        speaker.fail_with = Conflict("it runs\nalready")
+        async with aio.insecure_channel(server.address) as channel:
+            with pytest.raises(aio.AioRpcError) as caught:
+                await channel.unary_unary("/WordsGateway/say")(b"\x80", metadata=wire.headers(None))
+
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.details() == "it runs\nalready"
+
+
+def test_every_error_of_the_model_has_a_status() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FlintlockError)]
+
+    for kind in kinds:
+        assert kind is FlintlockError or any(issubclass(kind, known) for known, _ in wire.STATUS), kind
+    for place, (kind, _) in enumerate(wire.STATUS):
+        assert not any(issubclass(kind, earlier) for earlier, _ in wire.STATUS[:place]), f"{kind} is hidden"
+
+
+# Sizes
+
+
+@real_time
+async def test_too_large_is_said_with_its_size_in_both_directions() -> None:
+    async with served(limit=1000) as (server, _, channels):
+        words = channels.connect(WordsGateway, server.address)
+
+        with pytest.raises(TooLarge, match=r"the request of WordsGateway\.say has 1\d{3} bytes; at most 1000"):
+            await words.say(Words("x" * 1000))
+        with pytest.raises(TooLarge, match=r"the answer of WordsGateway\.say has 1\d{3} bytes; at most 1000"):
+            await words.say(Words("x" * 100, repeat=10))
+        assert await words.say(Words("x" * 900)) == Words("x" * 900)
+
+
+@real_time
+async def test_receiver_with_a_lower_limit_refuses_as_well() -> None:
+    async with served(limit=1000) as (server, _, _), RpcChannels() as generous:
+        words = generous.connect(WordsGateway, server.address)
+
+        with pytest.raises(TooLarge):
+            await words.say(Words("x" * 2000))
+        assert await words.say(Words("x")) == Words("x")
+
+
+@real_time
+async def test_tens_of_megabytes_pass_by_default() -> None:
+    server = RpcServer("127.0.0.1")
+    server.serve(WordsGateway, Speaker())
+    async with server, RpcChannels() as channels:
+        words = channels.connect(WordsGateway, server.address)
+
+        assert len((await words.say(Words("x" * 20_000_000))).text) == 20_000_000
+
+
+# Servers
+
+
+@real_time
+async def test_port_in_use_is_said() -> None:
+    async with served() as (server, _, _):
+        with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{server.port}"):
+            await RpcServer("127.0.0.1", server.port).start()
+
+
+@real_time
+async def test_server_starts_once_and_stops_as_often_as_one_likes() -> None:
+    server = RpcServer("127.0.0.1")
+    await server.stop()
+    async with server:
+        with pytest.raises(RuntimeError, match="started already"):
+            await server.start()
+    await server.stop()
+
+
+@real_time
+async def test_ipv6() -> None:
+    if not socket.has_ipv6 or not _can_bind_ipv6():
+        pytest.skip("no IPv6 here")
+    server = RpcServer("::1")
+    server.serve(WordsGateway, Speaker())
+    async with server, RpcChannels() as channels:
+        assert server.address == f"[::1]:{server.port}"
+        assert await channels.connect(WordsGateway, server.address).say(Words("x")) == Words("x")
+
+
+def _can_bind_ipv6() -> bool:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
+
+
+@real_time
+async def test_stopping_server_lets_running_calls_answer() -> None:
+    async with served(grace_s=10) as (server, speaker, channels):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(channels.connect(WordsGateway, server.address).wait())
+            await speaker.waiting.wait()
+            tasks.create_task(server.stop())
+            await asyncio.sleep(0)
+            speaker.go.set()
+
+        assert speaker.ended == ["done"]
+
+
+@real_time
+async def test_nothing_runs_on_after_stop() -> None:
+    """Calls that do not end within the grace are cancelled, also those whose callers left long ago."""
+    async with served(grace_s=0) as (server, speaker, channels):
+        async with asyncio.TaskGroup() as tasks:
+            call = tasks.create_task(channels.connect(WordsGateway, server.address).wait())
+            await speaker.waiting.wait()
+            call.cancel()
+
+        await server.stop()
+
+        assert speaker.ended == ["cancelled"]
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("rpc ")]
+
+
+@real_time
+async def test_implementation_that_lacks_a_method_is_not_served() -> None:
+    class Mute:
+        async def wait(self) -> None: ...
+
+    with pytest.raises(TypeError, match="Mute has no method 'say' of WordsGateway"):
+        RpcServer("127.0.0.1").serve(WordsGateway, Mute())  # pyright: ignore[reportArgumentType]
+
+
+# Channels
+
+
+@real_time
+async def test_closing_ends_calls_as_unavailable_and_not_by_cancelling_the_caller() -> None:
+    async with served() as (server, speaker, channels):
+        words = channels.connect(WordsGateway, server.address)
+
+        async def interrupted() -> None:
+            with pytest.raises(Unavailable, match="closed during"):
+                await words.wait()
+
+        async with asyncio.TaskGroup() as tasks:
+            call = tasks.create_task(interrupted())
+            await speaker.waiting.wait()
+            await channels.close()
+
+        assert not call.cancelled()
+        with pytest.raises(Unavailable, match="closed by this process"):
+            await words.wait()
+        speaker.go.set()
+
+
+@real_time
+async def test_stand_ins_of_one_address_share_its_channel() -> None:
+    async with served() as (server, _, channels):
+        first, second = (channels.connect(WordsGateway, server.address) for _ in range(2))
+
+        await first.say(Words("a"))
+        await second.say(Words("b"))
+
+        assert channels.channel(server.address) is channels.channel(server.address)
+        assert channels.channel(server.address) is not channels.channel("127.0.0.1:1")
+
+
+@real_time
+async def test_environments_proxy_is_not_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    async with served() as (server, _, channels):
+        assert await channels.connect(WordsGateway, server.address).say(Words("x")) == Words("x")
+
+
+@real_time
+async def test_grpc_server_of_somebody_else_is_told_apart() -> None:
+    stranger = aio.server()
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    await stranger.start()
+    async with RpcChannels() as channels:
+        with pytest.raises(Refused, match="not a Flintlock process"):
+            await channels.connect(WordsGateway, f"127.0.0.1:{port}").wait()
+    await stranger.stop(None)
+
+
+@real_time
+async def test_peer_that_freezes_during_a_call_is_noticed_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection stays open and nothing comes back: pings find out."""
+    monkeypatch.setattr(wire, "KEEPALIVE_TIME_S", 1.0)
+    monkeypatch.setattr(wire, "KEEPALIVE_TIMEOUT_S", 0.5)
+    async with served() as (server, _, channels), relay(server.port) as (port, thawed):
+        words = channels.connect(WordsGateway, f"127.0.0.1:{port}", timeout_s=20)
+        await words.say(Words("x"))
+        started = asyncio.get_running_loop().time()
+
+        thawed.clear()
+        with pytest.raises(Unavailable) as caught:
+            await words.say(Words("y"))
+
+        assert asyncio.get_running_loop().time() - started < 10
+        assert not caught.value.unreachable
+        thawed.set()
+
+
+@asynccontextmanager
+async def relay(target: int) -> AsyncGenerator[tuple[int, asyncio.Event]]:
+    """Pass bytes on while the event is set; otherwise take them and keep them."""
+    thawed = asyncio.Event()
+    thawed.set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                await thawed.wait()
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
+        pumps.append(tasks.create_task(pump(reader, far_writer), name="pump"))
+        pumps.append(tasks.create_task(pump(far_reader, writer), name="pump"))
+
+    async with asyncio.TaskGroup() as tasks:
+        pumps: list[asyncio.Task[None]] = []
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1], thawed
+        finally:
+            server.close()
+            for task in pumps:
+                task.cancel()
