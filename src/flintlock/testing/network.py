@@ -1,0 +1,334 @@
+"""A network in memory: processes that call each other's gateways, crash, and lose sight of each other.
+
+The idea: a whole cluster in one event loop on virtual time. Each room runs in a `SimulatedProcess`, which stands where
+`RpcServer` and `RpcChannels` stand in a real one and keeps the same promises (`rpc.transport`, one contract suite for
+both). Messages pass through msgspec on their way, so nothing mutable and nothing unencodable is shared. Delays, losses
+and duplicates are drawn from the one `Random` that is handed in: equal seeds give equal runs.
+
+What a crash means here: at one instant the process is gone. Its tasks are cancelled; Python insists on running their
+`finally` blocks, so whatever reaches out of the process (a call, a write to a simulated store) asks `require_alive`
+first and is cancelled again. To the others it looks as on a real network: a dead process refuses connections, and calls
+that it was working on break; a dead *host* is silent.
+
+Rejected: tasks as processes without a barrier at their borders (a dying JobManager would still store things in its
+`finally` blocks); one event loop for each process (ten times slower, and no common order of events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from contextvars import copy_context
+from functools import partial
+from random import Random
+from typing import Any, Final, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from flintlock.model.errors import TooLarge, Unavailable
+from flintlock.model.ids import FencingToken
+from flintlock.rpc.description import Message, MethodShape, proxy
+from flintlock.rpc.exports import Exports, too_large
+from flintlock.rpc.failures import Failure, error_of
+from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, Fence, TokenSource, Withdraw
+
+G = TypeVar("G")
+T = TypeVar("T")
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """How messages travel in one direction between two processes. Probabilities are for each message."""
+
+    min_delay_s: float = 0.0002
+    max_delay_s: float = 0.005
+    late: float = 0.0
+    """Probability that a message is held up, for up to `max_late_s`, while younger ones pass it."""
+    max_late_s: float = 30.0
+    loss: float = 0.0
+    duplication: float = 0.0
+    """Probability that a *request* arrives twice. gRPC does not do that; whoever retries does."""
+
+
+_Outcome: TypeAlias = bytes | Failure | Unavailable
+Observer: TypeAlias = Callable[[str, str, str], None]
+"""Told of each message as it leaves: sender, receiver, what it is."""
+
+
+class SimulatedNetwork:
+    """Carries messages between processes, by name. A process's name is its address."""
+
+    def __init__(self, random: Random, link: Link | None = None, observer: Observer | None = None) -> None:
+        self._random = random
+        self.link = link or Link()
+        """For all pairs that `set_link` does not name. May be replaced at any time."""
+        self._links: dict[tuple[str, str], Link] = {}
+        self._cuts: set[tuple[str, str]] = set()
+        self._processes: dict[str, SimulatedProcess] = {}  # the latest life of each name
+        self._observer = observer
+
+    def process(self, name: str) -> SimulatedProcess:
+        """Start a process. A dead one of that name is succeeded by it, at the same address.
+
+        Raises `ValueError` while a process of that name is alive.
+        """
+        former = self._processes.get(name)
+        if former is not None and former.alive:
+            raise ValueError(f"{name} is still alive")
+        process = self._processes[name] = SimulatedProcess(self, name)
+        return process
+
+    def at(self, address: str) -> SimulatedProcess | None:
+        """Return the process that lives, or lived last, at `address`."""
+        return self._processes.get(address)
+
+    def set_link(self, sender: str, receiver: str, link: Link | None) -> None:
+        """Let messages from `sender` to `receiver` travel by a rule of their own; None takes it back."""
+        if link is None:
+            self._links.pop((sender, receiver), None)
+        else:
+            self._links[sender, receiver] = link
+
+    def cut(self, some: str | Iterable[str], others: str | Iterable[str], *, one_way: bool = False) -> None:
+        """Let nothing pass between `some` and `others` (`one_way`: from `some` to `others`) until healed.
+
+        What is under way is lost as well. Nobody is told: callers wait for their deadlines.
+        """
+        for one in _names(some):
+            for other in _names(others):
+                self._cuts.add((one, other))
+                if not one_way:
+                    self._cuts.add((other, one))
+
+    def heal(self, some: str | Iterable[str] | None = None, others: str | Iterable[str] | None = None) -> None:
+        """Undo the cuts between `some` and `others`, in both directions; without arguments, all of them."""
+        if some is None or others is None:
+            self._cuts.clear()
+            return
+        for one in _names(some):
+            for other in _names(others):
+                self._cuts -= {(one, other), (other, one)}
+
+    def carry(
+        self, sender: str, receiver: str, what: str, arrive: Callable[[], None], *, repeatable: bool = False
+    ) -> None:
+        """Have `arrive` called when a message from `sender` reaches `receiver`, if it ever does."""
+        if self._observer is not None:
+            self._observer(sender, receiver, what)
+        link = self._links.get((sender, receiver), self.link)
+        if (sender, receiver) in self._cuts or (link.loss and self._random.random() < link.loss):
+            return
+        self._deliver(sender, receiver, link, arrive)
+        if repeatable and link.duplication and self._random.random() < link.duplication:
+            self._deliver(sender, receiver, link, arrive)
+
+    def _deliver(self, sender: str, receiver: str, link: Link, arrive: Callable[[], None]) -> None:
+        delay_s = link.min_delay_s + (link.max_delay_s - link.min_delay_s) * self._random.random()
+        if link.late and self._random.random() < link.late:
+            delay_s += self._random.random() * link.max_late_s
+        asyncio.get_running_loop().call_later(delay_s, self._arrive, sender, receiver, arrive)
+
+    def _arrive(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
+        if (sender, receiver) not in self._cuts:
+            arrive()
+
+
+class SimulatedProcess:
+    """One life of one process: a `Host`, a `Connector`, and the scope of its tasks. The network makes it."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        self.name: Final = name
+        self.alive = True  # until crash or stop, then never again
+        self.silent = False  # dead together with its host: connections are not even refused
+        self.failure: BaseException | None = None
+        """The exception that left one of its spawned tasks, and so ended it."""
+        self._network = network
+        self._exports = Exports(lambda: name)
+        self._listening = False  # from the first serve on
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation; each leaves when it is done
+        self._inbound: dict[_Call, None] = {}  # calls that its handlers work on
+        self._context = copy_context()  # what is bound in one process is not seen in another
+
+    def __repr__(self) -> str:
+        return f"<process {self.name}{'' if self.alive else ', dead'}>"
+
+    @property
+    def address(self) -> str:
+        """Where others find it: its name."""
+        return self.name
+
+    def require_alive(self) -> None:
+        """Raise `CancelledError` if the process is dead: code of a dead process gets no further than its border."""
+        if not self.alive:
+            raise asyncio.CancelledError(f"{self.name} is dead: nothing leaves it any more")
+
+    # Host and Connector
+
+    def serve(self, gateway: type[G], implementation: G, fence: Fence | None = None) -> Withdraw:
+        """See `rpc.transport.Host.serve`."""
+        self.require_alive()
+        self._listening = True
+        return self._exports.add(gateway, implementation, fence)
+
+    def connect(
+        self,
+        gateway: type[G],
+        address: str,
+        token: TokenSource | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> G:
+        """See `rpc.transport.Connector.connect`. Calls of a dead process are cancelled instead of sent."""
+        return proxy(gateway, address, partial(self._call, address, token, timeout_s))
+
+    async def _call(
+        self, address: str, token: TokenSource | None, timeout_s: float, shape: MethodShape, message: Message
+    ) -> Message:
+        self.require_alive()
+        loop = asyncio.get_running_loop()
+        request = shape.encode_request(message)
+        if len(request) > MAX_MESSAGE_BYTES:
+            raise TooLarge(too_large("request", shape, len(request), MAX_MESSAGE_BYTES))
+        answer: asyncio.Future[_Outcome] = loop.create_future()
+        call = _Call(
+            network=self._network,
+            caller=self,
+            address=address,
+            shape=shape,
+            token=token() if token is not None else None,
+            request=request,
+            answer=answer,
+        )
+        self._network.carry(self.name, address, shape.path, call.arrive, repeatable=True)
+        deadline = loop.call_later(timeout_s, call.expire, timeout_s)
+        try:
+            outcome = await answer
+        finally:
+            deadline.cancel()
+        self.require_alive()
+        if isinstance(outcome, bytes):
+            return shape.decode_response(outcome)
+        raise outcome if isinstance(outcome, Unavailable) else error_of(outcome)
+
+    # The tasks of the process
+
+    def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run `coro` as a task of this process: a crash ends it.
+
+        An exception that leaves it crashes the process, as one that leaves `main()` would, and is kept as `failure`.
+        """
+        if not self.alive:
+            coro.close()
+            self.require_alive()
+        task = asyncio.get_running_loop().create_task(coro, name=f"{self.name}/{name}", context=self._context.copy())
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (failure := task.exception()) is not None and self.alive:
+            self.failure = failure
+            self.crash()
+
+    def crash(self, *, host_too: bool = False) -> None:
+        """End the process at this instant, as SIGKILL does; with `host_too`, as pulling the plug does. Idempotent.
+
+        May be called by a task of the process itself, which then reaches nothing any more.
+        """
+        if not self.alive:
+            return
+        self.alive = False
+        self.silent = host_too
+        for task in list(self._tasks):
+            task.cancel(f"{self.name} crashed")
+        if not host_too:
+            for call in list(self._inbound):
+                call.broken()
+        self._inbound.clear()
+
+    async def stop(self) -> None:
+        """End the process as SIGTERM does: its tasks are cancelled and may still send until they are done."""
+        while self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel(f"{self.name} stops")
+            await asyncio.wait(tasks)
+        self.crash()
+
+    # What the network brings
+
+    def take(self, call: _Call) -> None:
+        """Work on a call that arrived here."""
+        if not self.alive or not self._listening:
+            if not self.silent:
+                call.refused()
+            return
+        self._inbound[call] = None
+        self.spawn(self._answer(call), f"rpc {call.shape}")
+
+    async def _answer(self, call: _Call) -> None:
+        outcome = await self._exports.answer(call.shape.gateway, call.shape.name, call.token, call.request)
+        if self.alive:
+            self._inbound.pop(call, None)
+            call.answered(outcome)
+
+
+class _Call:
+    """One call on its way: there, and back."""
+
+    __slots__ = ("_answer", "_caller", "_network", "address", "request", "shape", "token")
+
+    def __init__(
+        self,
+        *,
+        network: SimulatedNetwork,
+        caller: SimulatedProcess,
+        address: str,
+        shape: MethodShape,
+        token: FencingToken | None,
+        request: bytes,
+        answer: asyncio.Future[_Outcome],
+    ) -> None:
+        self._network = network
+        self._caller = caller
+        self._answer = answer
+        self.address = address
+        self.shape = shape
+        self.token = token
+        self.request = request
+
+    def arrive(self) -> None:
+        """Reach whoever is at the address by now."""
+        process = self._network.at(self.address)
+        if process is None:
+            self.refused()
+        else:
+            process.take(self)
+
+    def answered(self, outcome: _Outcome) -> None:
+        """Send the outcome back."""
+        what = "answer" if isinstance(outcome, bytes) else "failure"
+        self._network.carry(self.address, self._caller.name, what, partial(self._settle, outcome))
+
+    def refused(self) -> None:
+        """Nothing listens: the caller's connection is refused."""
+        unavailable = Unavailable(f"nothing listens at {self.address}")
+        unavailable.unreachable = True
+        self.answered(unavailable)
+
+    def broken(self) -> None:
+        """The process died over it: the caller's connection is reset."""
+        self.answered(Unavailable(f"the connection to {self.address} broke during {self.shape}"))
+
+    def expire(self, timeout_s: float) -> None:
+        """Give up waiting."""
+        if not self._answer.done():
+            self._answer.set_result(Unavailable(f"{self.address} did not answer {self.shape} within {timeout_s:g} s"))
+
+    def _settle(self, outcome: _Outcome) -> None:
+        # The answer of a duplicate, or one to a caller who gave up or died, is heard by nobody.
+        if not self._answer.done():
+            self._answer.set_result(outcome)
+
+
+def _names(names: str | Iterable[str]) -> Iterable[str]:
+    return (names,) if isinstance(names, str) else tuple(names)
