@@ -1,0 +1,123 @@
+"""BlobCache: a TaskManager's copies of blobs, fetched once, checked against their hash, kept while there is room.
+
+Copies survive a restart of the TaskManager and are checked again when first used. A copy is in place only when it is
+whole, so a crash leaves nothing that could be taken for one.
+
+Rejected: emptying the directory at each start (a restart would fetch everything anew); flushing copies to the disk (a
+copy that a loss of power damaged fails its check, and is fetched again).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from flintlock.blob import files
+from flintlock.blob.files import IncomingFile, Offload
+from flintlock.gateways.blobs import BlobGateway, BlobRange
+from flintlock.model.errors import Corrupt
+from flintlock.model.ids import BlobKey
+
+DEFAULT_LIMIT_BYTES: Final = 2 << 30
+
+
+class BlobCache:
+    """Local copies of blobs, in a directory of its own. `server` gives whoever serves them now."""
+
+    def __init__(
+        self,
+        directory: Path,
+        server: Callable[[], BlobGateway],
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        *,
+        offload: Offload = asyncio.to_thread,
+    ) -> None:
+        self._directory: Final = directory
+        self._server: Final = server
+        self._limit_bytes: Final = limit_bytes
+        self._offload: Final = offload
+        self._swept = False  # leftovers of a former self are gone; set by the first fetch
+        self._used: Final[dict[BlobKey, Path]] = {}  # checked in this life, longest unused first; emptied by eviction
+        self._holds: Final[Counter[BlobKey]] = Counter()
+        self._fetching: Final[dict[BlobKey, asyncio.Lock]] = {}  # one for each blob asked for in this life
+
+    async def fetch(self, key: BlobKey) -> Path:
+        """Return a local file with the blob's content. Concurrent fetches of one blob share one download.
+
+        The file stays until there is no room: whoever needs its path for longer wraps that in `hold`. Raises NotFound
+        naming the key if the server has no such blob, Unavailable if it cannot be asked, Corrupt if what arrived has
+        another content.
+        """
+        path = self._directory / files.digest_of(key)
+        async with self._fetching.setdefault(key, asyncio.Lock()):
+            if not (key in self._used and path.exists()) and not await self._offload(_sound, path, key):
+                await self._download(key, path)
+            self._used.pop(key, None)
+            self._used[key] = path
+        return path
+
+    @contextmanager
+    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
+        """Evict none of these while the context lasts, even if there is no room."""
+        held = tuple(keys)
+        self._holds.update(held)
+        try:
+            yield
+        finally:
+            self._holds.subtract(held)
+
+    async def _download(self, key: BlobKey, path: Path) -> None:
+        if not self._swept:
+            self._swept = True
+            await self._offload(files.sweep, self._directory)
+        incoming = IncomingFile(self._directory, uuid.uuid4().hex)
+        try:
+            server = self._server()
+            while True:
+                chunk = await server.read_blob(BlobRange(key=key, offset=incoming.size))
+                await self._offload(incoming.write, chunk.data)
+                if incoming.size >= chunk.size or not chunk.data:
+                    break
+            if files.key_of(incoming.digest) != key:
+                raise Corrupt(f"what arrived as blob {key} has another content ({incoming.size} bytes)")
+            await self._offload(_make_room, self._directory, self._limit_bytes - incoming.size, self._by_use())
+            await self._offload(incoming.keep, path, durable=False)
+        except BaseException:
+            incoming.discard()
+            raise
+
+    def _by_use(self) -> dict[str, float]:
+        """When each copy was used: turns of this life, later ones are higher; held ones are used now and for ever."""
+        turns: dict[str, float] = {files.digest_of(key): turn for turn, key in enumerate(self._used)}
+        turns.update((files.digest_of(key), math.inf) for key, holds in self._holds.items() if holds > 0)
+        return turns
+
+
+def _sound(path: Path, key: BlobKey) -> bool:
+    """Tell whether the copy is there and whole; one that is not whole is removed."""
+    try:
+        if files.file_digest(path) == files.digest_of(key):
+            return True
+    except FileNotFoundError:
+        return False
+    path.unlink(missing_ok=True)
+    return False
+
+
+def _make_room(directory: Path, limit_bytes: int, by_use: Mapping[str, float]) -> None:
+    """Remove copies until the rest fits: first those not used in this life, then those not used for longest."""
+    copies = [path for path in directory.iterdir() if path.is_file()] if directory.is_dir() else []
+    copies.sort(key=lambda path: (by_use.get(path.name, -1), path.name))
+    sizes = {path: path.stat().st_size for path in copies}
+    total = sum(sizes.values())
+    for path in copies:
+        if total <= limit_bytes or by_use.get(path.name) == math.inf:
+            return
+        path.unlink(missing_ok=True)
+        total -= sizes[path]

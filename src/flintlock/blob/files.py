@@ -1,0 +1,221 @@
+"""Files of blobs: written aside, hashed while written, and in place only when whole.
+
+What is being written lies in `incoming/` under a lock that dies with its writer, so that whoever starts later can tell
+what a crash left behind from what another process is writing just now.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+from flintlock.model.errors import NotFound
+from flintlock.model.ids import BlobKey, is_blob_key
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+INCOMING: Final = "incoming"
+_PREFIX: Final = "sha256-"
+_PIECE: Final = 1 << 20
+
+
+class Offload(Protocol):
+    """Runs file I/O away from the event loop, as `asyncio.to_thread` does; a test on virtual time runs it in place."""
+
+    def __call__(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        """Return what `work` returns."""
+        ...
+
+
+def digest_of(key: BlobKey) -> str:
+    """Return the hash in a key. Raises NotFound for what is no key, so that none can name a path."""
+    if not is_blob_key(key):
+        raise NotFound(f"{key!r} is not a blob's key")
+    return key.removeprefix(_PREFIX)
+
+
+def key_of(digest: str) -> BlobKey:
+    """Return the key for a hash."""
+    return BlobKey(_PREFIX + digest)
+
+
+def file_digest(path: Path) -> str:
+    """Return the hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class IncomingFile:
+    """A file that is being written. Its methods block; they may be called from several threads, one after another."""
+
+    def __init__(self, directory: Path, name: str, sync: Callable[[int], None] = os.fsync) -> None:
+        self._path: Final = directory / INCOMING / name
+        self._sync: Final = sync
+        self._lock: Final = threading.Lock()  # a caller that gave up may discard while a thread writes
+        self._hash: Final = hashlib.sha256()
+        self._descriptor: int | None = None  # open from the first write on, until kept or discarded
+        self._kept: Path | None = None
+        self._discarded = False
+        self.size = 0
+
+    @property
+    def digest(self) -> str:
+        """The hash of what was written so far."""
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Append."""
+        with self._lock:
+            descriptor = self._opened()
+            self._hash.update(data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            self.size += len(data)
+
+    def keep(self, target: Path, *, durable: bool = True) -> None:
+        """Put the file in its place, which must be new; `durable`: whole, and there through a loss of power."""
+        with self._lock:
+            descriptor = self._opened()
+            if durable:
+                self._sync(descriptor)
+            made = _move_into(self._path, target)
+            self._kept = target
+            self._close()
+            if durable:
+                self._sync_directory(target.parent)
+                if made:
+                    self._sync_directory(target.parent.parent)
+
+    def discard(self) -> None:
+        """Remove the file, wherever it is, unless that was done already. Idempotent."""
+        with self._lock:
+            if not self._discarded:
+                self._discarded = True
+                self._path.unlink(missing_ok=True)
+                if self._kept is not None:
+                    remove_file(self._kept)
+                self._close()
+
+    def _opened(self) -> int:
+        if self._discarded:
+            raise FileNotFoundError(f"{self._path} was discarded")
+        while self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                swept = os.fstat(descriptor).st_nlink == 0
+            except BlockingIOError:
+                swept = True
+            if swept:  # somebody took it for a leftover before it was locked
+                os.close(descriptor)
+            else:
+                self._descriptor = descriptor
+        return self._descriptor
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _sync_directory(self, directory: Path) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _move_into(source: Path, target: Path) -> bool:
+    """Rename, making the target's directory; tells whether it was made."""
+    made = False
+    while True:
+        with suppress(FileExistsError):
+            target.parent.mkdir(parents=True)
+            made = True
+        try:
+            source.rename(target)
+        except FileNotFoundError:
+            if not source.exists():
+                raise
+            continue  # the directory was empty, and somebody removed it
+        return made
+
+
+def remove_file(path: Path) -> None:
+    """Remove a blob's file, and its directory when that is empty. Idempotent."""
+    path.unlink(missing_ok=True)
+    with suppress(OSError):
+        path.parent.rmdir()
+
+
+def link_file(source: Path, target: Path) -> bool:
+    """Give a file another name; False if it is gone, or the file system knows no second names."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def read_range(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
+    """Return bytes from `offset` on, and the file's size."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(offset)
+        return file.read(limit), size
+
+
+def sweep(directory: Path) -> None:
+    """Remove what crashes left behind: half-written files that nobody writes any more, and empty directories."""
+    for path in _entries(directory / INCOMING):
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(descriptor)
+    for path in _entries(directory):
+        if path.name != INCOMING and path.is_dir():
+            with suppress(OSError):
+                path.rmdir()
+
+
+def names_of(directory: Path, key: BlobKey) -> list[Path]:
+    """Return the files that hold a blob."""
+    return sorted(_entries(directory / digest_of(key)))
+
+
+def all_names(directory: Path) -> dict[BlobKey, list[Path]]:
+    """Return the files of all blobs."""
+    keys = (key_of(entry.name) for entry in _entries(directory))
+    found = {key: names_of(directory, key) for key in keys if is_blob_key(key)}
+    return {key: names for key, names in found.items() if names}
+
+
+def first_sound(directory: Path, key: BlobKey) -> Path | None:
+    """Return a file whose content has the key's hash; damaged ones are removed on the way."""
+    for path in names_of(directory, key):
+        with suppress(FileNotFoundError):
+            if file_digest(path) == digest_of(key):
+                return path
+            remove_file(path)
+    return None
+
+
+def _entries(directory: Path) -> Iterator[Path]:
+    try:
+        yield from directory.iterdir()
+    except FileNotFoundError:
+        return

@@ -1,0 +1,75 @@
+"""HA services in a state directory: several JobManagers on one host, one file, one lock.
+
+`<state-dir>/store.db` is an SQLite database (`sqlite_file`, `sqlite_writer`, `sqlite_stores`),
+`<state-dir>/leader.lock` the election (`file_election`). A second JobManager on the same directory stands by. The
+directory must be on a local file system: on a network one neither the lock nor the database can be trusted, and
+whether it is on one cannot be detected reliably.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from flintlock.ha.file_election import FileElection
+from flintlock.ha.sqlite_file import open_reader, open_writer
+from flintlock.ha.sqlite_stores import SqliteStores, StoreFile
+from flintlock.ha.sqlite_writer import GroupWriter
+from flintlock.model.ids import FencingToken
+
+STORE_FILE: Final = "store.db"
+LOCK_FILE: Final = "leader.lock"
+
+
+class EmbeddedHaServices:
+    """Election and stores of one state directory, as long as `embedded_ha` is open."""
+
+    def __init__(self, file: StoreFile, election: FileElection) -> None:
+        self._file: Final = file
+        self.election: Final = election
+
+    def stores(self, token: FencingToken) -> SqliteStores:
+        """Return the stores bound to a term."""
+        return SqliteStores(self._file, token)
+
+
+@asynccontextmanager
+async def embedded_ha(
+    state_dir: Path,
+    *,
+    new_session: Callable[[], str],
+    now_ms: Callable[[], int],
+    poll_s: float = 0.2,
+    heartbeat_s: float = 1.0,
+) -> AsyncGenerator[EmbeddedHaServices]:
+    """Open the state directory, making it if it is not there; on exit all that was written is durable and closed.
+
+    A standby looks every `poll_s` whether it can lead. Raises Refused, with the reason, for a store that this version
+    must not touch; Unavailable for one that cannot be opened now.
+    """
+    path = state_dir / STORE_FILE
+    writer = GroupWriter(await asyncio.to_thread(open_writer, path))
+    writer.start()
+    readers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+    try:
+        reader = await asyncio.get_running_loop().run_in_executor(readers, open_reader, path)
+        try:
+            election = FileElection(
+                path=state_dir / LOCK_FILE,
+                writer=writer,
+                new_session=new_session,
+                now_ms=now_ms,
+                poll_s=poll_s,
+                heartbeat_s=heartbeat_s,
+            )
+            yield EmbeddedHaServices(StoreFile(writer, reader, readers), election)
+        finally:
+            readers.shutdown(wait=True)  # a read takes no longer than a look into a file
+            reader.close()
+    finally:
+        readers.shutdown(wait=True)
+        await writer.close()

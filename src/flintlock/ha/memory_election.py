@@ -1,0 +1,185 @@
+"""Election in memory: a test or a simulation decides who leads, or lets whoever waits longest lead.
+
+A grant reaches its holder when it contends, and only then is the epoch raised, as it is with a lock or a latch. A
+leader can be deposed *silently*: somebody newer leads, and the old one goes on until it is told, as after a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, TypeAlias
+
+from flintlock.ha.terms import Offer, RevocableScope
+from flintlock.model.ids import Epoch, FencingToken
+
+Step: TypeAlias = Callable[[str], Awaitable[None]]
+"""Awaited before and after each operation, with its name: `graphs.put:before`, `graphs.put:after`."""
+
+
+async def yielding(_name: str) -> None:
+    """The plainest step: lets the others run, as any real store does."""
+    await asyncio.sleep(0)
+
+
+class _Candidate:
+    """One process in the contest. A restarted process is another candidate of the same name."""
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.wake: Final = asyncio.Event()  # set whenever who leads may have changed
+        self.scope: RevocableScope | None = None  # set while in a term
+        self.lost = False  # told so; until the next term begins
+        self.withdrawn = False  # contends no more
+
+    def lose(self) -> None:
+        """Hear that leadership is lost."""
+        self.lost = True
+        if self.scope is not None:
+            self.scope.revoke()
+
+
+class MemoryLeadership:
+    """Who leads. `token` is the durable record that stores check; `holder` is who was given leadership last."""
+
+    def __init__(self, *, automatic: bool = False) -> None:
+        self.token = FencingToken(Epoch(0), "")  # written when a term begins, and by a store that adopts a newer one
+        self._automatic: Final = automatic
+        self._granted: str | None = None  # a grant that its holder has not taken up yet
+        self._leader: _Candidate | None = None  # from the beginning of its term until it ends or another's begins
+        self._candidates: Final[dict[str, _Candidate]] = {}  # the latest of each name
+        self._waiting: Final[list[_Candidate]] = []  # longest first
+
+    @property
+    def holder(self) -> str | None:
+        """Who leads, or is about to."""
+        return self._granted or (self._leader.name if self._leader else None)
+
+    @property
+    def contending(self) -> tuple[str, ...]:
+        """Who waits for leadership, longest first."""
+        return tuple(candidate.name for candidate in self._waiting)
+
+    def grant(self, holder: str, *, silently: bool = False) -> None:
+        """Let `holder` lead, as soon as it contends. The one before is told, unless `silently`."""
+        old, self._leader = self._leader, None
+        self._granted = holder
+        if old is not None and not silently:
+            old.lose()
+        self._wake_all()
+
+    def revoke(self, holder: str | None = None) -> None:
+        """Tell `holder` (None: whoever leads) that it leads no more; also one that a silent grant has overtaken."""
+        name = holder or self.holder
+        if self._granted == name:
+            self._granted = None
+        if self._leader is not None and self._leader.name == name:
+            self._leader = None
+        if name in self._candidates:
+            self._candidates[name].lose()
+        self._settle()
+
+    def depart(self, holder: str) -> None:
+        """The process is gone: what it held is free. Its tasks hear nothing."""
+        candidate = self._candidates.get(holder)
+        if candidate is not None:
+            del self._candidates[holder]
+            self.withdraw(candidate)
+            self.give_up(candidate)
+        if self._granted == holder:
+            self._granted = None
+
+    def arrive(self, name: str) -> _Candidate:
+        """Enter the contest."""
+        candidate = self._candidates[name] = _Candidate(name)
+        return candidate
+
+    async def elected(self, candidate: _Candidate) -> None:
+        """Return when the candidate has been granted leadership."""
+        self._waiting.append(candidate)
+        try:
+            self._settle()
+            while not self._is_granted(candidate):
+                candidate.wake.clear()
+                await candidate.wake.wait()
+        finally:
+            if candidate in self._waiting:
+                self._waiting.remove(candidate)
+
+    def begin(self, candidate: _Candidate) -> FencingToken | None:
+        """Raise the epoch and return the new token; None if the grant was taken back meanwhile."""
+        if not self._is_granted(candidate):
+            return None
+        self._granted, self._leader, candidate.lost = None, candidate, False
+        epoch = Epoch(self.token.epoch + 1)
+        self.token = FencingToken(epoch, f"{candidate.name}-{epoch}")
+        return self.token
+
+    def give_up(self, candidate: _Candidate) -> None:
+        """The candidate's term is over. Harmless if another's has begun."""
+        candidate.scope = None
+        if self._leader is candidate:
+            self._leader = None
+        self._settle()
+
+    def withdraw(self, candidate: _Candidate) -> None:
+        """The candidate contends no more; a term that it is in goes on. A grant not taken up is free again."""
+        if self._is_granted(candidate):
+            self._granted = None
+        candidate.withdrawn = True
+        if candidate in self._waiting:
+            self._waiting.remove(candidate)
+        self._settle()
+
+    def _is_granted(self, candidate: _Candidate) -> bool:
+        latest = self._candidates.get(candidate.name) is candidate
+        return self._granted == candidate.name and latest and not candidate.withdrawn
+
+    def _settle(self) -> None:
+        """Pass leadership on, where that goes by itself."""
+        if self._automatic and self._granted is None and self._leader is None and self._waiting:
+            self._granted = self._waiting[0].name
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for candidate in self._waiting:
+            candidate.wake.set()
+
+
+class MemoryElection:
+    """A LeaderElection of one simulated process."""
+
+    def __init__(self, leadership: MemoryLeadership, holder: str, step: Step) -> None:
+        self._leadership: Final = leadership
+        self._holder: Final = holder
+        self._step: Final = step
+
+    async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
+        """Yield a term each time leadership is granted."""
+        leadership = self._leadership
+        candidate = leadership.arrive(self._holder)
+        try:
+            while True:
+                await leadership.elected(candidate)
+                await self._step("election.begin:before")
+                token = leadership.begin(candidate)
+                if token is None:
+                    continue
+                await self._step("election.begin:after")
+                offer = Offer(token, give_up=lambda: leadership.give_up(candidate))
+                try:
+                    yield self._term(offer, candidate)
+                finally:
+                    offer.withdraw()
+        finally:
+            leadership.withdraw(candidate)
+
+    @asynccontextmanager
+    async def _term(self, offer: Offer, candidate: _Candidate) -> AsyncGenerator[FencingToken]:
+        with offer as token:
+            async with RevocableScope() as scope:
+                candidate.scope = scope
+                if candidate.lost:
+                    scope.revoke()
+                yield token

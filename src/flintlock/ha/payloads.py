@@ -1,0 +1,80 @@
+"""How records lie in a store: format version, checksum, msgpack.
+
+A store hands back what was written or says Corrupt; it never hands back something else. msgpack alone cannot promise
+that (a flipped bit inside a text decodes well), and SQLite checks no page by itself, so each payload carries a CRC-32.
+
+Rejected: pickle (runs code on reading); JSON (three times the size, and result rows are bytes).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Final, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from flintlock.model.errors import Corrupt
+from flintlock.model.ids import JobId
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.tasks import RegionRecord, ResultRows
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+#: Raised when a reader of the present version could misread what is written from now on.
+FORMAT_VERSION: Final = 1
+
+_HEADER: Final = struct.Struct(">BI")  # format version, CRC-32 of what follows
+
+
+class Payload(Generic[T]):
+    """Writes and reads one kind of record. Reading needs no lock: msgspec's coders may be shared by threads."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._name: Final = kind.__name__
+        self._encoder: Final = msgspec.msgpack.Encoder()
+        self._decoder: Final = msgspec.msgpack.Decoder(kind)
+
+    def encode(self, value: T) -> bytes:
+        """Return the record as it is stored."""
+        body = self._encoder.encode(value)
+        return _HEADER.pack(FORMAT_VERSION, zlib.crc32(body)) + body
+
+    def decode(self, stored: bytes, owner: str) -> T:
+        """Return the record; `owner` names in errors whose it is. Raises Corrupt."""
+        if len(stored) < _HEADER.size:
+            raise Corrupt(f"the {self._name} of {owner} is cut off: {len(stored)} bytes")
+        version, checksum = _HEADER.unpack_from(stored)
+        if version != FORMAT_VERSION:
+            raise Corrupt(
+                f"the {self._name} of {owner} has format {version}; this version reads format {FORMAT_VERSION}"
+            )
+        body = memoryview(stored)[_HEADER.size :]
+        if zlib.crc32(body) != checksum:
+            raise Corrupt(f"the {self._name} of {owner} is damaged: its checksum does not fit")
+        try:
+            return self._decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise Corrupt(f"the {self._name} of {owner} cannot be read: {error}") from error
+
+    def readable(self, rows: Iterable[tuple[JobId, bytes]]) -> tuple[T, ...]:
+        """Return the records of several jobs; one that is Corrupt is logged and takes none of the others along."""
+        found: list[T] = []
+        for job_id, stored in rows:
+            try:
+                found.append(self.decode(stored, f"job {job_id}"))
+            except Corrupt as error:
+                log.warning("unreadable record left out", job_id=job_id, reason=error.public)
+        return tuple(found)
+
+
+STORED_JOB: Final = Payload(StoredJob)
+JOB_RESULT: Final = Payload(JobResult)
+REGION_RECORD: Final = Payload(RegionRecord)
+JOB_SNAPSHOT: Final = Payload(JobSnapshot)
+JOB_SUMMARY: Final = Payload(JobSummary)
+RESULT_ROWS: Final = Payload(ResultRows)

@@ -1,0 +1,195 @@
+"""High-availability services as the rooms see them: election and stores.
+
+One contract suite (`tests/contract/`) holds for every implementation. All writes go through `Stores`, which are bound
+to the fencing token of one term: each write is a transaction that first checks that no newer epoch has written, and
+raises Fenced otherwise. A higher epoch is adopted by its first write; of two sessions with one epoch the first wins.
+A write that returns is durable. One that raises has changed nothing, save that Unavailable leaves it open. One whose
+caller is cancelled takes place as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from msgspec import Struct
+
+from flintlock.model.ids import FencingToken, JobId
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.tasks import RegionRecord, ResultRows
+
+
+class KnownKey(Struct, frozen=True, kw_only=True):
+    """What an idempotency key stands for."""
+
+    job_id: JobId
+    digest: str
+
+
+class Quarantined(Struct, frozen=True, kw_only=True):
+    """Something stored that could not be read, set aside with its reason."""
+
+    job_id: JobId
+    reason: str
+
+
+class JobGraphStore(Protocol):
+    """The graphs of jobs that have not ended."""
+
+    async def put(self, job: StoredJob) -> None:
+        """Add a job together with its idempotency key, in one transaction.
+
+        Raises DuplicateJob if the id is in use: it has a result (`globally_terminated`), a graph, or one set aside.
+        Raises KeyReused if the key already stands for another job, whatever that one's digest: of two submissions
+        that bring one key at once, the later asks `key` again.
+        """
+        ...
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all stored graphs, readable or not."""
+        ...
+
+    async def recover(self, job_id: JobId) -> StoredJob:
+        """Return a stored job. Raises NotFound, Corrupt."""
+        ...
+
+    async def remove(self, job_id: JobId) -> None:
+        """Remove a graph. Idempotent.
+
+        The key stays if the job has a result, and goes if it has none: such a submission never counted. What was set
+        aside stays aside.
+        """
+        ...
+
+    async def quarantine(self, job_id: JobId, reason: str) -> None:
+        """Set a graph aside for inspection: it is no longer listed by `ids`. Idempotent.
+
+        The first reason stays. Does nothing for a graph that is not there.
+        """
+        ...
+
+    async def quarantined(self) -> tuple[Quarantined, ...]:
+        """Return what was set aside. It goes when `EndedJobStore.expire` forgets the job."""
+        ...
+
+    async def key(self, key: str) -> KnownKey | None:
+        """Return what an idempotency key stands for. Keys outlive their job by its retention."""
+        ...
+
+
+class JobResultStore(Protocol):
+    """How jobs ended. A dirty entry means that cleanup is not done; a clean one keeps the id used."""
+
+    async def create_dirty(self, result: JobResult) -> None:
+        """Add a dirty entry. Raises InvariantBroken if the job has one already, dirty or clean."""
+        ...
+
+    async def mark_clean(self, job_id: JobId) -> None:
+        """Cleanup is done. Doing it twice does nothing. Raises NotFound for a job without an entry."""
+        ...
+
+    async def get(self, job_id: JobId) -> JobResult | None:
+        """Return the job's entry, dirty or clean. Raises Corrupt: the job has ended, but not even how is known."""
+        ...
+
+    async def dirty(self) -> tuple[JobResult, ...]:
+        """Return all dirty entries that can be read.
+
+        One that cannot is left out and logged; it keeps its id used, and `get` raises Corrupt for it. So recovery asks
+        `get` for each graph that it is about to run.
+        """
+        ...
+
+
+class JobProgressStore(Protocol):
+    """What running jobs have durably reached: deployed attempts, accepted publications, finished regions."""
+
+    async def record(self, record: RegionRecord) -> None:
+        """Replace what is known of one region."""
+        ...
+
+    async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
+        """Return all records of a job, by region. Raises Corrupt."""
+        ...
+
+    async def remove(self, job_id: JobId) -> None:
+        """Forget a job. Idempotent."""
+        ...
+
+
+class EndedJobStore(Protocol):
+    """Ended jobs with their executions and results, for as long as the retention says."""
+
+    async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+        """Keep an ended job. Keeping it again replaces it, rows included (a failover between archive and result)."""
+        ...
+
+    async def get(self, job_id: JobId) -> JobSnapshot | None:
+        """Return an ended job. Raises Corrupt."""
+        ...
+
+    async def result(self, job_id: JobId, name: str) -> ResultRows | None:
+        """Return rows that an ended job kept. Raises Corrupt."""
+        ...
+
+    async def summaries(self) -> tuple[JobSummary, ...]:
+        """Return the listing's lines of all ended jobs, in no order. One that cannot be read is left out and logged."""
+        ...
+
+    async def expire(self, before_ms: int) -> tuple[JobId, ...]:
+        """Forget jobs that ended before then, with their clean results and keys; return which.
+
+        A job whose result is dirty, or whose graph is still there, has not ended for good and stays.
+        """
+        ...
+
+
+class Stores(Protocol):
+    """All stores of one term."""
+
+    @property
+    def graphs(self) -> JobGraphStore:
+        """Graphs of jobs that have not ended."""
+        ...
+
+    @property
+    def results(self) -> JobResultStore:
+        """How jobs ended."""
+        ...
+
+    @property
+    def progress(self) -> JobProgressStore:
+        """What running jobs have reached."""
+        ...
+
+    @property
+    def ended(self) -> EndedJobStore:
+        """Ended jobs, whole."""
+        ...
+
+
+class LeaderElection(Protocol):
+    """One contest for the whole process: Dispatcher, ResourceManager and JobMasters lead together."""
+
+    def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
+        """Yield a term each time leadership is granted.
+
+        Entering the term gives its token, whose epoch is higher than any before and known to the stores; leaving it
+        gives it up. When leadership is lost the body is cancelled and the term ends quietly, so that the loop goes on
+        to the next term. A term that is never entered is given up when the next one is asked for.
+        """
+        ...
+
+
+class HaServices(Protocol):
+    """Election and stores of one cluster."""
+
+    @property
+    def election(self) -> LeaderElection:
+        """Who leads."""
+        ...
+
+    def stores(self, token: FencingToken) -> Stores:
+        """Return the stores bound to a term."""
+        ...

@@ -1,0 +1,27 @@
+"""What every implementation of the stores decides alike, and the words it says so with."""
+
+from __future__ import annotations
+
+from flintlock.model.errors import DuplicateJob, Fenced, KeyReused
+from flintlock.model.ids import FencingToken, JobId
+
+
+def fence(stored: FencingToken, token: FencingToken) -> FencingToken:
+    """Return the token that the store holds after a write under `token`. Raises Fenced if it was overtaken."""
+    if token.epoch < stored.epoch:
+        raise Fenced(f"epoch {token.epoch} no longer leads: epoch {stored.epoch} has begun")
+    if token.epoch == stored.epoch and token.session != stored.session:
+        raise Fenced(f"this session does not lead: epoch {token.epoch} belongs to another one")
+    return token
+
+
+def duplicate_job(job_id: JobId, *, ended: bool) -> DuplicateJob:
+    """Return the error for an id that is in use."""
+    error = DuplicateJob(f"job {job_id} " + ("has ended already" if ended else "exists already"))
+    error.globally_terminated = ended
+    return error
+
+
+def key_reused(key: str, owner: JobId) -> KeyReused:
+    """Return the error for a key that stands for another job."""
+    return KeyReused(f"the idempotency key {key!r} stands for job {owner}")

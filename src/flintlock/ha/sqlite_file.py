@@ -1,0 +1,182 @@
+"""The database file of the embedded store: how it is opened, what it holds, which versions it may have.
+
+SQLite in WAL mode with `synchronous=FULL`: a commit that returns has been flushed, readers never wait for the writer,
+and several processes of one host may have it open. A PRAGMA that SQLite cannot obey is not an error to SQLite, it
+answers with what it does instead; so each answer is checked.
+
+The state directory must be on a local file system. WAL needs memory shared between processes and locks that hold,
+which network file systems do not give; whether a directory is on one cannot be told reliably, so it is not tried.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from flintlock.model.errors import Corrupt, FlintlockError, InvariantBroken, Refused, Unavailable
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x464C4E54  # "FLNT": tells our file from any other SQLite database
+BUSY_TIMEOUT_MS: Final = 5_000
+OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
+
+#: `idempotency_keys` refers to no graph: a key outlives its job. Large payloads have tables of their own, so that a
+#: listing reads small rows only.
+_SCHEMA: Final = """
+CREATE TABLE leadership (
+    id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER NOT NULL, session TEXT NOT NULL) STRICT;
+INSERT INTO leadership VALUES (1, 0, '');
+CREATE TABLE heartbeat (
+    id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER NOT NULL, session TEXT NOT NULL,
+    pid INTEGER NOT NULL, at_ms INTEGER NOT NULL) STRICT;
+CREATE TABLE job_graphs (job_id TEXT PRIMARY KEY, payload BLOB NOT NULL) STRICT;
+CREATE TABLE quarantined_graphs (job_id TEXT PRIMARY KEY, reason TEXT NOT NULL, payload BLOB NOT NULL) STRICT;
+CREATE TABLE idempotency_keys (key TEXT PRIMARY KEY, job_id TEXT NOT NULL, digest TEXT NOT NULL) STRICT;
+CREATE INDEX idempotency_keys_by_job ON idempotency_keys (job_id);
+CREATE TABLE job_results (
+    job_id TEXT PRIMARY KEY, dirty INTEGER NOT NULL, end_ms INTEGER NOT NULL, payload BLOB NOT NULL) STRICT;
+CREATE INDEX dirty_results ON job_results (job_id) WHERE dirty;
+CREATE INDEX results_by_end ON job_results (end_ms);
+CREATE TABLE region_records (
+    job_id TEXT NOT NULL, region INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (job_id, region)) STRICT;
+CREATE TABLE ended_jobs (job_id TEXT PRIMARY KEY, end_ms INTEGER NOT NULL, summary BLOB NOT NULL) STRICT;
+CREATE INDEX ended_by_end ON ended_jobs (end_ms);
+CREATE TABLE ended_snapshots (
+    job_id TEXT PRIMARY KEY REFERENCES ended_jobs ON DELETE CASCADE, payload BLOB NOT NULL) STRICT;
+CREATE TABLE ended_rows (
+    job_id TEXT NOT NULL REFERENCES ended_jobs ON DELETE CASCADE, name TEXT NOT NULL, payload BLOB NOT NULL,
+    PRIMARY KEY (job_id, name)) STRICT;
+"""
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """Open the file for writing, making it if it is not there.
+
+    Raises Refused, naming the reason, for a file of a newer version or another program and where SQLite cannot keep
+    its promises; Unavailable where the file cannot be opened now.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise Refused(f"the embedded store needs SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
+    connection = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = _connect(path)
+        _check_owner(connection, path)
+        _set(connection, path, "journal_mode", "WAL", "wal")
+        _set(connection, path, "synchronous", "FULL", 2)
+        _set(connection, path, "foreign_keys", "ON", 1)
+        # Only macOS knows a difference: there a plain fsync does not empty the drive's cache.
+        _set(connection, path, "fullfsync", "ON", 1)
+        _set(connection, path, "checkpoint_fullfsync", "ON", 1)
+        _create_schema(connection, path)
+        _sync_directory(path.parent)
+    except (sqlite3.Error, OSError, FlintlockError) as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, FlintlockError):
+            raise
+        raise Unavailable(f"the store {path} cannot be opened: {reason_of(error)}") from error
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open the file, which is there, for reading only."""
+    try:
+        connection = _connect(path)
+        _set(connection, path, "query_only", "ON", 1)
+    except sqlite3.Error as error:
+        raise Unavailable(f"the store {path} cannot be opened: {reason_of(error)}") from error
+    return connection
+
+
+def translated(error: sqlite3.Error, doing: str) -> FlintlockError:
+    """Return what an SQLite error means to the rooms: Corrupt for a damaged file, a bug of ours, or Unavailable."""
+    if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
+        return InvariantBroken(f"the store was misused, {doing}: {reason_of(error)}")
+    if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Corrupt(f"the store is damaged, {doing}: {reason_of(error)}")
+    return Unavailable(f"the store did not answer, {doing}: {reason_of(error)}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return the error's text, with SQLite's own name for it where it has one."""
+    name = getattr(error, "sqlite_errorname", None)
+    return f"{error} ({name})" if name else str(error)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits tell variants of one error apart
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # No implicit transactions; and threads of our own make sure that one at a time uses a connection.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
+    try:
+        _set(connection, path, "busy_timeout", str(BUSY_TIMEOUT_MS), BUSY_TIMEOUT_MS)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> object:
+    row = connection.execute(f"PRAGMA {name}").fetchone()
+    return None if row is None else row[0]
+
+
+def _set(connection: sqlite3.Connection, path: Path, name: str, value: str, expected: object) -> None:
+    connection.execute(f"PRAGMA {name}={value}").fetchall()
+    answer = _pragma(connection, name)
+    if answer != expected:
+        raise Refused(
+            f"the store {path} cannot be trusted with jobs: SQLite answers {answer!r} to {name}={value}."
+            " Is the state directory on a local file system?"
+        )
+
+
+def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is not ours before anything in it is changed."""
+    try:
+        connection.execute("BEGIN")  # one moment: another process may be creating the schema just now
+        owner, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+        tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        connection.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        if _primary_code(error) != sqlite3.SQLITE_NOTADB:
+            raise
+        raise Refused(f"{path} is not an SQLite database: it is damaged, or another program's") from error
+    if owner != APPLICATION_ID and (owner or version or tables):
+        raise Refused(f"{path} is a database of another program, not a store of Flintlock")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise Refused(
+            f"the store {path} was written by a newer Flintlock (schema {version}); this one reads up to schema"
+            f" {SCHEMA_VERSION}. Use the newer version, or another state directory"
+        )
+
+
+def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")  # of two processes that start together one creates, the other finds it done
+    try:
+        if _pragma(connection, "user_version") == 0:
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    if _pragma(connection, "user_version") != SCHEMA_VERSION:
+        raise Refused(f"the store {path} did not take its schema version")
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,77 @@
+"""What every election needs for its terms: an offer that is taken up or not, and a scope that can be revoked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from flintlock.model.errors import Fenced, InvariantBroken
+from flintlock.model.ids import FencingToken
+
+
+class Offer:
+    """Leadership that was gained for a term. Who entered the term gives it up on leaving; else who offered it does."""
+
+    def __init__(self, token: FencingToken, give_up: Callable[[], None]) -> None:
+        self._token: Final = token
+        self._give_up: Final = give_up
+        self._taken = False  # the term was entered
+        self._over = False  # leadership was given up
+
+    def withdraw(self) -> None:
+        """Give leadership up, unless the term was entered."""
+        if not self._taken and not self._over:
+            self._over = True
+            self._give_up()
+
+    def __enter__(self) -> FencingToken:
+        if self._taken or self._over:
+            raise Fenced(f"the term of epoch {self._token.epoch} is over")
+        self._taken = True
+        return self._token
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over = True
+        self._give_up()
+
+
+class RevocableScope:
+    """Cancels its body once, when told to, and swallows that cancellation and no other.
+
+    Works as `asyncio.timeout` does, except that the end is no error: whoever contends goes on to the next term.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[object] | None = None  # set while the body runs
+        self._cancelling = 0  # how often the task had been cancelled before the body began
+        self._revoked = False  # the cancellation under way is ours
+
+    def revoke(self) -> None:
+        """Cancel the body. Harmless when it has ended, or was revoked before. Call it on the body's loop."""
+        asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        # Later than `revoke`, so that a body that revokes itself and leaves is not cancelled behind the scope's back.
+        if self._task is not None and not self._revoked:
+            self._revoked = True
+            self._task.cancel("leadership was lost")
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise InvariantBroken("a term is entered outside of any task")
+        self._task, self._cancelling = task, task.cancelling()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        if task is None or not self._revoked:
+            return False
+        outside = task.uncancel() > self._cancelling
+        return not outside and kind is not None and issubclass(kind, asyncio.CancelledError)

@@ -1,0 +1,97 @@
+"""Records to put into stores."""
+
+from __future__ import annotations
+
+from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId
+from flintlock.model.jobgraph import (
+    Artifact,
+    BlobKey,
+    Function,
+    JobGraph,
+    JobVertex,
+    Result,
+    Scalar,
+    Sink,
+    Source,
+    Sql,
+    vertex_id,
+)
+from flintlock.model.jobs import ExecutionInfo, JobResult, JobSnapshot, StoredJob
+from flintlock.model.regions import Region
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import FileMove, RegionPhase, RegionRecord, ResultRows, SinkFiles, TaskFinished
+
+JOB_A = JobId("a" * 32)
+JOB_B = JobId("b" * 32)
+
+
+def graph(job_id: JobId, params: dict[str, Scalar] | None = None) -> JobGraph:
+    operations = {
+        "orders": Source(format="parquet", paths=("in/orders",), options={"mergeSchema": "true"}),
+        "clean": Sql(query="SELECT * FROM orders WHERE day = :day"),
+        "priced": Function(pickle="priced.pkl"),
+        "out": Sink(format="parquet", path="out", partition_by=("day",)),
+        "top": Result(limit=3),
+    }
+    return JobGraph(
+        job_id=job_id,
+        name="revenue",
+        vertices=tuple(
+            JobVertex(id=vertex_id(job_id, name), name=StepName(name), operation=operation)
+            for name, operation in operations.items()
+        ),
+        params={"day": "2026-01-01", "rate": 0.5, "n": 3, "on": True, "none": None} if params is None else params,
+        artifacts=(Artifact(name="priced.pkl", blob=BlobKey("sha256-" + "0" * 64), size=12),),
+    )
+
+
+def stored_job(job_id: JobId = JOB_A, *, key: str | None = None, digest: str = "") -> StoredJob:
+    return StoredJob(graph=graph(job_id), submitted_ms=1_000, idempotency_key=key, digest=digest)
+
+
+def job_result(job_id: JobId = JOB_A, *, end_ms: int = 2_000) -> JobResult:
+    return JobResult(
+        job_id=job_id, name="revenue", status=JobStatus.FINISHED, start_ms=1_000, end_ms=end_ms, scratch=("work/a",)
+    )
+
+
+def region_record(
+    job_id: JobId = JOB_A, *, region: int = 0, phase: RegionPhase = RegionPhase.DEPLOYED, attempt: int = 0
+) -> RegionRecord:
+    sink = SinkFiles(
+        step=StepName("out"), target="out", staging="out/.staging", moves=(FileMove("out/.staging/1", "out/1"),)
+    )
+    return RegionRecord(
+        job_id=job_id,
+        region=RegionId(region),
+        phase=phase,
+        attempt=attempt,
+        task_manager=TaskManagerId("tm-1"),
+        instance=InstanceId("life-1"),
+        outcome=None if phase is RegionPhase.DEPLOYED else TaskFinished(sinks=(sink,), results=(rows(),)),
+        staging=("out/.staging",),
+    )
+
+
+def snapshot(job_id: JobId = JOB_A, *, end_ms: int = 2_000) -> JobSnapshot:
+    return JobSnapshot(
+        graph=graph(job_id),
+        regions=(Region(id=RegionId(0), steps=(StepName("orders"), StepName("out"))),),
+        status=JobStatus.FINISHED,
+        timestamps={JobStatus.INITIALIZING: 1_000, JobStatus.FINISHED: end_ms},
+        end_ms=end_ms,
+        last_modified_ms=end_ms,
+        executions=(
+            ExecutionInfo(
+                region=RegionId(0),
+                attempt=0,
+                state=ExecutionState.FINISHED,
+                timestamps={ExecutionState.FINISHED: end_ms},
+            ),
+        ),
+        result_names=(StepName("top"),),
+    )
+
+
+def rows(name: str = "top", json: bytes = b'{"columns": [], "rows": []}') -> ResultRows:
+    return ResultRows(name=StepName(name), rows=0, truncated=False, arrow=b"\xff\x00arrow", json=json)

@@ -1,0 +1,219 @@
+"""The contract of the election, held against every implementation."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from tests.contract.records import JOB_A, JOB_B, stored_job
+
+from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.protocols import HaServices
+from flintlock.model.errors import Fenced
+from flintlock.model.ids import Epoch, FencingToken
+
+pytestmark = pytest.mark.anyio
+
+Terms = AsyncIterator[AbstractAsyncContextManager[FencingToken]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Contest(Protocol):
+    """Processes that contend with each other."""
+
+    async def enter(self, name: str) -> HaServices:
+        """Return the services of a new process."""
+        ...
+
+    async def depose(self) -> None:
+        """Make whoever leads lose leadership against its will."""
+        ...
+
+
+class MemoryContest:
+    def __init__(self) -> None:
+        self._cluster = MemoryCluster(automatic=True)
+
+    async def enter(self, name: str) -> HaServices:
+        return MemoryHaServices(self._cluster, name)
+
+    async def depose(self) -> None:
+        self._cluster.revoke()
+
+
+class EmbeddedContest:
+    def __init__(self, state_dir: Path, stack: AsyncExitStack) -> None:
+        self._state_dir = state_dir
+        self._stack = stack
+        self._sessions = (f"session-{n}" for n in itertools.count())
+
+    async def enter(self, name: str) -> HaServices:
+        services = embedded_ha(
+            self._state_dir,
+            new_session=lambda: next(self._sessions),
+            now_ms=lambda: 0,
+            poll_s=0.001,
+            heartbeat_s=0.001,
+        )
+        return await self._stack.enter_async_context(services)
+
+    async def depose(self) -> None:
+        # What happens when somebody removes the lock file: another process leads in a newer epoch.
+        (self._state_dir / "leader.lock").unlink()
+        usurper = await self.enter("usurper")
+        async with asyncio.timeout(30), await anext(usurper.election.terms()):
+            pass
+
+
+@pytest.fixture(params=["memory", "embedded"])
+async def contest(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Contest]:
+    async with AsyncExitStack() as stack:
+        yield MemoryContest() if request.param == "memory" else EmbeddedContest(tmp_path, stack)
+
+
+async def test_a_lone_candidate_leads(contest: Contest) -> None:
+    process = await contest.enter("a")
+
+    async with await anext(process.election.terms()) as token:
+        await process.stores(token).graphs.put(stored_job())
+
+    assert token.epoch >= 1
+    assert token.session
+
+
+async def test_each_terms_epoch_is_higher_and_its_session_its_own(contest: Contest) -> None:
+    process = await contest.enter("a")
+    tokens: list[FencingToken] = []
+
+    async for term in process.election.terms():
+        async with term as token:
+            tokens.append(token)
+        if len(tokens) == 3:
+            break
+
+    assert [token.epoch for token in tokens] == sorted({token.epoch for token in tokens})
+    assert len({token.session for token in tokens}) == 3
+
+
+async def test_a_second_candidate_stands_by_until_the_first_leaves(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+        async with await anext(first.election.terms()) as old:
+            standby = tasks.create_task(_lead_once(second.election.terms()), name="standby")
+            for _ in range(20):  # each write takes a while in which the standby could do wrong
+                await first.stores(old).progress.remove(JOB_A)
+            assert not standby.done()
+
+        new = await standby
+
+    assert new.epoch > old.epoch
+
+
+async def test_the_new_epoch_is_known_to_the_stores_when_the_term_begins(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    async with await anext(first.election.terms()) as old:
+        await first.stores(old).graphs.put(stored_job(JOB_A))
+    async with asyncio.timeout(30), await anext(second.election.terms()):
+        with pytest.raises(Fenced):
+            await first.stores(old).graphs.put(stored_job(JOB_B))
+
+
+async def test_when_leadership_is_lost_the_body_is_cancelled_and_the_next_term_follows(contest: Contest) -> None:
+    process = await contest.enter("a")
+    tokens: list[FencingToken] = []
+    ends: list[str] = []
+
+    async with asyncio.timeout(30):
+        async for term in process.election.terms():
+            async with term as token:
+                tokens.append(token)
+                if len(tokens) == 2:
+                    break
+                try:
+                    await contest.depose()
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    ends.append("cancelled")
+                    raise
+            ends.append("left quietly")
+
+    assert ends == ["cancelled", "left quietly"]
+    assert tokens[1].epoch > tokens[0].epoch
+    current = asyncio.current_task()
+    assert current is not None
+    assert current.cancelling() == 0, "the cancellation is used up"
+
+
+async def test_a_cancellation_from_outside_passes_through_and_gives_leadership_up(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    leading = asyncio.Event()
+
+    async def lead_for_ever() -> None:
+        async for term in first.election.terms():
+            async with term:
+                leading.set()
+                await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+        leader = tasks.create_task(lead_for_ever(), name="leader")
+        await leading.wait()
+        leader.cancel()
+        with suppress(asyncio.CancelledError):
+            await leader
+        assert leader.cancelled()
+
+        await _lead_once(second.election.terms())
+
+
+async def test_an_exception_of_the_body_passes_through_as_it_is_and_gives_leadership_up(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+
+    with pytest.raises(LookupError, match="mine"):
+        async with await anext(first.election.terms()):
+            raise LookupError("mine")
+
+    async with asyncio.timeout(30):
+        await _lead_once(second.election.terms())
+
+
+async def test_a_term_that_is_never_entered_is_given_up_when_the_next_one_is_asked_for(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    terms = first.election.terms()
+    await anext(terms)
+
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+        standby = tasks.create_task(_lead_once(second.election.terms()), name="standby")
+        async with await anext(terms) as token:
+            pass
+
+    assert (await standby).epoch != token.epoch
+
+
+async def test_a_candidate_that_goes_away_gives_leadership_up(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+
+    async def contend() -> None:
+        async for _ in first.election.terms():
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+        contender = tasks.create_task(contend(), name="contender")
+        await asyncio.sleep(0)
+        contender.cancel()
+        await _lead_once(second.election.terms())
+
+
+async def _lead_once(terms: Terms) -> FencingToken:
+    async with await anext(terms) as token:
+        assert token.epoch >= Epoch(1)
+        return token

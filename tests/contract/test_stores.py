@@ -1,0 +1,619 @@
+"""The contract of the stores, held against every implementation. Each test's name says what a docstring promises."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from msgspec import structs
+from tests.contract.records import JOB_A, JOB_B, graph, job_result, region_record, rows, snapshot, stored_job
+
+from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
+from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
+from flintlock.model.ids import Epoch, FencingToken, JobId
+from flintlock.model.jobgraph import Scalar
+from flintlock.model.tasks import RegionPhase
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Place(Protocol):
+    """Where records outlive processes."""
+
+    async def open(self) -> HaServices:
+        """Return the services of a process that starts now."""
+        ...
+
+    def damage(self, table: str, job_id: JobId) -> None:
+        """Spoil a stored payload."""
+        ...
+
+
+class MemoryPlace:
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster()
+
+    async def open(self) -> HaServices:
+        return MemoryHaServices(self.cluster, "jm")
+
+    def damage(self, table: str, job_id: JobId) -> None:
+        cluster = self.cluster
+        match table:
+            case "job_graphs":
+                cluster.graphs[job_id] = cluster.graphs[job_id][:-1]
+            case "job_results":
+                cluster.results[job_id] = structs.replace(cluster.results[job_id], payload=b"\x01")
+            case "region_records":
+                for region, payload in cluster.progress[job_id].items():
+                    cluster.progress[job_id][region] = b"\x63" + payload[1:]
+            case "ended_jobs":
+                cluster.ended[job_id] = structs.replace(cluster.ended[job_id], summary=b"")
+            case "ended_snapshots":
+                cluster.ended[job_id] = structs.replace(cluster.ended[job_id], snapshot=b"")
+            case "ended_rows":
+                cluster.ended[job_id].rows.update(dict.fromkeys(cluster.ended[job_id].rows, b"?"))
+            case _:
+                raise KeyError(table)
+
+
+class EmbeddedPlace:
+    def __init__(self, state_dir: Path, stack: AsyncExitStack) -> None:
+        self._state_dir = state_dir
+        self._stack = stack
+
+    async def open(self) -> HaServices:
+        services = embedded_ha(self._state_dir, new_session=lambda: "session", now_ms=lambda: 0)
+        return await self._stack.enter_async_context(services)
+
+    def damage(self, table: str, job_id: JobId) -> None:
+        column = "summary" if table == "ended_jobs" else "payload"
+        connection = sqlite3.connect(self._state_dir / "store.db", isolation_level=None)
+        old: bytes = connection.execute(f"SELECT {column} FROM {table} WHERE job_id = ?", (job_id,)).fetchone()[0]
+        spoilt = old[:-1] + bytes([old[-1] ^ 1])  # one flipped bit, which msgpack alone may not notice
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE job_id = ?", (spoilt, job_id))
+        connection.close()
+
+
+@pytest.fixture(params=["memory", "embedded"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Place]:
+    async with AsyncExitStack() as stack:
+        yield MemoryPlace() if request.param == "memory" else EmbeddedPlace(tmp_path, stack)
+
+
+@pytest.fixture
+async def ha(place: Place) -> HaServices:
+    return await place.open()
+
+
+def token(epoch: int, session: str = "session") -> FencingToken:
+    return FencingToken(Epoch(epoch), session)
+
+
+@pytest.fixture
+def stores(ha: HaServices) -> Stores:
+    return ha.stores(token(5))
+
+
+#: Every operation that writes; each would succeed on stores that `furnish` has filled.
+WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
+    "graphs.put": lambda stores: stores.graphs.put(stored_job(JOB_B, key="other")),
+    "graphs.remove": lambda stores: stores.graphs.remove(JOB_A),
+    "graphs.quarantine": lambda stores: stores.graphs.quarantine(JOB_A, "unreadable"),
+    "results.create_dirty": lambda stores: stores.results.create_dirty(job_result(JOB_B)),
+    "results.mark_clean": lambda stores: stores.results.mark_clean(JOB_A),
+    "progress.record": lambda stores: stores.progress.record(region_record(phase=RegionPhase.FINISHED)),
+    "progress.remove": lambda stores: stores.progress.remove(JOB_A),
+    "ended.put": lambda stores: stores.ended.put(snapshot(JOB_B), (rows(),)),
+    "ended.expire": lambda stores: stores.ended.expire(10_000),
+}
+
+
+async def furnish(stores: Stores) -> None:
+    await stores.graphs.put(stored_job(key="key"))
+    await stores.results.create_dirty(job_result())
+    await stores.progress.record(region_record())
+    old = JobId("c" * 32)
+    await stores.ended.put(snapshot(old), (rows(),))
+
+
+async def everything(stores: Stores) -> tuple[object, ...]:
+    ids = await stores.graphs.ids()
+    summaries = sorted(await stores.ended.summaries(), key=lambda summary: summary.job_id)
+    jobs = sorted({*ids, *(summary.job_id for summary in summaries), JOB_A, JOB_B})
+    return (
+        sorted(ids),
+        [await stores.graphs.recover(job_id) for job_id in sorted(ids)],
+        await stores.graphs.quarantined(),
+        await stores.graphs.key("key"),
+        await stores.graphs.key("other"),
+        [await stores.results.get(job_id) for job_id in jobs],
+        await stores.results.dirty(),
+        [await stores.progress.read(job_id) for job_id in jobs],
+        [await stores.ended.get(job_id) for job_id in jobs],
+        [await stores.ended.result(job_id, "top") for job_id in jobs],
+        summaries,
+    )
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_write_is_fenced_once_a_newer_epoch_has_written(ha: HaServices, name: str) -> None:
+    await furnish(ha.stores(token(5)))
+    await ha.stores(token(6)).progress.remove(JobId("f" * 32))
+    before = await everything(ha.stores(token(6)))
+
+    with pytest.raises(Fenced):
+        await WRITES[name](ha.stores(token(5)))
+
+    assert await everything(ha.stores(token(6))) == before
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_of_two_sessions_with_one_epoch_the_first_wins(ha: HaServices, name: str) -> None:
+    await furnish(ha.stores(token(5, "first")))
+    before = await everything(ha.stores(token(5, "first")))
+
+    with pytest.raises(Fenced):
+        await WRITES[name](ha.stores(token(5, "second")))
+
+    assert await everything(ha.stores(token(5, "first"))) == before
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_higher_epoch_is_adopted_by_its_first_write(ha: HaServices, name: str) -> None:
+    await furnish(ha.stores(token(5)))
+    before = await everything(ha.stores(token(5)))
+
+    await WRITES[name](ha.stores(token(6)))
+
+    assert await everything(ha.stores(token(6))) != before, "the write has an effect, or the tests above show nothing"
+    with pytest.raises(Fenced):
+        await ha.stores(token(5)).progress.remove(JOB_A)
+
+
+async def test_a_write_that_raises_changes_nothing_not_even_the_epoch(ha: HaServices) -> None:
+    await ha.stores(token(5)).graphs.put(stored_job())
+
+    with pytest.raises(DuplicateJob):
+        await ha.stores(token(6)).graphs.put(stored_job())
+
+    await ha.stores(token(5)).graphs.remove(JOB_A)
+
+
+async def test_reads_are_open_to_whoever_was_overtaken(ha: HaServices) -> None:
+    await ha.stores(token(6)).graphs.put(stored_job())
+
+    assert await ha.stores(token(5)).graphs.ids() == (JOB_A,)
+
+
+async def test_a_write_that_returns_is_durable(place: Place) -> None:
+    first = await place.open()
+    await furnish(first.stores(token(5)))
+    await first.stores(token(5)).graphs.put(stored_job(JOB_B))
+    await first.stores(token(5)).graphs.quarantine(JOB_B, "unreadable")
+    written = await everything(first.stores(token(5)))
+
+    second = await place.open()
+
+    assert await everything(second.stores(token(5))) == written
+    with pytest.raises(Fenced):
+        await second.stores(token(4)).graphs.remove(JOB_A)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancelled_write_takes_place_as_a_whole_or_not_at_all(stores: Stores, turns: int) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        put = tasks.create_task(stores.graphs.put(stored_job(key="key")), name="put")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        put.cancel()
+    await stores.progress.remove(JOB_B)  # a write that comes later returns later
+
+    if await stores.graphs.ids():
+        assert await stores.graphs.recover(JOB_A) == stored_job(key="key")
+        assert await stores.graphs.key("key") == KnownKey(job_id=JOB_A, digest="")
+    else:
+        assert await stores.graphs.key("key") is None
+
+
+async def test_what_was_stored_does_not_change_with_what_was_passed_in(stores: Stores) -> None:
+    params: dict[str, Scalar] = {"day": "monday"}
+    job = structs.replace(stored_job(), graph=graph(JOB_A, params))
+    await stores.graphs.put(job)
+
+    params["day"] = "tuesday"
+
+    assert (await stores.graphs.recover(JOB_A)).graph.params == {"day": "monday"}
+
+
+# --- JobGraphStore
+
+
+async def test_put_adds_a_job_together_with_its_key(stores: Stores) -> None:
+    await stores.graphs.put(stored_job(key="key", digest="digest"))
+
+    assert await stores.graphs.recover(JOB_A) == stored_job(key="key", digest="digest")
+    assert await stores.graphs.key("key") == KnownKey(job_id=JOB_A, digest="digest")
+    assert await stores.graphs.key("another") is None
+
+
+async def test_put_raises_duplicate_job_for_an_id_with_a_graph(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+
+    with pytest.raises(DuplicateJob) as caught:
+        await stores.graphs.put(stored_job(key="key"))
+
+    assert not caught.value.globally_terminated
+    assert await stores.graphs.recover(JOB_A) == stored_job()
+    assert await stores.graphs.key("key") is None
+
+
+@pytest.mark.parametrize("clean", [False, True])
+async def test_put_raises_duplicate_job_globally_terminated_for_an_id_with_a_result(
+    stores: Stores, clean: bool
+) -> None:
+    await stores.results.create_dirty(job_result())
+    if clean:
+        await stores.results.mark_clean(JOB_A)
+
+    with pytest.raises(DuplicateJob) as caught:
+        await stores.graphs.put(stored_job(key="key"))
+
+    assert caught.value.globally_terminated
+    assert await stores.graphs.ids() == ()
+    assert await stores.graphs.key("key") is None
+
+
+async def test_put_raises_duplicate_job_for_an_id_that_was_set_aside(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+    await stores.graphs.quarantine(JOB_A, "unreadable")
+
+    with pytest.raises(DuplicateJob):
+        await stores.graphs.put(stored_job())
+
+    assert await stores.graphs.ids() == ()
+
+
+@pytest.mark.parametrize("digest", ["same", "other"])
+async def test_put_raises_key_reused_for_a_key_that_stands_for_another_job(stores: Stores, digest: str) -> None:
+    await stores.graphs.put(stored_job(key="key", digest="same"))
+
+    with pytest.raises(KeyReused):
+        await stores.graphs.put(stored_job(JOB_B, key="key", digest=digest))
+
+    assert await stores.graphs.ids() == (JOB_A,)
+    assert await stores.graphs.key("key") == KnownKey(job_id=JOB_A, digest="same")
+
+
+async def test_of_concurrent_puts_of_one_id_exactly_one_wins(stores: Stores) -> None:
+    jobs = [stored_job(key=f"key-{n}", digest=str(n)) for n in range(20)]
+
+    answers = await asyncio.gather(*(stores.graphs.put(job) for job in jobs), return_exceptions=True)
+
+    (winner,) = [job for job, answer in zip(jobs, answers, strict=True) if answer is None]
+    assert sum(isinstance(answer, DuplicateJob) for answer in answers) == 19
+    assert await stores.graphs.recover(JOB_A) == winner
+    known = [await stores.graphs.key(f"key-{n}") for n in range(20)]
+    assert [key.digest for key in known if key] == [winner.digest]
+
+
+async def test_of_concurrent_puts_with_one_key_exactly_one_wins(stores: Stores) -> None:
+    jobs = [stored_job(JobId(f"{n:032x}"), key="key") for n in range(20)]
+
+    answers = await asyncio.gather(*(stores.graphs.put(job) for job in jobs), return_exceptions=True)
+
+    (winner,) = [job.graph.job_id for job, answer in zip(jobs, answers, strict=True) if answer is None]
+    assert sum(isinstance(answer, KeyReused) for answer in answers) == 19
+    assert await stores.graphs.ids() == (winner,)
+    assert await stores.graphs.key("key") == KnownKey(job_id=winner, digest="")
+
+
+async def test_ids_returns_all_stored_graphs_readable_or_not(place: Place, stores: Stores) -> None:
+    await stores.graphs.put(stored_job(JOB_A))
+    await stores.graphs.put(stored_job(JOB_B))
+
+    place.damage("job_graphs", JOB_A)
+
+    assert sorted(await stores.graphs.ids()) == [JOB_A, JOB_B]
+
+
+async def test_recover_raises_not_found(stores: Stores) -> None:
+    with pytest.raises(NotFound, match=JOB_A):
+        await stores.graphs.recover(JOB_A)
+
+
+async def test_recover_raises_corrupt_naming_the_job(place: Place, stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+    place.damage("job_graphs", JOB_A)
+
+    with pytest.raises(Corrupt, match=JOB_A):
+        await stores.graphs.recover(JOB_A)
+
+
+async def test_remove_is_idempotent(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+
+    await stores.graphs.remove(JOB_A)
+    await stores.graphs.remove(JOB_A)
+
+    assert await stores.graphs.ids() == ()
+
+
+async def test_removing_a_graph_keeps_the_key_if_the_job_has_a_result(stores: Stores) -> None:
+    await stores.graphs.put(stored_job(key="key"))
+    await stores.results.create_dirty(job_result())
+
+    await stores.graphs.remove(JOB_A)
+
+    assert await stores.graphs.key("key") == KnownKey(job_id=JOB_A, digest="")
+
+
+async def test_removing_a_graph_removes_the_key_if_the_job_has_no_result(stores: Stores) -> None:
+    await stores.graphs.put(stored_job(key="key"))
+    await stores.graphs.put(stored_job(JOB_B, key="other"))
+
+    await stores.graphs.remove(JOB_A)
+
+    assert await stores.graphs.key("key") is None
+    assert await stores.graphs.key("other") is not None
+    await stores.graphs.put(stored_job(JOB_A, key="key"))
+
+
+async def test_quarantine_sets_a_graph_aside_with_its_reason(place: Place, stores: Stores) -> None:
+    await stores.graphs.put(stored_job(JOB_A))
+    await stores.graphs.put(stored_job(JOB_B))
+    place.damage("job_graphs", JOB_A)
+
+    await stores.graphs.quarantine(JOB_A, "unreadable")
+
+    assert await stores.graphs.ids() == (JOB_B,)
+    assert await stores.graphs.quarantined() == (Quarantined(job_id=JOB_A, reason="unreadable"),)
+    with pytest.raises(NotFound):
+        await stores.graphs.recover(JOB_A)
+
+
+async def test_quarantine_is_idempotent_and_the_first_reason_stays(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+
+    await stores.graphs.quarantine(JOB_A, "first")
+    await stores.graphs.quarantine(JOB_A, "second")
+
+    assert await stores.graphs.quarantined() == (Quarantined(job_id=JOB_A, reason="first"),)
+
+
+async def test_quarantine_does_nothing_for_a_graph_that_is_not_there(stores: Stores) -> None:
+    await stores.graphs.quarantine(JOB_A, "unreadable")
+
+    assert await stores.graphs.quarantined() == ()
+    await stores.graphs.put(stored_job())
+
+
+async def test_removing_a_graph_leaves_aside_what_was_set_aside(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+    await stores.graphs.quarantine(JOB_A, "unreadable")
+
+    await stores.graphs.remove(JOB_A)
+
+    assert [aside.job_id for aside in await stores.graphs.quarantined()] == [JOB_A]
+
+
+# --- JobResultStore
+
+
+async def test_a_dirty_entry_becomes_clean_and_keeps_the_id_used(stores: Stores) -> None:
+    await stores.results.create_dirty(job_result())
+    assert await stores.results.dirty() == (job_result(),)
+
+    await stores.results.mark_clean(JOB_A)
+
+    assert await stores.results.dirty() == ()
+    assert await stores.results.get(JOB_A) == job_result()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+async def test_create_dirty_raises_invariant_broken_if_the_job_has_an_entry(stores: Stores, clean: bool) -> None:
+    await stores.results.create_dirty(job_result())
+    if clean:
+        await stores.results.mark_clean(JOB_A)
+
+    with pytest.raises(InvariantBroken):
+        await stores.results.create_dirty(job_result(end_ms=9_999))
+
+    assert await stores.results.get(JOB_A) == job_result()
+    assert (await stores.results.dirty() == ()) is clean
+
+
+async def test_marking_clean_twice_does_nothing(stores: Stores) -> None:
+    await stores.results.create_dirty(job_result())
+
+    await stores.results.mark_clean(JOB_A)
+    await stores.results.mark_clean(JOB_A)
+
+    assert await stores.results.get(JOB_A) == job_result()
+
+
+async def test_mark_clean_raises_not_found_for_a_job_without_an_entry(stores: Stores) -> None:
+    with pytest.raises(NotFound, match=JOB_A):
+        await stores.results.mark_clean(JOB_A)
+
+
+async def test_get_returns_none_for_a_job_without_an_entry(stores: Stores) -> None:
+    assert await stores.results.get(JOB_A) is None
+
+
+async def test_an_unreadable_dirty_entry_is_left_out_and_keeps_its_id_used(place: Place, stores: Stores) -> None:
+    await stores.results.create_dirty(job_result(JOB_A))
+    await stores.results.create_dirty(job_result(JOB_B))
+
+    place.damage("job_results", JOB_A)
+
+    assert await stores.results.dirty() == (job_result(JOB_B),)
+    with pytest.raises(Corrupt, match=JOB_A):
+        await stores.results.get(JOB_A)
+    with pytest.raises(DuplicateJob):
+        await stores.graphs.put(stored_job(JOB_A))
+
+
+# --- JobProgressStore
+
+
+async def test_record_replaces_what_is_known_of_one_region(stores: Stores) -> None:
+    await stores.progress.record(region_record(region=0))
+    await stores.progress.record(region_record(region=1))
+
+    await stores.progress.record(region_record(region=0, phase=RegionPhase.ACCEPTED, attempt=2))
+
+    assert await stores.progress.read(JOB_A) == (
+        region_record(region=0, phase=RegionPhase.ACCEPTED, attempt=2),
+        region_record(region=1),
+    )
+
+
+async def test_read_returns_the_records_of_one_job_by_region(stores: Stores) -> None:
+    for region in (10, 2, 0):
+        await stores.progress.record(region_record(region=region))
+    await stores.progress.record(region_record(JOB_B))
+
+    assert [record.region for record in await stores.progress.read(JOB_A)] == [0, 2, 10]
+    assert await stores.progress.read(JobId("c" * 32)) == ()
+
+
+async def test_read_raises_corrupt_naming_the_job(place: Place, stores: Stores) -> None:
+    await stores.progress.record(region_record())
+    place.damage("region_records", JOB_A)
+
+    with pytest.raises(Corrupt, match=JOB_A):
+        await stores.progress.read(JOB_A)
+
+
+async def test_forgetting_a_jobs_progress_is_idempotent_and_leaves_others_alone(stores: Stores) -> None:
+    await stores.progress.record(region_record(JOB_A))
+    await stores.progress.record(region_record(JOB_B))
+
+    await stores.progress.remove(JOB_A)
+    await stores.progress.remove(JOB_A)
+
+    assert await stores.progress.read(JOB_A) == ()
+    assert await stores.progress.read(JOB_B) == (region_record(JOB_B),)
+
+
+# --- EndedJobStore
+
+
+async def test_an_ended_job_is_kept_with_its_rows_and_its_line_in_the_listing(stores: Stores) -> None:
+    await stores.ended.put(snapshot(), (rows("top"), rows("rest")))
+
+    assert await stores.ended.get(JOB_A) == snapshot()
+    assert await stores.ended.result(JOB_A, "rest") == rows("rest")
+    assert await stores.ended.summaries() == (snapshot().summary(),)
+
+
+async def test_an_unknown_ended_job_or_result_is_none(stores: Stores) -> None:
+    await stores.ended.put(snapshot(), (rows("top"),))
+
+    assert await stores.ended.get(JOB_B) is None
+    assert await stores.ended.result(JOB_A, "rest") is None
+    assert await stores.ended.result(JOB_B, "top") is None
+
+
+async def test_keeping_an_ended_job_again_replaces_it_rows_included(stores: Stores) -> None:
+    await stores.ended.put(snapshot(end_ms=1), (rows("top"), rows("rest")))
+
+    await stores.ended.put(snapshot(end_ms=2), (rows("top", json=b"{}"),))
+
+    assert await stores.ended.get(JOB_A) == snapshot(end_ms=2)
+    assert await stores.ended.result(JOB_A, "top") == rows("top", json=b"{}")
+    assert await stores.ended.result(JOB_A, "rest") is None
+    assert await stores.ended.summaries() == (snapshot(end_ms=2).summary(),)
+
+
+async def test_an_unreadable_line_is_left_out_of_the_listing(place: Place, stores: Stores) -> None:
+    await stores.ended.put(snapshot(JOB_A), ())
+    await stores.ended.put(snapshot(JOB_B), ())
+
+    place.damage("ended_jobs", JOB_A)
+
+    assert await stores.ended.summaries() == (snapshot(JOB_B).summary(),)
+
+
+async def test_an_unreadable_ended_job_or_result_raises_corrupt(place: Place, stores: Stores) -> None:
+    await stores.ended.put(snapshot(), (rows("top"),))
+    place.damage("ended_snapshots", JOB_A)
+    place.damage("ended_rows", JOB_A)
+
+    with pytest.raises(Corrupt, match=JOB_A):
+        await stores.ended.get(JOB_A)
+    with pytest.raises(Corrupt, match="top"):
+        await stores.ended.result(JOB_A, "top")
+
+
+async def test_expire_forgets_jobs_that_ended_before_with_their_clean_results_and_keys(stores: Stores) -> None:
+    for job_id, end_ms in ((JOB_A, 1_000), (JOB_B, 2_000)):
+        await stores.graphs.put(stored_job(job_id, key=f"key-{job_id}"))
+        await stores.ended.put(snapshot(job_id, end_ms=end_ms), (rows(),))
+        await stores.results.create_dirty(job_result(job_id, end_ms=end_ms))
+        await stores.graphs.remove(job_id)
+        await stores.results.mark_clean(job_id)
+
+    assert await stores.ended.expire(2_000) == (JOB_A,)
+
+    assert await stores.ended.get(JOB_A) is None
+    assert await stores.ended.result(JOB_A, "top") is None
+    assert await stores.results.get(JOB_A) is None
+    assert await stores.graphs.key(f"key-{JOB_A}") is None
+    assert await stores.ended.summaries() == (snapshot(JOB_B, end_ms=2_000).summary(),)
+    assert await stores.results.get(JOB_B) == job_result(JOB_B, end_ms=2_000)
+    assert await stores.graphs.key(f"key-{JOB_B}") is not None
+    await stores.graphs.put(stored_job(JOB_A, key=f"key-{JOB_A}"))
+
+
+async def test_expire_keeps_a_job_whose_result_is_dirty(stores: Stores) -> None:
+    await stores.ended.put(snapshot(), (rows(),))
+    await stores.results.create_dirty(job_result())
+
+    assert await stores.ended.expire(10_000) == ()
+
+    assert await stores.results.dirty() == (job_result(),)
+    assert await stores.ended.get(JOB_A) == snapshot()
+
+
+async def test_expire_keeps_a_job_whose_graph_is_still_there(stores: Stores) -> None:
+    await stores.graphs.put(stored_job(key="key"))
+    await stores.ended.put(snapshot(), ())
+
+    assert await stores.ended.expire(10_000) == ()
+
+    assert await stores.graphs.key("key") is not None
+    assert await stores.ended.get(JOB_A) == snapshot()
+
+
+async def test_expire_forgets_a_clean_result_whose_job_was_never_archived(stores: Stores) -> None:
+    await stores.results.create_dirty(job_result())
+    await stores.results.mark_clean(JOB_A)
+
+    assert await stores.ended.expire(10_000) == (JOB_A,)
+
+    assert await stores.results.get(JOB_A) is None
+
+
+async def test_what_was_set_aside_goes_when_expire_forgets_the_job(stores: Stores) -> None:
+    for job_id in (JOB_A, JOB_B):
+        await stores.graphs.put(stored_job(job_id))
+        await stores.graphs.quarantine(job_id, "unreadable")
+    await stores.results.create_dirty(job_result(JOB_A))
+    await stores.results.mark_clean(JOB_A)
+
+    assert await stores.ended.expire(10_000) == (JOB_A,)
+
+    assert [aside.job_id for aside in await stores.graphs.quarantined()] == [JOB_B]

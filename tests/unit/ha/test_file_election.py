@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from flintlock.ha.embedded import EmbeddedHaServices, embedded_ha
+from flintlock.ha.file_election import LockFile
+from flintlock.model.errors import InvariantBroken
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+
+    assert first.take()
+    assert not second.take()
+    first.release()
+    assert second.take()
+    second.release()
+    second.release()
+
+
+def test_taking_it_twice_is_a_bug(tmp_path: Path) -> None:
+    lock = LockFile(tmp_path / "lock")
+    assert lock.take()
+
+    with pytest.raises(InvariantBroken):
+        lock.take()
+
+    lock.release()
+
+
+def test_releasing_it_frees_it_whatever_child_is_being_started(tmp_path: Path) -> None:
+    first, second = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+    assert first.take()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], close_fds=False, stdin=subprocess.PIPE)
+    try:
+        first.release()
+        assert second.take()
+        second.release()
+    finally:
+        child.communicate(b"\n")
+
+
+#: Takes the lock, starts a child that inherits what can be inherited, and waits to be killed.
+DYING = """
+import pathlib, subprocess, sys
+from flintlock.ha.file_election import LockFile
+assert LockFile(pathlib.Path(sys.argv[1])).take()
+child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], close_fds=False)
+child.wait()
+"""
+
+
+def test_when_its_holder_dies_it_is_free_though_a_child_lives_on(tmp_path: Path) -> None:
+    lock = LockFile(tmp_path / "lock")
+    command = [sys.executable, "-c", DYING, str(tmp_path / "lock")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    with holder.stdin, holder.stdout:  # closing them ends the child
+        assert holder.stdout.readline() == b"up\n"
+        assert not lock.take()
+
+        holder.kill()
+        holder.wait()
+
+        assert lock.take()
+    lock.release()
+
+
+@asynccontextmanager
+async def opened(state_dir: Path) -> AsyncGenerator[EmbeddedHaServices]:
+    clock = itertools.count(1_000)
+    sessions = (f"session-{n}" for n in itertools.count())
+    async with embedded_ha(
+        state_dir,
+        new_session=lambda: next(sessions),
+        now_ms=lambda: next(clock),
+        poll_s=0.001,
+        heartbeat_s=0.001,
+    ) as services:
+        yield services
+
+
+def heartbeat(state_dir: Path) -> tuple[object, ...]:
+    connection = sqlite3.connect(state_dir / "store.db")
+    try:
+        return connection.execute("SELECT epoch, session, pid, at_ms FROM heartbeat").fetchone()
+    finally:
+        connection.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # nothing of the other process can be awaited
+        await asyncio.sleep(0)
+
+
+async def test_the_holder_keeps_a_heartbeat_with_its_pid_from_the_beginning_of_its_term(tmp_path: Path) -> None:
+    async with opened(tmp_path) as services, asyncio.timeout(30):
+        async with await anext(services.election.terms()):
+            assert heartbeat(tmp_path)[:3] == (1, "session-0", os.getpid())
+            begun = heartbeat(tmp_path)[3]
+            await until(lambda: heartbeat(tmp_path)[3] != begun)
+        ended = heartbeat(tmp_path)
+
+        async with await anext(services.election.terms()):
+            assert heartbeat(tmp_path)[0] == 2
+    assert ended[0] == 1
+
+
+async def test_a_leader_whose_heartbeat_fails_for_a_while_goes_on_leading(tmp_path: Path) -> None:
+    async with opened(tmp_path) as services, asyncio.timeout(30), await anext(services.election.terms()):
+        other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+        other.execute("ALTER TABLE heartbeat RENAME TO away")
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        other.execute("ALTER TABLE away RENAME TO heartbeat")
+        other.close()
+        before = heartbeat(tmp_path)[3]
+        await until(lambda: heartbeat(tmp_path)[3] != before)
+
+
+async def test_a_candidate_that_cannot_raise_the_epoch_gives_the_lock_back_and_tries_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as services, asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+        other.execute("ALTER TABLE leadership RENAME TO away")
+
+        async def lead_once() -> None:
+            async with await anext(services.election.terms()) as token:
+                assert token.epoch == 1
+
+        leading = tasks.create_task(lead_once(), name="leading")
+        lock = LockFile(tmp_path / "leader.lock")
+        for _ in range(3):  # it is free again and again
+            await until(lock.take)
+            assert not leading.done()
+            lock.release()
+        other.execute("ALTER TABLE away RENAME TO leadership")
+        await leading
+        other.close()

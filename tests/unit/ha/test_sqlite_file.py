@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from flintlock.ha.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, open_reader, open_writer
+from flintlock.model.errors import Refused, Unavailable
+
+
+def pragma(connection: sqlite3.Connection, name: str) -> object:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def test_a_new_file_is_durable_strict_and_ours(tmp_path: Path) -> None:
+    connection = open_writer(tmp_path / "state" / "store.db")
+
+    assert pragma(connection, "journal_mode") == "wal"
+    assert pragma(connection, "synchronous") == 2
+    assert pragma(connection, "foreign_keys") == 1
+    assert pragma(connection, "user_version") == SCHEMA_VERSION
+    assert pragma(connection, "application_id") == APPLICATION_ID
+    tables = connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'table'").fetchall()
+    assert tables
+    assert all(sql.endswith("STRICT") for (sql,) in tables)
+    connection.close()
+
+
+def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
+    first = open_writer(tmp_path / "store.db")
+    first.execute("UPDATE leadership SET epoch = 7")
+    first.close()
+
+    second = open_writer(tmp_path / "store.db")
+
+    assert second.execute("SELECT epoch FROM leadership").fetchone() == (7,)
+    second.close()
+
+
+def test_a_file_of_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    newer = open_writer(path)
+    newer.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    newer.close()
+    before = path.read_bytes()
+
+    with pytest.raises(Refused, match=f"newer Flintlock \\(schema {SCHEMA_VERSION + 1}\\)"):
+        open_writer(path)
+
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE bookmarks (url TEXT)")
+    other.close()
+    before = path.read_bytes()
+
+    with pytest.raises(Refused, match="another program"):
+        open_writer(path)
+
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_bytes(b"not a database at all" * 100)
+
+    with pytest.raises(Refused, match="not an SQLite database"):
+        open_writer(path)
+
+    assert path.read_bytes() == b"not a database at all" * 100
+
+
+def test_a_file_that_cannot_be_opened_is_unavailable_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.mkdir()
+
+    with pytest.raises(Unavailable, match=str(path)):
+        open_writer(path)
+
+
+def test_of_processes_that_start_together_one_creates_and_the_others_find_it_done(tmp_path: Path) -> None:
+    for attempt in range(5):
+        path = tmp_path / str(attempt) / "store.db"
+        with ThreadPoolExecutor(8) as pool:
+            connections = list(pool.map(open_writer, [path] * 8))
+
+        for connection in connections:
+            assert connection.execute("SELECT epoch FROM leadership").fetchall() == [(0,)]
+            connection.close()
+
+
+def test_the_reader_cannot_write(tmp_path: Path) -> None:
+    open_writer(tmp_path / "store.db").close()
+    reader = open_reader(tmp_path / "store.db")
+
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.execute("UPDATE leadership SET epoch = 7")
+
+    reader.close()
