@@ -1,0 +1,87 @@
+"""Remove what a job leaves behind.
+
+Every resource is removed concurrently with the others and retried by itself, for as long as it takes: one that is
+stuck (no TaskManager to remove files) holds up only what comes after it (`REMOVED_AFTER`) and the mark that the job is
+clean. Nothing here is remembered: when the Dispatcher stops, the dirty result is, and the next leader begins again. So
+every removal is idempotent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, Resource
+from flintlock.dispatcher.log_events import CLEANUP_RETRY
+from flintlock.model.errors import Fenced
+from flintlock.model.ids import JobId
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+Removals: TypeAlias = Mapping[Resource, Callable[[], Awaitable[None]]]
+"""How each resource of a job is removed."""
+
+
+async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, *, failures: int = 0) -> None:
+    """Remove everything, however often it takes; return when all is gone.
+
+    `failures` counts the rounds that failed before. Cancelled, it leaves the rest. Raises (in a group) Fenced: a
+    newer leader cleans up.
+    """
+    gone = {resource: asyncio.Event() for resource in removals}
+
+    async def removed(resource: Resource) -> None:
+        before = REMOVED_AFTER.get(resource)
+        if before is not None and before in gone:
+            await gone[before].wait()
+        await _until_gone(job_id, resource, removals[resource], backoff, failures)
+        gone[resource].set()
+
+    async with asyncio.TaskGroup() as tasks:
+        for resource in removals:
+            tasks.create_task(removed(resource), name=f"cleanup-{resource}-{job_id}")
+
+
+async def try_once(removals: Removals) -> dict[Resource, Exception]:
+    """Try each removal once; return those that failed, with their errors.
+
+    What comes after one that failed is not tried, and returned with that one's error. Raises Fenced.
+    """
+    failed: dict[Resource, Exception] = {}
+    for resource in sorted(removals, key=lambda one: one in REMOVED_AFTER):
+        before = REMOVED_AFTER.get(resource)
+        if before is not None and before in failed:
+            failed[resource] = failed[before]
+            continue
+        try:
+            await removals[resource]()
+        except Fenced:
+            raise
+        except Exception as error:  # noqa: BLE001 - the caller tells it
+            failed[resource] = error
+    return failed
+
+
+async def _until_gone(
+    job_id: JobId, resource: Resource, remove: Callable[[], Awaitable[None]], backoff: Backoff, failures: int
+) -> None:
+    if failures:
+        await asyncio.sleep(backoff.delay_s(failures))
+    while True:
+        try:
+            await remove()
+        except Fenced:
+            raise
+        except Exception as error:  # noqa: BLE001 - without limit means whatever it is
+            failures += 1
+            delay_s = backoff.delay_s(failures)
+            log.warning(
+                CLEANUP_RETRY, job_id=job_id, resource=resource, failures=failures, delay_s=delay_s, error=str(error)
+            )
+            await asyncio.sleep(delay_s)
+        else:
+            return

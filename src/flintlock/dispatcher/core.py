@@ -1,0 +1,252 @@
+"""What the Dispatcher decides: equal inputs give equal answers; no task, clock, store or randomness.
+
+A job's way through the Dispatcher is the table `PHASE_MOVES`. It is not the job's status: that is the JobMaster's,
+until the result is durable. A phase tells what the Dispatcher itself still has to do for the job, and so decides
+whether a second submission is a duplicate, whether the job can be seen, and what a cancel means.
+
+Rejected: showing a terminal status as soon as the JobMaster has reached it. A crash before the result is written
+would bring the job back to life before the eyes of a client that had seen it end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.model.configuration import Scope, config_problems
+from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
+from flintlock.model.graphcheck import Problem, check_graph
+from flintlock.model.ids import BlobKey, JobId, is_job_id
+from flintlock.model.jobgraph import Function, JobGraph, Versions
+from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary
+from flintlock.model.options import OPTIONS
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import RegionRecord
+
+
+class Phase(StrEnum):
+    """What the Dispatcher still has to do for a registered job."""
+
+    RESERVED = "RESERVED"  # the id is taken, nothing is durable: nobody sees the job
+    DISCARDING = "DISCARDING"  # could not be stored: what may be left of it is removed
+    INITIALIZING = "INITIALIZING"  # durable, and shown; it has no JobMaster yet
+    RUNNING = "RUNNING"  # its JobMaster has it
+    ENDING = "ENDING"  # its JobMaster is done; how it ended is not durable yet
+    CLEANING = "CLEANING"  # how it ended is durable; what it used is removed
+
+
+#: The whole law. A submission begins RESERVED, a recovered job INITIALIZING, a dirty result CLEANING.
+PHASE_MOVES: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.RESERVED: frozenset({Phase.DISCARDING, Phase.INITIALIZING}),
+    Phase.DISCARDING: frozenset(),
+    Phase.INITIALIZING: frozenset({Phase.RUNNING, Phase.ENDING}),
+    Phase.RUNNING: frozenset({Phase.ENDING}),
+    Phase.ENDING: frozenset({Phase.CLEANING}),
+    Phase.CLEANING: frozenset(),
+}
+
+#: Phases in which clients see the job through its registration.
+VISIBLE: Final = frozenset({Phase.INITIALIZING, Phase.RUNNING, Phase.ENDING, Phase.CLEANING})
+
+
+def moved(old: Phase, new: Phase) -> Phase:
+    """Return `new`, or raise InvariantBroken if a job cannot go there from `old`."""
+    if new not in PHASE_MOVES[old]:
+        raise InvariantBroken(f"a job cannot go from {old} to {new} in the Dispatcher")
+    return new
+
+
+# Submission
+
+
+def duplicate(job_id: JobId, phase: Phase | None, ended: JobSummary | None) -> DuplicateJob | None:
+    """Return why this id cannot be submitted: how it is registered now, and its line among the ended jobs.
+
+    An id whose failed submission is still being removed is free: whoever takes it waits for the removal.
+    """
+    if phase is Phase.CLEANING or (phase is None and ended is not None):
+        return duplicate_job(job_id, terminated=True)
+    if phase is None or phase is Phase.DISCARDING:
+        return None
+    return duplicate_job(job_id, terminated=False)
+
+
+def duplicate_job(job_id: JobId, *, terminated: bool) -> DuplicateJob:
+    """Return the error for an id in use."""
+    how = "has ended already" if terminated else "exists already"
+    error = DuplicateJob(f"job {job_id} {how}: its id cannot be used again")
+    error.globally_terminated = terminated
+    return error
+
+
+def repeated(key: str, known: JobId, known_digest: str, digest: str) -> JobId:
+    """Return the job that an idempotency key made. Raises KeyReused if it made it from another graph."""
+    if known_digest != digest:
+        raise KeyReused(f"the idempotency key {key!r} was used for another graph: it made job {known}")
+    return known
+
+
+def accepted_graph(submission: JobSubmission, cluster: Versions) -> JobGraph:
+    """Return the graph as it is run, its steps in topological order. Raises Invalid with every problem found."""
+    graph = submission.graph
+    problems = [
+        *_id_problems(graph),
+        *(
+            Problem(field=f"config.{key}", message=message)
+            for key, message in config_problems(graph.config, OPTIONS, Scope.JOB)
+        ),
+        *version_problems(graph, cluster),
+    ]
+    lines = tuple(str(problem) for problem in problems)
+    try:
+        checked = check_graph(graph)
+    except Invalid as error:
+        lines = (*error.problems, *lines)
+        checked = graph
+    if lines:
+        raise Invalid(f"job {graph.name!r} is not valid: " + "; ".join(lines), problems=lines)
+    return checked
+
+
+def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:
+    """Return what does not fit between who pickled the graph's functions and who will open them.
+
+    A pickle holds bytecode and class layouts, so both sides agree up to the minor version. A graph without pickled
+    functions fits everywhere.
+    """
+    pickled = next(
+        (v.name for v in graph.vertices if isinstance(v.operation, Function) and v.operation.pickle is not None),
+        None,
+    )
+    if pickled is None:
+        return []
+    client = graph.client
+    if client is None:
+        message = f"step {pickled!r} has a pickled function, but the job does not say which versions pickled it"
+        return [Problem(field="client", message=message)]
+    pairs = (
+        ("Python", client.python, cluster.python),
+        ("PySpark", client.pyspark, cluster.pyspark),
+        ("Flintlock", client.flintlock, cluster.flintlock),
+    )
+    return [
+        Problem(
+            field="client",
+            message=f"step {pickled!r} was pickled with {name} {theirs}, and the cluster runs {name} {ours}: "
+            "the two must agree up to the minor version",
+        )
+        for name, theirs, ours in pairs
+        if _minor(theirs) != _minor(ours)
+    ]
+
+
+def _minor(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])
+
+
+def _id_problems(graph: JobGraph) -> Iterable[Problem]:
+    if not is_job_id(graph.job_id):
+        yield Problem(field="jobId", message=f"{graph.job_id!r} is not 32 lower-case hexadecimal digits")
+
+
+# Cancel
+
+
+def check_cancel_of_ended(job_id: JobId, status: JobStatus) -> None:
+    """Accept the cancel of a job that is CANCELED already; raise Conflict for one that ended otherwise."""
+    if status is not JobStatus.CANCELED:
+        raise Conflict(f"job {job_id} is {status}: it has ended and cannot be cancelled")
+
+
+# End and cleanup
+
+
+class Resource(StrEnum):
+    """What a job leaves behind: each is removed, and retried, by itself."""
+
+    GRAPH = "graph"
+    PROGRESS = "progress"
+    BLOBS = "blobs"
+    FILES = "files"
+
+
+#: What is removed only once something else is gone: blobs are unlinked after the pointer to them was removed in a
+#: fenced transaction, so that a leader that was overtaken unlinks nothing. All the rest goes concurrently.
+REMOVED_AFTER: Final[Mapping[Resource, Resource]] = {Resource.BLOBS: Resource.GRAPH}
+
+
+class Backoff(Struct, frozen=True, kw_only=True):
+    """How long cleanup waits between its tries."""
+
+    initial_s: float
+    maximum_s: float
+
+    def delay_s(self, failures: int) -> float:
+        """Return the wait after so many failures in a row: twice as long each time, up to the maximum."""
+        doublings = min(failures - 1, 62)  # beyond that every wait is the maximum, and floats stay small
+        return min(self.maximum_s, self.initial_s * 2.0**doublings)
+
+
+def cleanup_plan(*, blobs: Collection[str], scratch: Collection[str]) -> tuple[Resource, ...]:
+    """Return what the global cleanup of a job removes. A suspended job keeps all of it for the next leader."""
+    stored = (Resource.GRAPH, Resource.PROGRESS)
+    return stored + ((Resource.BLOBS,) if blobs else ()) + ((Resource.FILES,) if scratch else ())
+
+
+def result_of(outcome: JobOutcome) -> JobResult:
+    """Return the entry for the JobResultStore. Raises InvariantBroken if the job has not ended."""
+    snapshot = outcome.snapshot
+    if not snapshot.status.globally_terminal:
+        raise InvariantBroken(f"the JobMaster of job {snapshot.graph.job_id} ended with it {snapshot.status}")
+    return JobResult(
+        job_id=snapshot.graph.job_id,
+        name=snapshot.graph.name,
+        status=snapshot.status,
+        start_ms=snapshot.timestamps.get(JobStatus.INITIALIZING, 0),
+        end_ms=snapshot.end_ms,
+        scratch=outcome.scratch,
+        blobs=blobs_of(snapshot.graph),
+    )
+
+
+def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
+    """Return the blobs that a job needs, each once."""
+    return tuple(dict.fromkeys(artifact.blob for artifact in graph.artifacts))
+
+
+def scratch_of(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
+    """Return the directories that a job without a JobMaster is known to have: staging, and blocking results."""
+    return tuple(
+        dict.fromkeys(
+            directory
+            for record in progress
+            for directory in (
+                *record.staging,
+                *(record.outcome.materialised.values() if record.outcome is not None else ()),
+            )
+        )
+    )
+
+
+# Recovery
+
+
+def graphs_to_recover(stored: Iterable[JobId], dirty: Iterable[JobResult]) -> tuple[JobId, ...]:
+    """Return the graphs that are run on: those without a dirty result."""
+    ended = {result.job_id for result in dirty}
+    return tuple(job_id for job_id in stored if job_id not in ended)
+
+
+def check_recovery(recovered: Iterable[JobId], dirty: Iterable[JobResult]) -> None:
+    """Raise InvariantBroken if a job is handed over both to be run and as ended."""
+    both = {result.job_id for result in dirty}.intersection(recovered)
+    if both:
+        raise InvariantBroken(f"jobs handed over together with their dirty results: {', '.join(sorted(both))}")
+
+
+def expiry_period_s(retention_s: float) -> float:
+    """Return how often ended jobs are looked through: ten times within their retention, at most hourly."""
+    return min(3600.0, max(1.0, retention_s / 10))

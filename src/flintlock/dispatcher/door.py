@@ -1,0 +1,80 @@
+"""The door to whoever leads: REST holds it through every change of leader."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import FencingToken
+from flintlock.model.jobs import (
+    AwaitJob,
+    JobQuery,
+    JobSnapshot,
+    JobsOverview,
+    JobSubmission,
+    ResultQuery,
+    Submitted,
+)
+from flintlock.model.tasks import ResultRows
+
+
+class LeaderDoor:
+    """Implements DispatcherGateway by passing on to the present leader; without one every call raises Unavailable."""
+
+    def __init__(self) -> None:
+        self._leader: DispatcherGateway | None = None  # set by `confirm`, emptied by `withdraw`
+        self._token: FencingToken | None = None  # of the newest leader that was ever confirmed
+        self._opened = asyncio.Event()  # set while there is a leader
+
+    @property
+    def leading(self) -> FencingToken | None:
+        """The token of the present leader, if there is one."""
+        return None if self._leader is None else self._token
+
+    async def opened(self) -> FencingToken:
+        """Wait until somebody leads; return whose term it is."""
+        while (token := self.leading) is None:
+            await self._opened.wait()
+        return token
+
+    def confirm(self, token: FencingToken, leader: DispatcherGateway) -> None:
+        """Open the door to this leader. A token older than one confirmed before is ignored."""
+        if self._token is None or token >= self._token:
+            self._token, self._leader = token, leader
+            self._opened.set()
+
+    def withdraw(self, token: FencingToken) -> None:
+        """Close the door, if it leads to this leader; the word of a superseded one is ignored."""
+        if token == self._token:
+            self._leader = None
+            self._opened.clear()
+
+    async def submit_job(self, message: JobSubmission) -> Submitted:
+        """Pass on."""
+        return await self._present().submit_job(message)
+
+    async def list_jobs(self) -> JobsOverview:
+        """Pass on."""
+        return await self._present().list_jobs()
+
+    async def job(self, message: JobQuery) -> JobSnapshot:
+        """Pass on."""
+        return await self._present().job(message)
+
+    async def await_job(self, message: AwaitJob) -> JobSnapshot:
+        """Pass on."""
+        return await self._present().await_job(message)
+
+    async def cancel_job(self, message: JobQuery) -> None:
+        """Pass on."""
+        await self._present().cancel_job(message)
+
+    async def result(self, message: ResultQuery) -> ResultRows:
+        """Pass on."""
+        return await self._present().result(message)
+
+    def _present(self) -> DispatcherGateway:
+        if self._leader is None:
+            raise Unavailable("no JobManager leads at the moment; ask again")
+        return self._leader

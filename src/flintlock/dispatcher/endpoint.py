@@ -1,0 +1,338 @@
+"""The Dispatcher of one term: what clients call, and the scope that its jobs live in.
+
+Every method decides without `await` between reading what is registered and writing it; the loop's single thread is
+the mailbox, so there are no locks. What takes time happens in the jobs' own tasks, children of the scope: a caller
+that goes away cancels its waiting, never the work. Leaving the scope suspends every job and waits for its JobMaster;
+an error that is fatal leaves the scope as an exception group and ends the term.
+
+Rejected: looking into the JobResultStore before each submission. The jobs that have ended are known from the listing,
+and the transaction that stores the graph checks both stores again, atomically.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import structlog
+from structlog.contextvars import bound_contextvars
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.dispatcher import core
+from flintlock.dispatcher import log_events as events
+from flintlock.dispatcher.core import Backoff, Phase
+from flintlock.dispatcher.ended import EndedJobs
+from flintlock.dispatcher.job import DispatchedJob, JobServices
+from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.recovery import Recovery
+from flintlock.dispatcher.services import DispatcherServices, TermServices
+from flintlock.dispatcher.snapshots import recorded_snapshot
+from flintlock.dispatcher.tolerance import only_logged
+from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Unavailable
+from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.jobs import (
+    AwaitJob,
+    JobQuery,
+    JobSnapshot,
+    JobsOverview,
+    JobSubmission,
+    JobSummary,
+    ResultQuery,
+    StoredJob,
+    Submitted,
+)
+from flintlock.model.options import CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import ResultRows
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+
+@asynccontextmanager
+async def dispatching(
+    services: DispatcherServices, term: TermServices, recovery: Recovery
+) -> AsyncGenerator[Dispatcher]:
+    """Serve as Dispatcher for one term; on exit its jobs are suspended and nothing of it remains.
+
+    Raises (in a group) what is fatal to the term: Fenced, a result that cannot be written, InvariantBroken.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        dispatcher = Dispatcher(services, term, tasks)
+        try:
+            await dispatcher.start(recovery)
+            yield dispatcher
+        finally:
+            dispatcher.stop()
+
+
+#: What a job's task does.
+Life: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+async def _live(job: DispatchedJob, life: Life) -> None:
+    with bound_contextvars(job_id=job.job_id):
+        await life()
+
+
+def _answer_unanswered(accepted: asyncio.Future[Submitted]) -> None:
+    """The task ended before it could say whether the job is stored: leadership is lost."""
+    if not accepted.done():
+        accepted.set_exception(
+            Unavailable("leadership was lost while the job was being stored: it may or may not be there")
+        )
+
+
+class Dispatcher:
+    """Implements DispatcherGateway for one term."""
+
+    def __init__(self, services: DispatcherServices, term: TermServices, tasks: asyncio.TaskGroup) -> None:
+        configuration = services.configuration
+        self._services: Final = services
+        self._stores: Final = term.stores
+        self._tasks: Final = tasks
+        self._retention_s: Final = configuration.get(JOB_RETENTION)
+        self._listing: Final = Listing()
+        self._ended: Final = EndedJobs(term.stores)
+        self._shared: Final = JobServices(
+            term=term,
+            blobs=services.blobs,
+            backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
+            clock_ms=services.clock_ms,
+            listing=self._listing,
+            ended=self._ended,
+        )
+        self._jobs: Final[dict[JobId, DispatchedJob]] = {}  # entered when an id is taken, left when its task ends
+        self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
+        self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; each leaves as it ends
+        self._stopped = False  # written by `stop`, when the scope is left or a child has failed
+
+    async def start(self, recovery: Recovery) -> None:
+        """Take over what was recovered, and begin."""
+        core.check_recovery((job.stored.graph.job_id for job in recovery.jobs), recovery.dirty)
+        await self._prune_blobs(recovery)  # before anybody can submit a job that is not among these
+        for line in recovery.ended:
+            self._listing.put(line)
+        for result in recovery.dirty:
+            if self._listing.get(result.job_id) is None:
+                self._listing.put(recorded_snapshot(result).summary())
+            dirty = DispatchedJob(result.job_id, self._shared, Phase.CLEANING, result=result)
+            self._begin(dirty, dirty.live_dirty)
+        for job in recovery.jobs:
+            job_id = job.stored.graph.job_id
+            recovered = DispatchedJob(job_id, self._shared, Phase.INITIALIZING, stored=job.stored)
+            self._begin(recovered, partial(recovered.live_recovered, job.progress))
+            self._listing.touch(job_id)
+        self._child(self._expire(), "dispatcher-retention")
+
+    def stop(self) -> None:
+        """Answer nothing any more and suspend every job. Idempotent: a second cancel would cut short their goodbyes."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for job in self._jobs.values():
+            job.durable_end.set()  # wakes those who wait: they hear that nobody leads
+        for child in self._children:
+            child.cancel()
+
+    def assert_empty(self) -> None:
+        """Raise InvariantBroken if anything of a job is left: after the last one is clean, nothing is."""
+        left = [*self._jobs, *self._keys]
+        if left:
+            raise InvariantBroken(f"the Dispatcher still holds {', '.join(map(str, left))}")
+
+    # DispatcherGateway
+
+    async def submit_job(self, message: JobSubmission) -> Submitted:
+        """Persist and start the job; answer once it is durable. See DispatcherGateway."""
+        self._check_leading()
+        if message.idempotency_key is None:
+            return await self._submit(message)
+        return await self._submit_once(message, message.idempotency_key)
+
+    async def list_jobs(self) -> JobsOverview:
+        """Return all jobs; the same object until something changes."""
+        self._check_leading()
+        return self._listing.overview(self._line)
+
+    async def job(self, message: JobQuery) -> JobSnapshot:
+        """Return all that is known of one job."""
+        self._check_leading()
+        running = await self._running(message.job_id)
+        return running[1] if running is not None else await self._ended_job(message.job_id)
+
+    async def await_job(self, message: AwaitJob) -> JobSnapshot:
+        """Return the job once its result is durable, or as it is after the wait."""
+        self._check_leading()
+        job = self._visible(message.job_id)
+        if job is not None and not job.ended and message.wait_s > 0:
+            try:
+                async with asyncio.timeout(message.wait_s):
+                    await job.durable_end.wait()
+            except TimeoutError:
+                pass
+        return await self.job(JobQuery(job_id=message.job_id))
+
+    async def cancel_job(self, message: JobQuery) -> None:
+        """Ask the job to end, or acknowledge that it was cancelled."""
+        self._check_leading()
+        running = await self._running(message.job_id)
+        if running is not None:
+            running[0].cancel()
+            return
+        line = self._listing.get(message.job_id)
+        status = line.status if line is not None else (await self._ended_job(message.job_id)).status
+        core.check_cancel_of_ended(message.job_id, status)
+
+    async def result(self, message: ResultQuery) -> ResultRows:
+        """Return rows that the job kept."""
+        self._check_leading()
+        running = await self._running(message.job_id)
+        if running is not None:
+            raise Conflict(f"job {message.job_id} is {running[1].status}: its results are there when it has finished")
+        rows = await self._ended.rows(message.job_id, message.name)
+        if rows is not None:
+            return rows
+        snapshot = await self._ended_job(message.job_id)
+        if snapshot.status is not JobStatus.FINISHED:
+            raise Conflict(f"job {message.job_id} is {snapshot.status}: it has no result {message.name!r}")
+        known = f"; it has {', '.join(snapshot.result_names)}" if snapshot.result_names else ""
+        raise NotFound(f"job {message.job_id} has no result {message.name!r}{known}")
+
+    # Submission
+
+    async def _submit_once(self, message: JobSubmission, key: str) -> Submitted:
+        """Submit under an idempotency key: one at a time for each key, and the store decides who was first."""
+        while (other := self._keys.get(key)) is not None:
+            await asyncio.wait((other,))  # whatever comes of it, the store knows it then
+            self._check_leading()
+        decided = self._keys[key] = asyncio.get_running_loop().create_future()
+        try:
+            known = await self._known(key, message.digest)
+            if known is not None:
+                return known
+            try:
+                return await self._submit(message)
+            except KeyReused:
+                # The same key was being stored for a client that has hung up meanwhile.
+                known = await self._known(key, message.digest)
+                if known is None:
+                    raise
+                return known
+        finally:
+            del self._keys[key]
+            decided.set_result(None)
+
+    async def _known(self, key: str, digest: str) -> Submitted | None:
+        known = await self._stores.graphs.key(key)
+        if known is None:
+            return None
+        return Submitted(job_id=core.repeated(key, known.job_id, known.digest, digest), existing=True)
+
+    async def _submit(self, message: JobSubmission) -> Submitted:
+        """Check, reserve the id, and wait for the job's own task to make it durable."""
+        self._check_leading()
+        job_id = message.graph.job_id
+        registered = self._jobs.get(job_id)
+        refusal = core.duplicate(job_id, None if registered is None else registered.phase, self._listing.get(job_id))
+        if refusal is not None:
+            raise refusal
+        stored = StoredJob(
+            graph=core.accepted_graph(message, self._services.versions),
+            submitted_ms=self._services.clock_ms(),
+            idempotency_key=message.idempotency_key,
+            digest=message.digest,
+        )
+        job = DispatchedJob(job_id, self._shared, Phase.RESERVED, stored=stored)
+        accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
+        predecessor = None if registered is None else registered.task
+        task = self._begin(job, partial(job.live_submitted, accepted, predecessor))
+        task.add_done_callback(lambda _: _answer_unanswered(accepted))
+        return await asyncio.shield(accepted)
+
+    # Jobs
+
+    def _begin(self, job: DispatchedJob, life: Life) -> asyncio.Task[None]:
+        """Register the job and start its life. Its end, however early it is cancelled, takes it out again."""
+        task = job.task = self._child(_live(job, life), f"job-{job.job_id}")
+        self._jobs[job.job_id] = job
+        task.add_done_callback(lambda _: self._left(job))
+        return task
+
+    def _left(self, job: DispatchedJob) -> None:
+        if self._jobs.get(job.job_id) is job:
+            del self._jobs[job.job_id]
+
+    def _child(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = self._tasks.create_task(work, name=name)
+        self._children[task] = None
+        task.add_done_callback(self._child_ended)
+        return task
+
+    def _child_ended(self, task: asyncio.Task[None]) -> None:
+        del self._children[task]
+        if task.cancelled() or task.exception() is not None:
+            self.stop()  # in the same turn as the task group: nobody is answered, and nothing begun, in between
+
+    def _visible(self, job_id: JobId) -> DispatchedJob | None:
+        job = self._jobs.get(job_id)
+        return job if job is not None and job.visible else None
+
+    async def _running(self, job_id: JobId) -> tuple[DispatchedJob, JobSnapshot] | None:
+        """Return the job and how it is, unless it has ended or was never there.
+
+        One whose end is not durable yet is waited for: nobody hears of an end that could still be taken back.
+        """
+        job = self._visible(job_id)
+        if job is None or job.ended:
+            return None
+        try:
+            snapshot = job.snapshot()
+        except Exception as error:
+            raise Unavailable(f"the JobMaster of job {job_id} does not answer") from error
+        if not job.ending and not snapshot.status.globally_terminal:
+            return job, snapshot
+        await job.durable_end.wait()
+        self._check_leading()
+        return None
+
+    async def _ended_job(self, job_id: JobId) -> JobSnapshot:
+        snapshot = await self._ended.get(job_id)
+        if snapshot is None:
+            raise NotFound(f"there is no job {job_id}")
+        return snapshot
+
+    def _line(self, job_id: JobId, last: JobSummary | None) -> JobSummary | None:
+        job = self._jobs.get(job_id)
+        return last if job is None else job.summary(last)
+
+    def _check_leading(self) -> None:
+        if self._stopped:
+            raise Unavailable("this JobManager no longer leads; ask again")
+
+    # Housekeeping
+
+    async def _prune_blobs(self, recovery: Recovery) -> None:
+        """Remove the blobs of jobs that are no more. Dirty ones keep theirs until their cleanup comes to them."""
+        needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
+        needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
+        with only_logged(events.BLOBS_NOT_PRUNED):
+            await self._services.blobs.retain_only(needed)
+
+    async def _expire(self) -> None:
+        """Forget ended jobs when their retention is over."""
+        while True:
+            before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
+            with only_logged(events.JOBS_NOT_EXPIRED):
+                self._forget(await self._stores.ended.expire(before_ms))
+            await asyncio.sleep(core.expiry_period_s(self._retention_s))
+
+    def _forget(self, expired: tuple[JobId, ...]) -> None:
+        gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]
+        for job_id in gone:
+            self._listing.remove(job_id)
+        self._ended.forget(gone)
+        if gone:
+            log.info(events.JOBS_EXPIRED, count=len(gone))

@@ -1,0 +1,297 @@
+"""One job in the Dispatcher: a single task from its reservation to its clean result.
+
+    submitted:  RESERVED -> (stored, acknowledged) INITIALIZING -> RUNNING -> ENDING -> CLEANING -> gone
+                RESERVED -> (not stored) DISCARDING -> gone
+    recovered:  INITIALIZING -> ...
+    dirty:      CLEANING -> gone
+
+The three `live_…` coroutines are the bodies of that task. Cancelled at any point, they leave the job as it is stored:
+suspended. What they raise is fatal to the term: Fenced (a newer leader goes on), or a result that cannot be written.
+
+Rejected: acknowledging after the JobMaster is made. Acknowledged means *persisted*; a JobMaster that cannot be made is
+a FAILED job, not a failed submission, so the client need not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from msgspec import structs
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.dispatcher import core
+from flintlock.dispatcher import log_events as events
+from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
+from flintlock.dispatcher.core import Backoff, Phase, Resource
+from flintlock.dispatcher.ended import EndedJobs
+from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.services import BlobReferences, TermServices
+from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot
+from flintlock.dispatcher.tolerance import ends_the_term, only_logged
+from flintlock.gateways.jobmaster import JobMasterRunner
+from flintlock.model.errors import Conflict, DuplicateJob, Fenced, InvariantBroken, KeyReused, Refused, Unavailable
+from flintlock.model.ids import JobId
+from flintlock.model.jobs import JobOutcome, JobResult, JobSnapshot, JobSummary, StoredJob, Submitted
+from flintlock.model.tasks import RegionRecord, RemoveFiles
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+#: Phases that tell an operator something; the others follow from them, and are logged at debug level.
+_TELLING: Final = frozenset({Phase.INITIALIZING, Phase.ENDING, Phase.DISCARDING})
+
+#: Turns of the loop between acknowledging and making the JobMaster: one for the shield that protects the submission
+#: from its caller, one for the caller, whose answer then leaves before the JobMaster takes its time.
+_TURNS_FOR_THE_ACKNOWLEDGEMENT: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobServices:
+    """What all jobs of one Dispatcher share."""
+
+    term: TermServices
+    blobs: BlobReferences
+    backoff: Backoff
+    clock_ms: Callable[[], int]
+    listing: Listing
+    ended: EndedJobs
+
+
+class DispatchedJob:
+    """One registered job."""
+
+    def __init__(
+        self,
+        job_id: JobId,
+        services: JobServices,
+        phase: Phase,
+        *,
+        stored: StoredJob | None = None,
+        result: JobResult | None = None,
+    ) -> None:
+        self.job_id: Final = job_id
+        self.phase = phase  # written by `_move` only
+        self.task: asyncio.Task[None] | None = None  # its life; set by the Dispatcher when it begins
+        self.durable_end: Final = asyncio.Event()  # set once how it ended is durable, and when the Dispatcher stops
+        self._services: Final = services
+        self._stored = stored  # None once the job has ended: clients then read the archive
+        self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
+        self._result = result  # from the durable end on
+        self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster to tell
+
+    # What clients see
+
+    @property
+    def visible(self) -> bool:
+        """Whether clients may know of the job."""
+        return self.phase in core.VISIBLE
+
+    @property
+    def ending(self) -> bool:
+        """Whether the JobMaster is done, and the end not durable yet."""
+        return self.phase is Phase.ENDING
+
+    @property
+    def ended(self) -> bool:
+        """Whether how the job ended is durable."""
+        return self.phase is Phase.CLEANING
+
+    def snapshot(self) -> JobSnapshot:
+        """Return the job as it is. May show a terminal status before `durable_end`: such a snapshot stays inside."""
+        if self._runner is not None:
+            return self._runner.snapshot()
+        return initial_snapshot(self._job(), self._cancel_asked_ms)
+
+    def summary(self, last: JobSummary | None) -> JobSummary | None:
+        """Return the job's line in the listing, given its last one.
+
+        A JobMaster that does not answer is listed with its last known state, marked stale.
+        """
+        if self.ended or not self.visible:
+            return last
+        try:
+            line = self.snapshot().summary()
+        except Exception as error:  # noqa: BLE001 - one JobMaster's bug leaves the listing whole
+            log.warning(events.JOB_NOT_ANSWERING, job_id=self.job_id, error=repr(error))
+            known = last or initial_snapshot(self._job(), self._cancel_asked_ms).summary()
+            return structs.replace(known, stale=True)
+        if line.status.globally_terminal:  # not durable yet: nobody is told
+            if last is not None and not last.status.globally_terminal:
+                return last
+            return initial_snapshot(self._job(), self._cancel_asked_ms).summary()
+        return line
+
+    def cancel(self) -> None:
+        """Ask the JobMaster to end the job, as soon as there is one. Raises Conflict if it can no longer be."""
+        log.info(events.JOB_CANCEL_ASKED, job_id=self.job_id, phase=self.phase)
+        if self._runner is not None:
+            self._runner.cancel()
+        elif self._cancel_asked_ms is None:
+            self._cancel_asked_ms = self._services.clock_ms()
+        self._services.listing.touch(self.job_id)
+
+    # Its life
+
+    async def live_submitted(self, accepted: asyncio.Future[Submitted], predecessor: asyncio.Task[None] | None) -> None:
+        """Persist the job, acknowledge it, run it to its end and clean up. Waits for an earlier holder of the id."""
+        if predecessor is not None:
+            await asyncio.wait((predecessor,))
+        if not await self._persist(accepted):
+            return
+        for _ in range(_TURNS_FOR_THE_ACKNOWLEDGEMENT):
+            await asyncio.sleep(0)
+        await self._run_and_end(())
+
+    async def live_recovered(self, progress: tuple[RegionRecord, ...]) -> None:
+        """Run a job on from what it has durably reached, and clean up."""
+        await self._run_and_end(progress)
+
+    async def live_dirty(self) -> None:
+        """Clean up after a job that has ended under an earlier leader; never run it."""
+        await self._clean_up()
+
+    async def _persist(self, accepted: asyncio.Future[Submitted]) -> bool:
+        """Store the job and acknowledge it. False: it was refused or could not be stored, and was taken back."""
+        job = self._job()
+        blobs = core.blobs_of(job.graph)
+        blobs_only = (Resource.BLOBS,) if blobs else ()
+        everything = core.cleanup_plan(blobs=blobs, scratch=())
+        try:
+            self._services.blobs.retain(self.job_id, blobs)
+        except Exception as error:  # noqa: BLE001 - the client hears it, whatever it is
+            await self._take_back(accepted, error, blobs_only)
+            return False
+        try:
+            await self._services.term.stores.graphs.put(job)
+        except Fenced:
+            raise
+        except (DuplicateJob, KeyReused) as error:  # what the store knows by that id or key is not touched
+            await self._take_back(accepted, error, blobs_only)
+            return False
+        except Exception as error:  # noqa: BLE001 - the client hears it, whatever it is
+            await self._take_back(accepted, error, everything)
+            return False
+        self._move(Phase.INITIALIZING, name=job.graph.name)
+        self._services.listing.touch(self.job_id)
+        accepted.set_result(Submitted(job_id=self.job_id))
+        return True
+
+    async def _take_back(
+        self, accepted: asyncio.Future[Submitted], error: Exception, resources: tuple[Resource, ...]
+    ) -> None:
+        """Remove what the submission may have left, then answer with the error.
+
+        The answer waits for one try of each removal, not for their success; the id stays taken until all is gone.
+        """
+        log.warning(events.JOB_NOT_ACCEPTED, job_id=self.job_id, error=repr(error))
+        self._move(Phase.DISCARDING)
+        removals = self._removals(resources, ())
+        failed = await try_once(removals)
+        answer = error
+        if not isinstance(error, Refused):
+            answer = Unavailable(f"job {self.job_id} could not be stored: {error}")
+            answer.__cause__ = error
+        for resource, cause in failed.items():
+            answer.add_note(f"cleanup of its {resource} failed and will be tried again: {cause}")
+        accepted.set_exception(answer)
+        if failed:
+            left = {resource: removals[resource] for resource in failed}
+            await clean_up(self.job_id, left, self._services.backoff, failures=1)
+
+    async def _run_and_end(self, progress: tuple[RegionRecord, ...]) -> None:
+        outcome = await self._outcome(progress)
+        await self._end(outcome)
+        await self._clean_up()
+
+    async def _outcome(self, progress: tuple[RegionRecord, ...]) -> JobOutcome:
+        """Make the JobMaster and run it. Whatever goes wrong with this one job is how this one job ends."""
+        services, job = self._services, self._job()
+        try:
+            runner = services.term.job_masters(job, progress, services.listing.touch)
+        except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
+            log.warning(events.JOB_NOT_INITIALISED, job_id=self.job_id, error=repr(error))
+            return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
+        self._runner = runner
+        self._move(Phase.RUNNING, regions_recorded=len(progress))
+        try:
+            self._pass_on_cancel(runner)
+            return await runner.run()
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():  # nobody suspends it: it would vanish without a word
+                raise InvariantBroken(f"the JobMaster of job {self.job_id} ended as if cancelled") from error
+            raise
+        except Exception as error:
+            if ends_the_term(error):
+                raise
+            log.exception(events.JOB_MASTER_CRASHED, job_id=self.job_id)
+            return failed_outcome(job, error, services.clock_ms(), core.scratch_of(await self._progress()))
+
+    def _pass_on_cancel(self, runner: JobMasterRunner) -> None:
+        """Tell the JobMaster of a cancel that was queued. One that comes too late for it changes nothing."""
+        if self._cancel_asked_ms is not None:
+            try:
+                runner.cancel()
+            except Conflict as error:  # a recovered job that is publishing: it goes on to its end
+                log.warning(events.JOB_CANCEL_TOO_LATE, job_id=self.job_id, reason=error.public)
+
+    async def _progress(self) -> tuple[RegionRecord, ...]:
+        """Return what is recorded of the job, as far as it can be read: it tells which directories to remove."""
+        with only_logged(events.PROGRESS_UNREADABLE, job_id=self.job_id):
+            return await self._services.term.stores.progress.read(self.job_id)
+        return ()
+
+    async def _end(self, outcome: JobOutcome) -> None:
+        """Archive, make the end durable, let the waiting clients go."""
+        services, snapshot = self._services, outcome.snapshot
+        result = core.result_of(outcome)
+        self._move(Phase.ENDING, status=result.status)
+        archived = False
+        with only_logged(events.JOB_NOT_ARCHIVED, job_id=self.job_id):
+            await services.term.stores.ended.put(snapshot, outcome.results)
+            archived = True
+        if not archived:
+            services.ended.keep_unarchived(outcome)
+        await services.term.stores.results.create_dirty(result)
+        self._move(Phase.CLEANING, status=result.status)
+        self._result, self._runner, self._stored = result, None, None
+        services.ended.remember(snapshot)
+        services.listing.put(snapshot.summary())
+        self.durable_end.set()
+
+    async def _clean_up(self) -> None:
+        """Remove what the job used, then mark its result clean. The JobMaster is gone before."""
+        if self._result is None:
+            raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
+        blobs, scratch = self._result.blobs, self._result.scratch
+        removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
+        await clean_up(self.job_id, removals, self._services.backoff)
+        with only_logged(events.RESULT_NOT_CLEAN, job_id=self.job_id):  # the next leader cleans up once more
+            await self._services.term.stores.results.mark_clean(self.job_id)
+            log.info(events.JOB_CLEAN, job_id=self.job_id)
+
+    def _removals(self, resources: tuple[Resource, ...], scratch: tuple[str, ...]) -> Removals:
+        services, job_id = self._services, self.job_id
+        stores = services.term.stores
+        how: Removals = {
+            Resource.GRAPH: lambda: stores.graphs.remove(job_id),
+            Resource.PROGRESS: lambda: stores.progress.remove(job_id),
+            Resource.BLOBS: lambda: services.blobs.release(job_id),
+            Resource.FILES: lambda: services.term.resource_manager.remove_files(
+                RemoveFiles(job_id=job_id, directories=scratch)
+            ),
+        }
+        return {resource: how[resource] for resource in resources}
+
+    def _job(self) -> StoredJob:
+        if self._stored is None:
+            raise InvariantBroken(f"job {self.job_id} is {self.phase}: its graph is no longer at hand")
+        return self._stored
+
+    def _move(self, phase: Phase, **facts: object) -> None:
+        self.phase = core.moved(self.phase, phase)
+        write = log.info if phase in _TELLING else log.debug
+        write(events.JOB_PHASE, job_id=self.job_id, phase=phase, **facts)

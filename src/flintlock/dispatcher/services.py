@@ -1,0 +1,54 @@
+"""What the Dispatcher is given: by the process once, and by each term anew. Entrypoints build the concrete things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from flintlock.gateways.jobmaster import JobMasterFactory
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.ha.protocols import Stores
+from flintlock.model.configuration import Configuration
+from flintlock.model.ids import BlobKey, FencingToken, JobId
+from flintlock.model.jobgraph import Versions
+
+
+class BlobReferences(Protocol):
+    """Which jobs need which blobs: a blob is kept for as long as one of them does."""
+
+    def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
+        """Keep these blobs for the job. Idempotent. Raises Refused if one of them is not there."""
+        ...
+
+    async def release(self, job_id: JobId) -> None:
+        """The job needs none of its blobs any more. Idempotent. Called once the job's graph is no longer stored."""
+        ...
+
+    async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
+        """Keep what these jobs need and remove what only others needed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatcherServices:
+    """What lasts as long as the JobManager process."""
+
+    blobs: BlobReferences
+    configuration: Configuration
+    versions: Versions  # of the cluster: pickled functions must fit them
+    clock_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermServices:
+    """What lasts as long as one term: all of it carries that term's fencing token."""
+
+    stores: Stores
+    job_masters: JobMasterFactory
+    resource_manager: ResourceManagerGateway
+
+
+#: Opens what a term needs; leaving the scope ends it.
+TermOpener: TypeAlias = Callable[[FencingToken, Stores], AbstractAsyncContextManager[TermServices]]

@@ -1,0 +1,90 @@
+"""Snapshots of jobs that have no JobMaster to ask: not yet, not any more, or never.
+
+Pure. The JobMaster's own snapshot is used wherever there is one.
+"""
+
+from __future__ import annotations
+
+import traceback
+from graphlib import CycleError
+
+from flintlock.model.errors import FlintlockError
+from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobResult, JobSnapshot, StoredJob
+from flintlock.model.regions import Region, regions_of
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import Failure, FailureKind
+
+
+def initial_snapshot(job: StoredJob, cancel_asked_ms: int | None = None) -> JobSnapshot:
+    """Return a durable job that waits for its JobMaster: INITIALIZING, or CANCELLING once a cancel is queued."""
+    timestamps = {JobStatus.INITIALIZING: job.submitted_ms}
+    if cancel_asked_ms is not None:
+        timestamps[JobStatus.CANCELLING] = cancel_asked_ms
+    return JobSnapshot(
+        graph=job.graph,
+        regions=_regions(job.graph),
+        status=JobStatus.INITIALIZING if cancel_asked_ms is None else JobStatus.CANCELLING,
+        timestamps=timestamps,
+        end_ms=-1,
+        last_modified_ms=job.submitted_ms if cancel_asked_ms is None else cancel_asked_ms,
+        executions=(),
+    )
+
+
+def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: tuple[str, ...]) -> JobOutcome:
+    """Return the end of a job whose JobMaster could not be made, or ended by an error of its own."""
+    failure = Failure(
+        kind=FailureKind.INTERNAL,
+        message=error.public if isinstance(error, FlintlockError) else str(error) or repr(error),
+        exception=type(error).__name__,
+        stack_trace="".join(traceback.format_exception(error)),
+    )
+    return JobOutcome(snapshot=_failed(job.graph, job.submitted_ms, failure, now_ms), scratch=scratch)
+
+
+def quarantined_snapshot(job_id: JobId, job: StoredJob | None, reason: str, now_ms: int) -> JobSnapshot:
+    """Return a job that was set aside: FAILED, with the reason. `job` is None where not even its graph is readable."""
+    if job is None or job.graph.job_id != job_id:
+        job = None  # what is stored under this id belongs to another
+    graph = job.graph if job is not None else JobGraph(job_id=job_id, name=f"unreadable job {job_id}")
+    failure = Failure(
+        kind=FailureKind.INTERNAL,
+        message=f"the job was set aside because what is stored of it cannot be read: {reason}",
+        exception="Corrupt",
+    )
+    return _failed(graph, job.submitted_ms if job is not None else now_ms, failure, now_ms)
+
+
+def recorded_snapshot(result: JobResult) -> JobSnapshot:
+    """Return what a result alone tells of an ended job whose archive is missing."""
+    return JobSnapshot(
+        graph=JobGraph(job_id=result.job_id, name=result.name),
+        regions=(),
+        status=result.status,
+        timestamps={JobStatus.INITIALIZING: result.start_ms, result.status: result.end_ms},
+        end_ms=result.end_ms,
+        last_modified_ms=result.end_ms,
+        executions=(),
+    )
+
+
+def _failed(graph: JobGraph, start_ms: int, failure: Failure, now_ms: int) -> JobSnapshot:
+    return JobSnapshot(
+        graph=graph,
+        regions=_regions(graph),
+        status=JobStatus.FAILED,
+        timestamps={JobStatus.INITIALIZING: start_ms, JobStatus.FAILING: now_ms, JobStatus.FAILED: now_ms},
+        end_ms=now_ms,
+        last_modified_ms=now_ms,
+        executions=(),
+        exceptions=(ExceptionEntry(failure=failure, timestamp_ms=now_ms),),
+    )
+
+
+def _regions(graph: JobGraph) -> tuple[Region, ...]:
+    try:
+        return regions_of(graph)
+    except (CycleError, KeyError):  # a stored graph that this version cannot plan is shown all the same
+        return ()

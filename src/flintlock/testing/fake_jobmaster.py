@@ -1,0 +1,153 @@
+"""A JobMaster that runs nothing: whoever holds it says when and how the job ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from flintlock.gateways.jobmaster import JobListener
+from flintlock.model.errors import Conflict, NotFound
+from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobSnapshot, StoredJob
+from flintlock.model.regions import regions_of
+from flintlock.model.states import JOB_MOVES, JobStatus, checked_move
+from flintlock.model.tasks import Failure, FailureKind, RegionRecord, ResultRows
+
+
+class FakeJobMasterRunner:
+    """Satisfies JobMasterRunner: goes to RUNNING when it is run, remembers what it is told, ends when told.
+
+    Like the real one it may be cancelled before it runs, tells its listener of every change, shows a terminal status
+    as soon as it has one, and leaves the job as it is when its `run` is cancelled.
+    """
+
+    def __init__(
+        self,
+        job: StoredJob,
+        progress: tuple[RegionRecord, ...],
+        listener: JobListener,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self.job: Final = job
+        self.progress: Final = progress
+        self.status = JobStatus.INITIALIZING  # written by `move`
+        self.cancels = 0  # how often it was asked to end
+        self.obeys = True  # a cancel ends the job at once; else it stays CANCELLING until `end`
+        self.publishing = False  # it can no longer be cancelled
+        self.answers_with: Exception | None = None  # what asking for its snapshot raises
+        self.stops_in_s = 0.0  # how long it takes to let go when its `run` is cancelled
+        self.suspended = False  # its `run` was cancelled, and has ended
+        self._listener: Final = listener
+        self._clock_ms: Final = clock_ms
+        self._timestamps: Final = {JobStatus.INITIALIZING: job.submitted_ms}
+        self._exceptions: tuple[ExceptionEntry, ...] = ()
+        self._result_names: tuple[StepName, ...] = ()
+        self._outcome: JobOutcome | Exception | None = None  # how it ends, once that is decided
+        self._decided: Final = asyncio.Event()
+
+    # JobMasterRunner
+
+    async def run(self) -> JobOutcome:
+        """Run until it is told how the job ends."""
+        if self.status is JobStatus.INITIALIZING:
+            self.move(JobStatus.CREATED)
+            self.move(JobStatus.RUNNING)
+        try:
+            await self._decided.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(self.stops_in_s)
+            self.suspended = True
+            raise
+        if isinstance(self._outcome, JobOutcome):
+            return self._outcome
+        raise self._outcome or AssertionError("decided without an outcome")
+
+    def snapshot(self) -> JobSnapshot:
+        """Return the job as it is now."""
+        if self.answers_with is not None:
+            raise self.answers_with
+        return self._as_is()
+
+    def _as_is(self) -> JobSnapshot:
+        return JobSnapshot(
+            graph=self.job.graph,
+            regions=regions_of(self.job.graph),
+            status=self.status,
+            timestamps=dict(self._timestamps),
+            end_ms=self._timestamps[self.status] if self.status.globally_terminal else -1,
+            last_modified_ms=max(self._timestamps.values()),
+            executions=(),
+            exceptions=self._exceptions,
+            result_names=self._result_names,
+        )
+
+    def cancel(self) -> None:
+        """Ask the job to end."""
+        self.cancels += 1
+        if self.status.globally_terminal or self.status is JobStatus.CANCELLING:
+            return
+        if self.publishing:
+            raise Conflict(f"job {self.job.graph.job_id} is publishing its files and can no longer be cancelled")
+        self.move(JobStatus.CANCELLING)
+        if self.obeys:
+            self.end(JobStatus.CANCELED)
+
+    # What a test does with it
+
+    def move(self, status: JobStatus) -> None:
+        """Go to another status. Raises InvariantBroken for one that cannot follow."""
+        self.status = checked_move(JOB_MOVES, self.status, status)
+        self._timestamps[status] = self._clock_ms()
+        self._listener(self.job.graph.job_id)
+
+    def end(self, status: JobStatus, *, results: tuple[ResultRows, ...] = (), scratch: tuple[str, ...] = ()) -> None:
+        """End the job so. The status shows at once; `run` returns when it has its turn."""
+        self.move(status)
+        self._result_names = tuple(rows.name for rows in results)
+        self._outcome = JobOutcome(snapshot=self._as_is(), results=results, scratch=scratch)
+        self._decided.set()
+
+    def finish(self, *results: ResultRows, scratch: tuple[str, ...] = ()) -> None:
+        """End the job as FINISHED, with these results."""
+        self.end(JobStatus.FINISHED, results=results, scratch=scratch)
+
+    def fail(self, message: str) -> None:
+        """End the job as FAILED, for this reason."""
+        self.move(JobStatus.FAILING)
+        failure = Failure(kind=FailureKind.USER_CODE, message=message, exception="ValueError")
+        self._exceptions = (ExceptionEntry(failure=failure, timestamp_ms=self._clock_ms()),)
+        self.end(JobStatus.FAILED)
+
+    def crash(self, error: Exception) -> None:
+        """End `run` by an error: a bug of the JobMaster itself."""
+        self._outcome = error
+        self._decided.set()
+
+
+class FakeJobMasterFactory:
+    """Satisfies JobMasterFactory; remembers every runner that it made, and fails when told."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self.made: Final[list[FakeJobMasterRunner]] = []
+        self.fail_with: Exception | None = None  # raised instead of making a runner
+        self.prepare: Callable[[FakeJobMasterRunner], None] = lambda _: None  # called with each before it is run
+        self._clock_ms: Final = clock_ms
+
+    def __call__(
+        self, job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener
+    ) -> FakeJobMasterRunner:
+        """Make a runner."""
+        if self.fail_with is not None:
+            raise self.fail_with
+        runner = FakeJobMasterRunner(job, progress, listener, self._clock_ms)
+        self.made.append(runner)
+        self.prepare(runner)
+        return runner
+
+    def runner(self, job_id: JobId) -> FakeJobMasterRunner:
+        """Return the latest runner of a job. Raises NotFound if none was made."""
+        for runner in reversed(self.made):
+            if runner.job.graph.job_id == job_id:
+                return runner
+        raise NotFound(f"no JobMaster was made for job {job_id}")

@@ -1,0 +1,274 @@
+"""The stage that Dispatcher tests play on: durable memory, fakes all around, faults by the name of a store's step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from flintlock.dispatcher.endpoint import Dispatcher, dispatching
+from flintlock.dispatcher.recovery import recover
+from flintlock.dispatcher.services import DispatcherServices, TermServices
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.ha.memory import MemoryCluster, MemoryHaServices, MemoryStores
+from flintlock.ha.protocols import Stores
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
+from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, RegionId, StepName, TaskManagerId
+from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, Result, Source, Versions, vertex_id
+from flintlock.model.jobs import JobQuery, JobSubmission
+from flintlock.model.slots import (
+    Heartbeat,
+    HeartbeatAnswer,
+    RegistrationAnswer,
+    ResourceOverview,
+    ResourceRequirements,
+    TaskManagerRegistration,
+)
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import LogChunk, LogQuery, RegionPhase, RegionRecord, RemoveFiles, ResultRows, TaskFinished
+from flintlock.testing.fake_jobmaster import FakeJobMasterFactory, FakeJobMasterRunner
+from flintlock.testing.virtual_time import now_ms
+
+T = TypeVar("T")
+
+VERSIONS: Final = Versions(flintlock="0.1.0", python="3.11.9", pyspark="4.3.0")
+A: Final = JobId("a" * 32)
+B: Final = JobId("b" * 32)
+C: Final = JobId("c" * 32)
+CODE: Final = BlobKey("sha256-" + "1" * 64)
+
+
+def graph(job_id: JobId = A, *, name: str = "job", blobs: Iterable[BlobKey] = ()) -> JobGraph:
+    """A small valid graph: a source, and a result named `top`."""
+    return JobGraph(
+        job_id=job_id,
+        name=name,
+        vertices=(
+            JobVertex(
+                id=vertex_id(job_id, "rows"), name=StepName("rows"), operation=Source(format="csv", paths=("in",))
+            ),
+            JobVertex(
+                id=vertex_id(job_id, "top"), name=StepName("top"), operation=Result(), inputs=(StepName("rows"),)
+            ),
+        ),
+        artifacts=tuple(Artifact(name=f"lib{index}.zip", blob=blob) for index, blob in enumerate(blobs)),
+    )
+
+
+def submission(
+    job_id: JobId = A, *, key: str | None = None, digest: str = "d", blobs: Iterable[BlobKey] = ()
+) -> JobSubmission:
+    """A submission of a small valid graph."""
+    return JobSubmission(graph=graph(job_id, blobs=blobs), idempotency_key=key, digest=digest)
+
+
+def rows(name: str = "top") -> ResultRows:
+    """One row."""
+    return ResultRows(name=StepName(name), rows=1, truncated=False, arrow=b"arrow", json=b"{}")
+
+
+def record(job_id: JobId, *, staging: tuple[str, ...] = (), materialised: str | None = None) -> RegionRecord:
+    """What the store knows of a job's first region."""
+    kept = {} if materialised is None else {StepName("rows"): materialised}
+    return RegionRecord(
+        job_id=job_id,
+        region=RegionId(0),
+        phase=RegionPhase.FINISHED,
+        attempt=0,
+        task_manager=TaskManagerId("tm"),
+        instance=InstanceId("tm-1"),
+        outcome=TaskFinished(materialised=kept),
+        staging=staging,
+    )
+
+
+class Faults:
+    """The step hook of the memory stores: notes every step, holds or fails those that it is told to."""
+
+    def __init__(self) -> None:
+        self.seen: Final[list[str]] = []
+        self.failing: dict[str, Exception] = {}
+        self.held: Final[dict[str, asyncio.Event]] = {}
+        self.dead = False  # no step returns any more
+        self._steps_to_live: int | None = None
+
+    async def __call__(self, name: str) -> None:
+        if self._steps_to_live is not None:
+            self.dead = self._steps_to_live == 0
+            self._steps_to_live -= not self.dead
+        if self.dead:
+            await asyncio.Event().wait()
+        self.seen.append(name)
+        if name in self.held:
+            await self.held[name].wait()
+        if name in self.failing:
+            raise self.failing[name]
+        await asyncio.sleep(0)
+
+    def hold(self, name: str) -> asyncio.Event:
+        """Stop everybody at this step until the event is set."""
+        self.held[name] = asyncio.Event()
+        return self.held[name]
+
+    def die_after(self, steps: int) -> None:
+        """Let so many steps return, and then none: the process is gone, and nobody was told."""
+        self._steps_to_live = steps
+
+    def live(self) -> None:
+        """A new process."""
+        self._steps_to_live, self.dead = None, False
+
+    def writes(self, *, since: int = 0) -> list[str]:
+        """Return the writes that took effect, by name, in order."""
+        written = ("put", "remove", "quarantine", "create_dirty", "mark_clean", "record")
+        done = [name.removesuffix(":after") for name in self.seen[since:] if name.endswith(":after")]
+        return [name for name in done if name.rpartition(".")[2] in written]
+
+
+class FakeBlobs:
+    """Satisfies BlobReferences; says that a blob is missing when told."""
+
+    def __init__(self) -> None:
+        self.references: dict[JobId, tuple[BlobKey, ...]] = {}
+        self.missing: set[BlobKey] = set()
+        self.fail_with: Exception | None = None
+
+    def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
+        wanted = tuple(keys)
+        for key in wanted:
+            if key in self.missing:
+                raise NotFound(f"there is no blob {key}")
+        self.references[job_id] = wanted
+
+    async def release(self, job_id: JobId) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.references.pop(job_id, None)
+
+    async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.references = {job_id: tuple(keys) for job_id, keys in jobs.items()}
+
+
+class FakeResourceManager:
+    """Satisfies ResourceManagerGateway as far as a Dispatcher asks: removes files, or cannot."""
+
+    def __init__(self) -> None:
+        self.removed: Final[list[RemoveFiles]] = []
+        self.asked_at_s: Final[list[float]] = []
+        self.fail_with: Exception | None = None
+
+    async def remove_files(self, message: RemoveFiles) -> None:
+        self.asked_at_s.append(asyncio.get_running_loop().time())
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.removed.append(message)
+
+    async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
+        raise Unavailable("not here")
+
+    async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
+        raise Unavailable("not here")
+
+    async def unregister_task_manager(self, message: Heartbeat) -> None:
+        raise Unavailable("not here")
+
+    async def declare_requirements(self, message: ResourceRequirements) -> None:
+        raise Unavailable("not here")
+
+    async def overview(self) -> ResourceOverview:
+        raise Unavailable("not here")
+
+    async def read_log(self, message: LogQuery) -> LogChunk:
+        raise Unavailable("not here")
+
+
+class Stage:
+    """One JobManager's surroundings. The cluster outlives every Dispatcher that is led on it."""
+
+    def __init__(
+        self, cluster: MemoryCluster | None = None, config: Mapping[str, str] | None = None, holder: str = "jm"
+    ) -> None:
+        self.cluster: Final = cluster or MemoryCluster()
+        self.faults: Final = Faults()
+        self.blobs: Final = FakeBlobs()
+        self.resource_manager: Final = FakeResourceManager()
+        self.job_masters: Final = FakeJobMasterFactory(now_ms)
+        self.ha: Final = MemoryHaServices(self.cluster, holder, self.faults)
+        self.services: Final = DispatcherServices(
+            blobs=self.blobs, configuration=Configuration(config), versions=VERSIONS, clock_ms=now_ms
+        )
+
+    def stores(self) -> MemoryStores:
+        """Stores of a term that is newer than any before."""
+        epoch = self.cluster.token.epoch + 1
+        self.cluster.token = FencingToken(Epoch(epoch), f"jm-{epoch}")
+        return self.ha.stores(self.cluster.token)
+
+    def term(self, stores: Stores) -> TermServices:
+        return TermServices(stores=stores, job_masters=self.job_masters, resource_manager=self.resource_manager)
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncGenerator[Dispatcher]:
+        """Lead one term: recover, dispatch; on exit it is as if leadership was lost.
+
+        Whoever waits in it for what never comes fails after a (virtual) month.
+        """
+        stores = self.stores()
+        async with asyncio.timeout(30 * 86400):
+            recovery = await recover(stores, now_ms)
+            async with dispatching(self.services, self.term(stores), recovery) as dispatcher:
+                yield dispatcher
+
+    def runner(self, job_id: JobId = A) -> FakeJobMasterRunner:
+        return self.job_masters.runner(job_id)
+
+    async def submitted(self, dispatcher: DispatcherGateway, job_id: JobId = A) -> FakeJobMasterRunner:
+        """Submit a job and return its runner, which runs."""
+        await dispatcher.submit_job(submission(job_id))
+        await until(lambda: any(runner.job.graph.job_id == job_id for runner in self.job_masters.made))
+        await until(lambda: self.runner(job_id).status is JobStatus.RUNNING)
+        return self.runner(job_id)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let virtual time pass until the condition holds. One that never will is a Livelock or fails here."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("the condition never came to hold")
+
+
+async def empty(dispatcher: Dispatcher) -> None:
+    """Wait until the Dispatcher has let go of all its jobs."""
+
+    def is_empty() -> bool:
+        try:
+            dispatcher.assert_empty()
+        except InvariantBroken:
+            return False
+        return True
+
+    await until(is_empty)
+
+
+async def status(dispatcher: Dispatcher, job_id: JobId = A) -> JobStatus:
+    """Return the job's status as a client sees it."""
+    return (await dispatcher.job(JobQuery(job_id=job_id))).status
+
+
+async def outcome_of(call: Awaitable[T]) -> T | Exception:
+    """Return what a call answers, or the error that it raises."""
+    try:
+        return await call
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return error
+
+
+async def settle() -> None:
+    """Let everything that can happen now happen."""
+    await asyncio.sleep(0.01)

@@ -1,0 +1,179 @@
+"""Decisions of the Dispatcher, without any of its doing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from tests.unit.dispatcher.stage import CODE, VERSIONS, A, B, C, graph, record
+
+from flintlock.dispatcher import core
+from flintlock.dispatcher.core import Backoff, Phase, Resource
+from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
+from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
+from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph, Versions
+from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, StoredJob
+from flintlock.model.states import JobStatus
+
+ENDED = JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=1, end_ms=2)
+
+
+def pickled(client: Versions | None) -> JobGraph:
+    """A graph with a pickled function in it."""
+    plain = graph()
+    source, top = plain.vertices
+    step = structs.replace(
+        source, name=StepName("priced"), operation=Function(pickle="priced.pkl"), inputs=(StepName("rows"),)
+    )
+    return structs.replace(
+        plain,
+        vertices=(source, step, structs.replace(top, inputs=(StepName("priced"),))),
+        artifacts=(Artifact(name="priced.pkl", blob=CODE, kind=ArtifactKind.PICKLE),),
+        client=client,
+    )
+
+
+def test_every_phase_leads_to_an_end() -> None:
+    def ends(phase: Phase) -> bool:
+        return not core.PHASE_MOVES[phase] or all(ends(after) for after in core.PHASE_MOVES[phase])
+
+    assert all(ends(phase) for phase in Phase)
+
+
+def test_illegal_phase_is_our_bug() -> None:
+    with pytest.raises(InvariantBroken, match="CLEANING to RUNNING"):
+        core.moved(Phase.CLEANING, Phase.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("phase", "ended", "terminated"),
+    [
+        (None, False, None),
+        (None, True, True),
+        (Phase.DISCARDING, False, None),
+        (Phase.RESERVED, False, False),
+        (Phase.INITIALIZING, True, False),
+        (Phase.RUNNING, True, False),
+        (Phase.ENDING, False, False),
+        (Phase.CLEANING, True, True),
+    ],
+)
+def test_duplicates(phase: Phase | None, ended: bool, terminated: bool | None) -> None:
+    refusal = core.duplicate(A, phase, recorded_snapshot(ENDED).summary() if ended else None)
+
+    assert (None if refusal is None else refusal.globally_terminated) is terminated
+
+
+def test_key_stands_for_one_graph() -> None:
+    assert core.repeated("k", A, "digest", "digest") == A
+    with pytest.raises(KeyReused, match="'k'"):
+        core.repeated("k", A, "digest", "another")
+
+
+def test_accepted_graph_stands_in_topological_order() -> None:
+    turned = structs.replace(graph(), vertices=graph().vertices[::-1])
+
+    assert core.accepted_graph(JobSubmission(graph=turned), VERSIONS) == graph()
+
+
+def test_every_problem_is_told_at_once() -> None:
+    bad = structs.replace(
+        pickled(None), job_id=JobId("A-job"), name=" ", config={"parallelism.default": "many", "rest.port": "80"}
+    )
+
+    with pytest.raises(Invalid) as refused:
+        core.accepted_graph(JobSubmission(graph=bad), VERSIONS)
+
+    told = "\n".join(refused.value.problems)
+    assert len(refused.value.problems) == 5
+    assert "needs a name" in told
+    assert "'A-job' is not 32 lower-case hexadecimal digits" in told
+    assert "field 'config.parallelism.default': 'many' is not a whole number" in told
+    assert "field 'config.rest.port': is an option of the cluster" in told
+    assert "does not say which versions pickled it" in told
+
+
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        (VERSIONS, []),
+        (structs.replace(VERSIONS, python="3.11.2", pyspark="4.3.7", flintlock="0.1.9"), []),
+        (structs.replace(VERSIONS, python="3.12.1"), ["Python 3.12.1", "Python 3.11.9"]),
+        (structs.replace(VERSIONS, python="3.1"), ["Python 3.1,", "Python 3.11.9"]),
+        (structs.replace(VERSIONS, pyspark="4.0.0"), ["PySpark 4.0.0", "PySpark 4.3.0"]),
+        (structs.replace(VERSIONS, flintlock="0.2.0"), ["Flintlock 0.2.0", "Flintlock 0.1.0"]),
+    ],
+)
+def test_versions_of_pickled_functions_must_fit(client: Versions, told: list[str]) -> None:
+    problems = core.version_problems(pickled(client), VERSIONS)
+
+    assert len(problems) == bool(told)
+    assert all(word in str(problem) for problem in problems for word in (*told, "'priced'"))
+
+
+def test_graph_without_pickled_functions_fits_every_client() -> None:
+    strange = structs.replace(graph(), client=Versions(flintlock="9", python="2.7", pyspark="1.6"))
+
+    assert core.version_problems(strange, VERSIONS) == []
+
+
+@pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.FAILED])
+def test_cancel_of_a_job_that_ended_otherwise_is_a_conflict(status: JobStatus) -> None:
+    with pytest.raises(Conflict, match=status):
+        core.check_cancel_of_ended(A, status)
+
+
+def test_cancel_of_a_canceled_job_is_fine() -> None:
+    core.check_cancel_of_ended(A, JobStatus.CANCELED)
+
+
+def test_blobs_and_files_are_removed_only_where_there_are_any() -> None:
+    assert core.cleanup_plan(blobs=(), scratch=()) == (Resource.GRAPH, Resource.PROGRESS)
+    assert core.cleanup_plan(blobs=(CODE,), scratch=("work",)) == tuple(Resource)
+
+
+@given(
+    failures=st.integers(1, 10_000),
+    initial_s=st.floats(0.001, 100),
+    maximum_s=st.floats(100, 100_000),
+)
+def test_waits_grow_to_the_maximum_and_never_beyond(failures: int, initial_s: float, maximum_s: float) -> None:
+    backoff = Backoff(initial_s=initial_s, maximum_s=maximum_s)
+
+    wait_s = backoff.delay_s(failures)
+
+    assert initial_s <= wait_s <= maximum_s
+    assert backoff.delay_s(failures + 1) in (wait_s * 2, maximum_s)
+
+
+def test_result_of_a_job_that_has_not_ended_is_our_bug() -> None:
+    running = initial_snapshot(StoredJob(graph=graph(), submitted_ms=1))
+    with pytest.raises(InvariantBroken, match="INITIALIZING"):
+        core.result_of(JobOutcome(snapshot=running))
+
+
+def test_result_keeps_what_cleanup_needs() -> None:
+    ended = structs.replace(recorded_snapshot(ENDED), graph=graph(blobs=[CODE, CODE]))
+
+    result = core.result_of(JobOutcome(snapshot=ended, scratch=("work",)))
+
+    assert result == structs.replace(ENDED, scratch=("work",), blobs=(CODE,))
+
+
+def test_directories_of_a_job_without_a_jobmaster_are_found_in_its_progress() -> None:
+    progress = (record(A, staging=("x", "y"), materialised="z"), record(A, staging=("y",)))
+
+    assert core.scratch_of(progress) == ("x", "y", "z")
+
+
+def test_graphs_with_a_dirty_result_are_not_recovered() -> None:
+    assert core.graphs_to_recover((B, A, C), (ENDED,)) == (B, C)
+    core.check_recovery((B, C), (ENDED,))
+    with pytest.raises(InvariantBroken, match=A):
+        core.check_recovery((B, A), (ENDED,))
+
+
+def test_ended_jobs_are_looked_through_often_enough() -> None:
+    assert core.expiry_period_s(0) == 1
+    assert core.expiry_period_s(600) == 60
+    assert core.expiry_period_s(7 * 86400) == 3600

@@ -1,0 +1,201 @@
+"""Initialisation and cancel: FLINK_BEHAVIOURS S6, S7, T3."""
+
+import asyncio
+
+import pytest
+from tests.unit.dispatcher.stage import A, Stage, empty, outcome_of, rows, settle, status, submission, until
+
+from flintlock.model.errors import Conflict, JobFailed, NotFound, Unavailable
+from flintlock.model.jobs import AwaitJob, JobQuery
+from flintlock.model.states import JobStatus
+from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.virtual_time import virtual_time
+
+QUERY = JobQuery(job_id=A)
+
+
+@virtual_time
+async def test_job_without_a_jobmaster_shows_initializing() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission())
+
+        assert stage.job_masters.made == []
+        (line,) = (await dispatcher.list_jobs()).jobs
+        assert line.status is JobStatus.INITIALIZING
+        assert line.tasks.total == 2
+        assert (await dispatcher.await_job(AwaitJob(job_id=A))).status is JobStatus.INITIALIZING
+
+
+@virtual_time
+async def test_cancel_while_initialising_is_queued_and_shown() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission())
+        await dispatcher.cancel_job(QUERY)
+
+        assert stage.job_masters.made == []
+        assert await status(dispatcher) is JobStatus.CANCELLING
+        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.CANCELLING
+        ended = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
+        assert ended.status is JobStatus.CANCELED
+        assert JobStatus.RUNNING not in ended.timestamps
+        assert stage.runner().cancels == 1
+
+
+@virtual_time
+async def test_cancel_reaches_the_jobmaster_and_returns_before_the_job_has_ended() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        runner.obeys = False
+
+        await dispatcher.cancel_job(QUERY)
+        await dispatcher.cancel_job(QUERY)
+
+        assert runner.cancels == 2
+        assert await status(dispatcher) is JobStatus.CANCELLING
+        runner.end(JobStatus.CANCELED)
+        await empty(dispatcher)
+        assert await status(dispatcher) is JobStatus.CANCELED
+
+
+@virtual_time
+async def test_cancel_of_a_canceled_job_is_acknowledged() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await stage.submitted(dispatcher)
+        await dispatcher.cancel_job(QUERY)
+        await empty(dispatcher)
+
+        await dispatcher.cancel_job(QUERY)
+    async with stage.leading() as dispatcher:
+        await dispatcher.cancel_job(QUERY)
+
+
+@pytest.mark.parametrize("ending", [JobStatus.FINISHED, JobStatus.FAILED])
+def test_cancel_of_another_terminal_job_is_a_conflict(ending: JobStatus) -> None:
+    @virtual_time
+    async def scenario() -> None:
+        stage = Stage()
+        async with stage.leading() as dispatcher:
+            runner = await stage.submitted(dispatcher)
+            if ending is JobStatus.FINISHED:
+                runner.finish()
+            else:
+                runner.fail("no")
+            await empty(dispatcher)
+
+            with pytest.raises(Conflict, match=ending):
+                await dispatcher.cancel_job(QUERY)
+
+    scenario()
+
+
+@virtual_time
+async def test_cancel_of_an_unknown_job_is_not_found() -> None:
+    async with Stage().leading() as dispatcher:
+        with pytest.raises(NotFound, match=A):
+            await dispatcher.cancel_job(QUERY)
+
+
+@virtual_time
+async def test_job_that_is_publishing_cannot_be_cancelled() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        runner.publishing = True
+
+        with pytest.raises(Conflict, match="publishing"):
+            await dispatcher.cancel_job(QUERY)
+
+
+@virtual_time
+async def test_job_in_its_cleanup_phase_cannot_be_cancelled() -> None:
+    stage = Stage()
+    stage.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with stage.leading() as dispatcher:
+        (await stage.submitted(dispatcher)).finish(scratch=("work",))
+        await until(lambda: A in stage.cluster.results)
+        await settle()
+
+        with pytest.raises(Conflict, match="FINISHED"):
+            await dispatcher.cancel_job(QUERY)
+
+        assert stage.runner().cancels == 0
+
+
+@virtual_time
+async def test_cancel_of_a_job_whose_end_is_not_durable_waits_and_is_then_a_conflict() -> None:
+    stage = Stage()
+    durable = stage.faults.hold("results.create_dirty:before")
+    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+        (await stage.submitted(dispatcher)).finish()
+        cancel = tasks.create_task(outcome_of(dispatcher.cancel_job(QUERY)))
+        await settle()
+        assert not cancel.done()
+
+        durable.set()
+
+        answer = await cancel
+        assert isinstance(answer, Conflict)
+        assert "FINISHED" in answer.public
+        assert stage.runner().cancels == 0
+
+
+@virtual_time
+async def test_initialisation_failure_fails_the_job_with_its_cause() -> None:
+    stage = Stage()
+    stage.job_masters.fail_with = JobFailed("a setting that nobody can follow")
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission())
+        job = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
+
+        assert job.status is JobStatus.FAILED
+        assert job.exceptions[0].failure.message == "a setting that nobody can follow"
+        assert "JobFailed" in job.exceptions[0].failure.stack_trace
+        await empty(dispatcher)
+        assert not stage.cluster.results[A].dirty
+        assert stage.cluster.graphs == {}
+        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.FAILED
+
+
+@virtual_time
+async def test_initialisation_failure_of_a_recovered_job_fails_it_and_no_other() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await stage.submitted(dispatcher)
+    stage.job_masters.fail_with = ValueError("cannot be initialised any more")
+    async with stage.leading() as dispatcher:
+        job = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
+
+        assert job.status is JobStatus.FAILED
+        assert job.exceptions[0].failure.message == "cannot be initialised any more"
+
+
+@virtual_time
+async def test_jobmaster_that_ends_by_an_error_fails_its_own_job() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        (await stage.submitted(dispatcher)).crash(RuntimeError("a bug"))
+        job = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
+
+        assert job.status is JobStatus.FAILED
+        assert job.exceptions[0].failure.exception == "RuntimeError"
+
+
+@virtual_time
+async def test_queued_cancel_that_the_jobmaster_refuses_lets_the_job_run() -> None:
+    def refuse(runner: FakeJobMasterRunner) -> None:
+        runner.publishing = True
+
+    stage = Stage()
+    stage.job_masters.prepare = refuse
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission())
+        await dispatcher.cancel_job(QUERY)
+        await settle()
+        assert await status(dispatcher) is JobStatus.RUNNING
+        stage.runner().finish(rows())
+        await empty(dispatcher)
+        assert await status(dispatcher) is JobStatus.FINISHED

@@ -1,0 +1,302 @@
+"""Leadership: FLINK_BEHAVIOURS L1-L6, and the door that REST holds."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.unit.dispatcher.stage import A, B, Stage, outcome_of, settle, submission, until
+
+from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.endpoint import Dispatcher
+from flintlock.dispatcher.leader_process import DispatcherLeaderProcess, LeaderState
+from flintlock.dispatcher.runner import DispatcherRunner
+from flintlock.dispatcher.services import TermServices
+from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.protocols import Stores
+from flintlock.model.errors import InvariantBroken, Unavailable
+from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
+from flintlock.model.states import JobStatus
+from flintlock.testing.virtual_time import virtual_time
+
+
+class JobManager:
+    """A stage with a runner and a door; tells which terms were opened and closed."""
+
+    def __init__(self, cluster: MemoryCluster, holder: str = "jm") -> None:
+        self.stage = Stage(cluster, holder=holder)
+        self.door = LeaderDoor()
+        self.story: list[str] = []
+        self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.door)
+
+    @asynccontextmanager
+    async def open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
+        self.story.append(f"open {token.epoch}")
+        try:
+            yield self.stage.term(stores)
+        finally:
+            self.story.append(f"close {token.epoch}")
+
+
+@asynccontextmanager
+async def running() -> AsyncGenerator[JobManager]:
+    """A JobManager that contends."""
+    manager = JobManager(MemoryCluster())
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(manager.runner.run())
+        await settle()
+        yield manager
+        contending.cancel()
+
+
+async def lead(manager: JobManager) -> None:
+    manager.stage.cluster.grant("jm")
+    await until(lambda: manager.door.leading == manager.stage.cluster.token)
+
+
+@virtual_time
+async def test_without_a_leader_every_call_is_unavailable() -> None:
+    door = LeaderDoor()
+    for call in (
+        door.submit_job(submission()),
+        door.list_jobs(),
+        door.job(JobQuery(job_id=A)),
+        door.await_job(AwaitJob(job_id=A, wait_s=60)),
+        door.cancel_job(JobQuery(job_id=A)),
+        door.result(ResultQuery(job_id=A, name="top")),
+    ):
+        with pytest.raises(Unavailable, match="no JobManager leads"):
+            await call
+
+
+@virtual_time
+async def test_grant_opens_the_door_and_revoke_closes_it() -> None:
+    async with running() as manager:
+        assert manager.door.leading is None
+        await lead(manager)
+        await manager.door.submit_job(submission())
+        await settle()
+
+        manager.stage.cluster.revoke()
+        await settle()
+
+        assert manager.door.leading is None
+        with pytest.raises(Unavailable):
+            await manager.door.list_jobs()
+        assert manager.stage.runner().suspended
+        assert manager.stage.cluster.graphs.keys() == {A}
+        assert manager.story == ["open 1", "close 1"]
+
+
+@virtual_time
+async def test_job_submitted_before_the_change_of_leader_is_recovered() -> None:
+    async with running() as manager:
+        await lead(manager)
+        await manager.door.submit_job(submission())
+        manager.stage.cluster.revoke()
+        await settle()
+        await lead(manager)
+        await settle()
+
+        assert (await manager.door.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
+        assert manager.story == ["open 1", "close 1", "open 2"]
+
+
+@virtual_time
+async def test_leadership_is_confirmed_only_when_recovery_is_done() -> None:
+    async with running() as manager:
+        listed = manager.stage.faults.hold("graphs.ids:after")
+        manager.stage.cluster.grant("jm")
+        await asyncio.sleep(60)
+        assert manager.story == ["open 1"]
+        assert manager.door.leading is None
+
+        listed.set()
+        await settle()
+
+        assert manager.door.leading == FencingToken(Epoch(1), "jm-1")
+
+
+@virtual_time
+async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
+    async with running() as manager:
+        listed = manager.stage.faults.hold("graphs.ids:after")
+        manager.stage.cluster.grant("jm")
+        await settle()
+        manager.stage.cluster.revoke()
+        await settle()
+        listed.set()
+        await asyncio.sleep(60)
+
+        assert manager.door.leading is None
+        assert manager.story == ["open 1", "close 1"]
+        assert not [name for name in manager.stage.faults.seen if name.startswith("ended.expire")]
+
+
+@virtual_time
+async def test_new_term_waits_until_the_earlier_one_has_wholly_ended() -> None:
+    async with running() as manager:
+        await lead(manager)
+        (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
+        first = manager.stage.runner()
+
+        for _ in range(3):  # several changes: the last waits for all
+            manager.stage.cluster.grant("jm")
+            await asyncio.sleep(1)
+        assert manager.story == ["open 1"]
+        assert manager.door.leading is None
+        await asyncio.sleep(30)
+
+        assert first.suspended
+        assert manager.story == ["open 1", "close 1", "open 2"]
+        assert manager.door.leading == manager.stage.cluster.token
+
+
+@virtual_time
+async def test_slow_jobmaster_of_an_older_term_elsewhere_holds_up_nobody() -> None:
+    cluster = MemoryCluster()
+    slow, other = JobManager(cluster), JobManager(cluster, "other")
+    async with asyncio.TaskGroup() as tasks:
+        contending = [tasks.create_task(manager.runner.run()) for manager in (slow, other)]
+        await settle()
+        await lead(slow)
+        (await slow.stage.submitted(slow.door)).stops_in_s = 3600.0
+
+        cluster.grant("other")
+        await until(lambda: other.door.leading is not None)
+        await settle()
+
+        assert (await other.door.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
+        assert not slow.stage.runner().suspended
+        for task in contending:
+            task.cancel()
+
+
+@virtual_time
+async def test_leader_that_was_overtaken_silently_gives_up_when_a_store_fences_it() -> None:
+    cluster = MemoryCluster()
+    old = JobManager(cluster)
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(old.runner.run())
+        await settle()
+        await lead(old)
+        runner = await old.stage.submitted(old.door)
+        old.stage.stores()  # a newer epoch; nobody tells the old leader
+
+        runner.finish()
+        await settle()
+
+        assert old.door.leading is None
+        assert old.story == ["open 1", "close 1"]
+        assert cluster.results == {}
+        assert not contending.done()
+        contending.cancel()
+
+
+@virtual_time
+async def test_dispatcher_that_ends_unexpectedly_is_fatal() -> None:
+    manager = JobManager(MemoryCluster())
+    manager.stage.faults.failing["results.create_dirty:before"] = OSError("disk full")
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(manager.runner.run())
+            await settle()
+            await lead(manager)
+            (await manager.stage.submitted(manager.door)).finish()
+            await asyncio.sleep(60)
+    assert manager.door.leading is None
+    assert manager.story == ["open 1", "close 1"]
+
+
+@virtual_time
+async def test_lifecycle_of_a_leader_process() -> None:
+    manager = JobManager(MemoryCluster())
+    stores = manager.stage.stores()
+    token = manager.stage.cluster.token
+    process = DispatcherLeaderProcess(token, stores, manager.stage.services, manager.open_term)
+    states = [process.state]
+
+    async with asyncio.TaskGroup() as tasks:
+        leading = tasks.create_task(process.run(lambda _: states.append(process.state), lambda: None))
+        await settle()
+        leading.cancel()
+    states.append(process.state)
+
+    assert states == [LeaderState.CREATED, LeaderState.RUNNING, LeaderState.STOPPED]
+    with pytest.raises(InvariantBroken):
+        await process.run(lambda _: None, lambda: None)
+
+
+@virtual_time
+async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
+    """Not even where the stores answer so fast that recovery never pauses."""
+
+    async def instantly(_: str) -> None:
+        pass
+
+    manager = JobManager(MemoryCluster())
+    token = FencingToken(Epoch(1), "jm-1")
+    stores = MemoryHaServices(manager.stage.cluster, "jm", instantly).stores(token)
+    process = DispatcherLeaderProcess(token, stores, manager.stage.services, manager.open_term)
+    confirmed: list[Dispatcher] = []
+
+    async def too_late() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await process.run(confirmed.append, lambda: None)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(too_late())
+
+    assert confirmed == []
+    assert process.state is LeaderState.STOPPED
+
+
+@virtual_time
+async def test_words_of_a_superseded_process_are_ignored() -> None:
+    stage = Stage()
+    door = LeaderDoor()
+    old, new = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
+    async with stage.leading() as dispatcher:
+        door.confirm(new, dispatcher)
+        door.confirm(old, LeaderDoor())
+        door.withdraw(old)
+
+        assert door.leading == new
+        assert (await door.list_jobs()).jobs == ()
+        door.withdraw(new)
+        door.withdraw(new)
+        assert door.leading is None
+
+
+@virtual_time
+async def test_whoever_needs_a_leader_can_wait_for_one() -> None:
+    async with running() as manager, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(manager.door.opened())
+        await settle()
+        assert not waiting.done()
+
+        await lead(manager)
+
+        assert await waiting == manager.stage.cluster.token
+        assert await manager.door.opened() == manager.stage.cluster.token
+
+
+@virtual_time
+async def test_calls_under_way_hear_that_leadership_was_lost() -> None:
+    async with running() as manager, asyncio.TaskGroup() as tasks:
+        await lead(manager)
+        await manager.stage.submitted(manager.door)
+        manager.stage.faults.hold("graphs.put:before")
+        calls = [
+            tasks.create_task(outcome_of(manager.door.await_job(AwaitJob(job_id=A, wait_s=3600)))),
+            tasks.create_task(outcome_of(manager.door.submit_job(submission(B)))),
+        ]
+        await settle()
+
+        manager.stage.cluster.revoke()
+
+        for call in calls:
+            assert isinstance(await call, Unavailable)
