@@ -1,0 +1,262 @@
+"""The ResourceManager as TaskManagers and JobMasters meet it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
+
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
+from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
+from flintlock.model.slots import (
+    Heartbeat,
+    RegistrationAnswer,
+    SlotGrant,
+    TaskManagerLost,
+    TaskManagerRegistration,
+)
+from flintlock.model.tasks import LogQuery, RemoveFiles
+from flintlock.resourcemanager.endpoint import ResourceManager
+from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManagers
+from flintlock.testing.virtual_time import now_ms, virtual_time
+
+
+class Stage:
+    """A ResourceManager and the fakes around it."""
+
+    def __init__(self) -> None:
+        self.jobs = FakeJobMaster()
+        self.machines = FakeTaskManagers()
+        self.manager = ResourceManager(
+            job_masters=self.jobs,
+            task_managers=self.machines,
+            clock_ms=now_ms,
+            token=TOKEN,
+            versions=VERSIONS,
+            configuration=Configuration({"heartbeat.interval": "3 s", "heartbeat.timeout": "50 s"}),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[ResourceManager]:
+        """Serve for a term."""
+        async with asyncio.TaskGroup() as scope:
+            task = scope.create_task(self.manager.run(), name="resourcemanager")
+            await settle()
+            yield self.manager
+            task.cancel()
+
+
+async def settle() -> None:
+    """Let everything that can happen now happen."""
+    await asyncio.sleep(0.001)
+
+
+async def enter(manager: ResourceManager, registration: TaskManagerRegistration) -> RegistrationAnswer:
+    """Register, hear the answer, send the first heartbeat."""
+    answer = await manager.register_task_manager(registration)
+    assert (await manager.heartbeat(Heartbeat(id=registration.id, instance=registration.instance))).known
+    return answer
+
+
+def attempt(job: JobId = A) -> AttemptId:
+    """Some attempt."""
+    return AttemptId(job_id=job, region=RegionId(0), attempt=0)
+
+
+@virtual_time
+async def test_a_registered_task_manager_learns_whom_to_follow() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        answer = await enter(manager, offer())
+    assert answer.token == TOKEN
+    assert (answer.heartbeat_interval_s, answer.heartbeat_timeout_s) == (3.0, 50.0)
+
+
+@virtual_time
+async def test_grants_reach_the_job_master() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        await manager.declare_requirements(wants(A, r=1))
+        await settle()
+    (grant,) = stage.jobs.grants
+    assert (grant.job_id, grant.task_manager, grant.address) == (A, "tm-1", "tm-1:1")
+
+
+@virtual_time
+async def test_silence_costs_slots() -> None:
+    """A TaskManager that is silent for a whole timeout is lost, and its jobs are told."""
+    stage = Stage()
+    async with stage.running() as manager:
+        await asyncio.sleep(33)
+        await enter(manager, offer())
+        await manager.declare_requirements(wants(A, r=1))
+        await asyncio.sleep(30)
+        assert (await manager.heartbeat(beat())).known
+        await asyncio.sleep(50)
+        assert stage.jobs.losses == []
+
+        await asyncio.sleep(0.1)
+        assert [loss.job_id for loss in stage.jobs.losses] == [A]
+        assert (await manager.overview()).task_managers == ()
+        assert not (await manager.heartbeat(beat())).known
+
+
+@virtual_time
+async def test_a_task_manager_that_reports_is_never_lost() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        for _ in range(100):
+            await asyncio.sleep(10)
+            assert (await manager.heartbeat(beat())).known
+    assert stage.jobs.heard == []
+
+
+@virtual_time
+async def test_a_good_bye_is_told_at_once() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        await manager.declare_requirements(wants(A, r=1))
+        await manager.unregister_task_manager(beat())
+        await settle()
+        assert [loss.reason for loss in stage.jobs.losses] == ["it has shut down"]
+
+
+@virtual_time
+async def test_a_loss_is_told_before_the_grant_that_follows_from_it() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        await manager.declare_requirements(wants(A, r=1))
+        await settle()
+        stage.jobs.fail_with = Unavailable("busy")
+        await enter(manager, offer(life=2))
+        await asyncio.sleep(1)
+        stage.jobs.fail_with = None
+        await asyncio.sleep(6)
+    assert [type(word) for word in stage.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
+    assert [word.instance for word in stage.jobs.heard] == ["tm-1-1", "tm-1-1", "tm-1-2"]
+
+
+@virtual_time
+async def test_a_grant_that_was_taken_back_while_it_waited_is_not_told() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        stage.jobs.fail_with = Unavailable("busy")
+        await enter(manager, offer())
+        await manager.declare_requirements(wants(A, r=1))
+        await settle()
+        await manager.declare_requirements(wants(A))
+        stage.jobs.fail_with = None
+        await asyncio.sleep(6)
+    assert stage.jobs.heard == []
+
+
+@virtual_time
+async def test_a_grant_whose_job_master_is_gone_is_taken_back() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer(slots=1))
+        stage.jobs.fail_with = NotFound("no JobMaster runs it")
+        await manager.declare_requirements(wants(A, r=1))
+        await settle()
+        stage.jobs.fail_with = None
+        await manager.declare_requirements(wants(B, r=1))
+        await settle()
+        assert [grant.job_id for grant in stage.jobs.grants] == [B]
+        assert (await manager.overview()).waiting == ()
+
+
+@virtual_time
+async def test_what_is_asked_before_the_term_runs_is_answered_when_it_does() -> None:
+    stage = Stage()
+    await enter(stage.manager, offer())
+    await stage.manager.declare_requirements(wants(A, r=1))
+    assert stage.jobs.heard == []
+    async with stage.running():
+        assert len(stage.jobs.grants) == 1
+
+
+@virtual_time
+async def test_after_its_term_it_answers_nobody() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+    for call in (
+        stage.manager.register_task_manager(offer(life=2)),
+        stage.manager.heartbeat(beat()),
+        stage.manager.unregister_task_manager(beat()),
+        stage.manager.declare_requirements(wants(A, r=1)),
+        stage.manager.overview(),
+        stage.manager.remove_files(RemoveFiles(job_id=A, directories=("/x",))),
+        stage.manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt())),
+    ):
+        with pytest.raises(Unavailable):
+            await call
+    assert stage.jobs.heard == []
+
+
+@virtual_time
+async def test_one_that_does_not_fit_is_refused() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        with pytest.raises(Refused):
+            await manager.register_task_manager(offer(slots=0))
+
+
+@virtual_time
+async def test_a_log_is_read_where_it_is() -> None:
+    stage = Stage()
+    stage.machines("tm-2:1").logs[str(attempt())] = b"hello"
+    async with stage.running() as manager:
+        await enter(manager, offer("tm-1"))
+        await enter(manager, offer("tm-2"))
+        chunk = await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-2"), attempt=attempt(), offset=1))
+        assert (chunk.data, chunk.size) == (b"ello", 5)
+        with pytest.raises(NotFound):
+            await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt()))
+        with pytest.raises(NotFound, match="'tm-9' is not registered"):
+            await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-9"), attempt=attempt()))
+
+
+@virtual_time
+async def test_files_are_removed_by_the_first_task_manager_that_can() -> None:
+    stage = Stage()
+    order = RemoveFiles(job_id=A, directories=("/work/a",))
+    async with stage.running() as manager:
+        with pytest.raises(Unavailable, match="no TaskManager is registered"):
+            await manager.remove_files(order)
+        await enter(manager, offer("tm-1"))
+        await enter(manager, offer("tm-2"))
+        stage.machines("tm-1:1").fail_with = Unavailable("no engine")
+        await manager.remove_files(order)
+        assert stage.machines("tm-2:1").removed == [order]
+
+        stage.machines("tm-2:1").fail_with = Unavailable("no engine either")
+        with pytest.raises(Unavailable, match="no engine either"):
+            await manager.remove_files(order)
+        stage.machines("tm-2:1").fail_with = Fenced("epoch 1 is over")
+        with pytest.raises(Fenced):
+            await manager.remove_files(order)
+
+
+@virtual_time
+async def test_the_overview_shows_the_queue_with_its_times() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer(slots=1))
+        await manager.declare_requirements(wants(A, r=1))
+        await asyncio.sleep(5)
+        since_ms = now_ms()
+        await manager.declare_requirements(wants(B, r=1))
+        await asyncio.sleep(5)
+        overview = await manager.overview()
+    (shown,) = overview.waiting
+    assert (shown.job_id, shown.since_ms) == (B, since_ms)
+    assert now_ms() - overview.task_managers[0].last_heartbeat_ms >= 10_000

@@ -1,0 +1,204 @@
+"""Properties of slot allocation, whatever jobs declare and TaskManagers do."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from flintlock.model.ids import InstanceId, JobId, RequestId, TaskManagerId
+from flintlock.model.slots import (
+    Heartbeat,
+    ResourceRequirements,
+    SlotGrant,
+    SlotRequest,
+    TaskManagerInfo,
+    TaskManagerLost,
+    TaskManagerRegistration,
+)
+from flintlock.resourcemanager.core import ResourceManagerCore, Word
+from flintlock.testing.fakes import VERSIONS
+
+JOBS = [JobId(letter * 32) for letter in "abcd"]
+NAMES = [TaskManagerId(f"tm-{number}") for number in range(3)]
+WISHES = st.builds(
+    SlotRequest,
+    id=st.sampled_from([RequestId(f"r{number}") for number in range(3)]),
+    slots=st.none() | st.integers(1, 5),
+    at_most=st.none() | st.integers(1, 5),
+)
+TIMEOUT_S = 50.0
+
+
+class SlotLife(RuleBasedStateMachine):
+    """TaskManagers come and go, jobs want and drop; the test keeps its own books from what jobs are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S)
+        self.now_s = 0.0
+        self.lives = 0
+        self.machines: dict[TaskManagerId, tuple[InstanceId, int]] = {}  # registered: life and slots
+        self.heard_s: dict[TaskManagerId, float] = {}
+        self.ready: dict[TaskManagerId, bool] = {}
+        self.declared: dict[JobId, dict[RequestId, SlotRequest]] = {}
+        self.held: dict[tuple[JobId, RequestId], SlotGrant] = {}  # as the jobs know it
+        self.arrivals: list[JobId] = []  # jobs that want something, in order of their first declaration
+        self.asked: list[tuple[JobId, RequestId]] = []  # requests in order of arrival
+
+    # What may happen
+
+    @rule(name=st.sampled_from(NAMES), slots=st.integers(1, 4), answered=st.sampled_from([True, True, True, False]))
+    def register(self, name: TaskManagerId, slots: int, answered: bool) -> None:
+        """A new life of a TaskManager registers; once it is heard of again, the former is over."""
+        self.lives += 1
+        instance = InstanceId(f"life-{self.lives}")
+        offer = TaskManagerRegistration(id=name, instance=instance, address=f"{name}:1", slots=slots, versions=VERSIONS)
+        before = self.machines.get(name)
+        self.core.register(offer, self.now_s)
+        if not answered:
+            return
+        known, words = self.core.heartbeat(Heartbeat(id=name, instance=instance), self.now_s)
+        assert known
+        self.machines[name] = (instance, slots)
+        self.heard_s[name], self.ready[name] = self.now_s, True
+        self.told(words, {before[0]} if before else set())
+
+    @rule(name=st.sampled_from(NAMES))
+    def register_again(self, name: TaskManagerId) -> None:
+        """The answer to a registration was lost, and it is repeated."""
+        if name in self.machines:
+            instance, slots = self.machines[name]
+            offer = TaskManagerRegistration(
+                id=name, instance=instance, address=f"{name}:1", slots=slots, versions=VERSIONS
+            )
+            self.core.register(offer, self.now_s)
+            self.heard_s[name] = self.now_s
+
+    @rule(name=st.sampled_from(NAMES), engine_ready=st.booleans())
+    def heartbeat(self, name: TaskManagerId, engine_ready: bool) -> None:
+        if name not in self.machines:
+            return
+        message = Heartbeat(id=name, instance=self.machines[name][0], engine_ready=engine_ready)
+        known, words = self.core.heartbeat(message, self.now_s)
+        assert known
+        self.heard_s[name], self.ready[name] = self.now_s, engine_ready
+        self.told(words, set())
+
+    @rule(name=st.sampled_from(NAMES))
+    def say_good_bye(self, name: TaskManagerId) -> None:
+        if name in self.machines:
+            instance = self.machines.pop(name)[0]
+            self.told(self.core.unregister(Heartbeat(id=name, instance=instance)), {instance})
+
+    @rule(seconds=st.floats(1.0, 60.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+        silent = [name for name in self.machines if self.now_s - self.heard_s[name] > TIMEOUT_S]
+        gone = {self.machines.pop(name)[0] for name in silent}
+        self.told(self.core.hear_silence(self.now_s), gone)
+
+    @rule(job=st.sampled_from(JOBS), wishes=st.lists(WISHES, max_size=3, unique_by=lambda wish: wish.id))
+    def declare(self, job: JobId, wishes: list[SlotRequest]) -> None:
+        before = self.declared.get(job, {})
+        after = {wish.id: wish for wish in wishes}
+        for request in before:
+            if after.get(request) != before[request]:
+                self.held.pop((job, request), None)
+                self.asked.remove((job, request))
+        self.asked += [(job, wish.id) for wish in wishes if before.get(wish.id) != wish]
+        if not after and job in self.arrivals:
+            self.arrivals.remove(job)
+        elif after and job not in self.arrivals:
+            self.arrivals.append(job)
+        self.declared[job] = after
+        self.told(self.core.declare(ResourceRequirements(job_id=job, requests=tuple(wishes)), 0), set())
+
+    @rule(job=st.sampled_from(JOBS))
+    def declare_the_same_again(self, job: JobId) -> None:
+        wishes = tuple(self.declared.get(job, {}).values())
+        assert self.core.declare(ResourceRequirements(job_id=job, requests=wishes), 0) == []
+
+    # The jobs' books
+
+    def told(self, words: list[Word], gone: set[InstanceId]) -> None:
+        """Enter what jobs are told: who lost something hears it once, before the grants that follow from it."""
+        holders = {(job, grant.instance) for (job, _), grant in self.held.items() if grant.instance in gone}
+        losses = [(word.job_id, word.instance) for word in words if isinstance(word, TaskManagerLost)]
+        assert sorted(losses) == sorted(holders)
+        for key in [key for key, grant in self.held.items() if grant.instance in gone]:
+            del self.held[key]
+        grants = [word for word in words if isinstance(word, SlotGrant)]
+        assert words[: len(losses)] == [word for word in words if isinstance(word, TaskManagerLost)]
+        queue = self.queue()
+        for grant in grants:
+            key = (grant.job_id, grant.request)
+            assert key == next(place for place in queue if self.possible(*place)), "strictly in order"
+            queue.remove(key)
+            self.check_size(grant)
+            self.held[key] = grant
+
+    def queue(self) -> list[tuple[JobId, RequestId]]:
+        """Who waits: by the job's arrival, then by the request's."""
+        return sorted(
+            (key for key in self.asked if key not in self.held),
+            key=lambda key: (self.arrivals.index(key[0]), self.asked.index(key)),
+        )
+
+    def possible(self, job: JobId, request: RequestId) -> bool:
+        """Whether some registered TaskManager could serve it if it were empty."""
+        slots = self.declared[job][request].slots
+        return any(slots is None or slots <= total for _, total in self.machines.values())
+
+    def check_size(self, grant: SlotGrant) -> None:
+        wish = self.declared[grant.job_id][grant.request]
+        instance, total = self.machines[grant.task_manager]
+        assert grant.instance == instance
+        assert self.ready[grant.task_manager]
+        expected = wish.slots if wish.slots is not None else min(total, wish.at_most or total)
+        assert len(grant.slots) == expected
+        assert set(grant.slots) <= set(range(total))
+
+    def free(self, name: TaskManagerId) -> int:
+        taken = [len(grant.slots) for grant in self.held.values() if grant.task_manager == name]
+        return self.machines[name][1] - sum(taken)
+
+    # What always holds
+
+    @invariant()
+    def no_slot_is_given_twice(self) -> None:
+        taken = [(grant.task_manager, slot) for grant in self.held.values() for slot in grant.slots]
+        assert len(taken) == len(set(taken))
+
+    @invariant()
+    def nobody_waits_while_the_slots_of_the_head_are_free(self) -> None:
+        head = next((place for place in self.queue() if self.possible(*place)), None)
+        if head is None:
+            return
+        wish = self.declared[head[0]][head[1]]
+        for name, (_, total) in self.machines.items():
+            needed = wish.slots if wish.slots is not None else min(total, wish.at_most or total)
+            assert not self.ready[name] or self.free(name) < needed
+
+    @invariant()
+    def the_overview_tells_the_truth(self) -> None:
+        overview = self.core.overview(self.now_s, 0)
+        assert [(w.job_id, w.request) for w in overview.waiting] == self.queue()
+        assert {info.id: self.seen(info) for info in overview.task_managers} == {
+            name: (instance, total, self.free(name)) for name, (instance, total) in self.machines.items()
+        }
+
+    def seen(self, info: TaskManagerInfo) -> tuple[InstanceId, int, int]:
+        assert sum(allocated.slots for allocated in info.allocated) == info.slots - info.free_slots
+        return info.instance, info.slots, info.free_slots
+
+    def teardown(self) -> None:
+        """When the last job has gone, nothing is left of any."""
+        for job in JOBS:
+            self.core.declare(ResourceRequirements(job_id=job), 0)
+        assert all(tm.free_slots == tm.slots for tm in self.core.overview(self.now_s, 0).task_managers)
+        assert self.core.queue_length() == 0
+
+
+TestSlotLife = SlotLife.TestCase
+TestSlotLife.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
