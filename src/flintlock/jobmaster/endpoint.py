@@ -1,0 +1,377 @@
+"""The JobMaster's shell: feeds its core, performs what that decides, in the scope of one `run`.
+
+Every event is one synchronous `step` on the loop's thread: there is no await between reading the state and writing
+it, hence no lock and no queue. What takes time (a record, a message, a wait) is an errand: a task of the scope that
+comes back as an event. Records of one region are written one after another; a declaration that is overtaken by a newer
+one is never sent. A job that waits has no task but its `run`, and no timer.
+
+Rejected: a mailbox task for each job. It would cost a turn of the loop for each event, and thousands of idle tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final, TypeAlias
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.gateways.jobmaster import JobListener, JobMasterDirectory, JobMasterFactory, JobMasterRunner
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerConnector
+from flintlock.ha.protocols import JobProgressStore
+from flintlock.jobmaster.core import refusal_to_cancel, step
+from flintlock.jobmaster.events import (
+    After,
+    CancelAnswered,
+    CancelAsked,
+    Declare,
+    DeploymentTaken,
+    DeploymentUndelivered,
+    JobEffect,
+    JobEvent,
+    Moment,
+    Moved,
+    PublicationUndelivered,
+    Record,
+    Recorded,
+    SendCancel,
+    SendDeploy,
+    SendPublish,
+    Started,
+    Suspended,
+)
+from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of
+from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
+from flintlock.model.ids import RegionId
+from flintlock.model.jobs import JobOutcome, JobSnapshot, StoredJob
+from flintlock.model.slots import ResourceRequirements, SlotGrant, TaskManagerLost
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import CancelTask, RegionRecord, TaskReport
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+MOVED: Final = "state-changed"
+STORE_UNAVAILABLE: Final = "store-unavailable"
+RESOURCE_MANAGER_UNAVAILABLE: Final = "resource-manager-unavailable"
+TASK_MANAGER_UNAVAILABLE: Final = "task-manager-unavailable"
+
+_CANCEL_TIMEOUT_S: Final = 2.0
+_Work: TypeAlias = Callable[[], Awaitable[None]]
+
+#: Moves that every job makes and that tell nobody anything: logged at debug level.
+_QUIET: Final = frozenset({JobStatus.CREATED, JobStatus.RUNNING, ExecutionState.SCHEDULED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterServices:
+    """What the JobMasters of one term share."""
+
+    progress: JobProgressStore
+    resource_manager: ResourceManagerGateway
+    task_managers: TaskManagerConnector
+    directory: JobMasterDirectory
+    clock_ms: Callable[[], int]
+    random: Random
+    configuration: Configuration
+    work_dir: str  # where jobs keep their blocking results, each in a directory of its own
+
+
+def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
+    """Return the factory that a Dispatcher makes its JobMasters with."""
+
+    def make(job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener) -> JobMasterRunner:
+        plan = plan_of(job.graph, services.configuration, services.work_dir)
+        return JobMaster(initial_state(plan, job, progress, services.clock_ms()), services, listener)
+
+    return make
+
+
+class JobMaster:
+    """One job's master: a JobMasterRunner for its Dispatcher, a JobMasterGateway for the cluster."""
+
+    __slots__ = (
+        "_backlog",
+        "_crash",
+        "_declaring",
+        "_ended",
+        "_errands",
+        "_listener",
+        "_recording",
+        "_scope",
+        "_services",
+        "_snapshot",
+        "_state",
+        "_wanted",
+    )
+
+    def __init__(self, state: JobState, services: JobMasterServices, listener: JobListener) -> None:
+        self._state = state  # written by _feed only
+        self._services = services
+        self._listener = listener
+        self._snapshot: JobSnapshot | None = None  # of `_state`, once somebody has asked
+        self._scope: asyncio.TaskGroup | None = None  # while it runs
+        self._ended = asyncio.Event()  # set by the job's end, or by a crash
+        self._crash: Exception | None = None  # what no step could cope with
+        self._backlog: list[JobEffect] = []  # wanted before it ran; emptied by run
+        self._errands: set[asyncio.Task[None]] = set()  # what nobody needs after the job's end
+        self._recording: dict[RegionId, asyncio.Task[None]] = {}  # the latest unfinished record of each region
+        self._wanted: ResourceRequirements | None = None  # not yet told to the ResourceManager
+        self._declaring: asyncio.Task[None] | None = None  # who is telling it
+
+    # For the Dispatcher
+
+    async def run(self) -> JobOutcome:
+        """Run the job to its end and return how it ended; nothing of it runs in this process then.
+
+        Cancelled, it leaves the job as it is: SUSPENDED, its tasks untouched. Raises Fenced if a newer leader was
+        met, InvariantBroken for a bug.
+        """
+        job_id = self._state.plan.job_id
+        self._services.directory.enter(job_id, self)
+        try:
+            async with asyncio.TaskGroup() as scope:
+                self._scope = scope
+                try:
+                    self._begin()
+                    await self._ended.wait()
+                finally:
+                    self._scope = None
+                self._drop_errands()
+        except asyncio.CancelledError:
+            self._feed(Suspended())
+            raise
+        finally:
+            self._services.directory.leave(job_id, self)
+        if self._crash is not None:
+            await self._abandon(self._crash)
+            raise self._crash
+        return outcome_of(self._state)
+
+    def snapshot(self) -> JobSnapshot:
+        """Return the job as it is now; the same object until something changes."""
+        if self._snapshot is None:
+            self._snapshot = snapshot_of(self._state)
+        return self._snapshot
+
+    def cancel(self) -> None:
+        """Ask the job to end; before it runs too. Harmless when it is CANCELED. Raises Conflict if it is too late."""
+        refusal = refusal_to_cancel(self._state)
+        if refusal is not None:
+            raise Conflict(f"job {self._state.plan.job_id} {refusal}")
+        self._feed(CancelAsked())
+
+    # For the cluster
+
+    async def slots_granted(self, message: SlotGrant) -> None:
+        """Take the slots, or ignore them if nobody waits for them."""
+        self._hear(message)
+
+    async def task_manager_lost(self, message: TaskManagerLost) -> None:
+        """Give up what was at that TaskManager."""
+        self._hear(message)
+
+    async def report(self, message: TaskReport) -> None:
+        """Hear of an attempt; return once what it means is durable. Raises Unavailable if it stops before that."""
+        self._hear(message)
+        while (task := self._recording.get(message.attempt.region)) is not None and not task.done():
+            await asyncio.wait((task,))
+        if self._crash is not None or self._state.status is JobStatus.SUSPENDED:
+            raise self._stopped()
+
+    # Events
+
+    def _hear(self, event: SlotGrant | TaskManagerLost | TaskReport) -> None:
+        if self._scope is None:
+            raise self._stopped()
+        self._feed(event)
+        if self._crash is not None:
+            raise self._stopped() from self._crash
+
+    def _feed(self, event: JobEvent) -> None:
+        """Let the core decide and perform what it decides; what it cannot cope with is raised by `run`."""
+        before = self._state
+        try:
+            self._state, effects = step(before, event, self._moment())
+            for effect in effects:
+                self._perform(effect)
+            if self._state is not before:
+                self._snapshot = None
+                self._listener(self._state.plan.job_id)
+        except Exception as error:  # noqa: BLE001 - whoever brought the event is not to blame for it
+            self._fail(error)
+        if self._state.status.globally_terminal:
+            self._ended.set()
+
+    def _moment(self) -> Moment:
+        return Moment(now_ms=self._services.clock_ms(), chance=self._services.random.random())
+
+    def _fail(self, error: Exception) -> None:
+        """End `run` with this error; the first one counts."""
+        self._crash = self._crash or error
+        self._ended.set()
+
+    def _stopped(self) -> Unavailable:
+        return Unavailable(f"the JobMaster of job {self._state.plan.job_id} has stopped")
+
+    # Effects
+
+    def _begin(self) -> None:
+        backlog, self._backlog = self._backlog, []
+        for effect in backlog:
+            self._perform(effect)
+        self._feed(Started())
+
+    def _perform(self, effect: JobEffect) -> None:
+        match effect:
+            case Moved():
+                self._log(effect)
+            case _ if self._scope is None:
+                self._backlog.append(effect)
+            case Declare(requirements):
+                self._declare(self._scope, requirements)
+            case Record(record):
+                work = partial(self._record, record, self._recording.get(record.region))
+                name = f"record-{record.region}-{record.phase}"
+                self._recording[record.region] = self._spawn(self._scope, work, name)
+            case SendDeploy():
+                self._send_out(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
+            case SendCancel():
+                self._spawn(self._scope, partial(self._cancel_task, effect), f"cancel-{effect.order.attempt}")
+            case SendPublish():
+                self._send_out(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
+            case After():
+                self._send_out(self._scope, partial(self._wait, effect), f"wait-{type(effect.event).__name__}")
+
+    def _spawn(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> asyncio.Task[None]:
+        return scope.create_task(self._guarded(work), name=f"{self._state.plan.job_id}-{name}")
+
+    def _send_out(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> None:
+        """Start an errand that may be dropped."""
+        task = self._spawn(scope, work, name)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def _guarded(self, work: _Work) -> None:
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - it is raised by `run`, alone instead of in a group
+            self._fail(error)
+
+    def _drop_errands(self) -> None:
+        """Let go of what nobody needs any more: after a crash of records and declarations too."""
+        tasks = [*self._errands]
+        if self._crash is not None:
+            tasks += self._recording.values()
+            tasks += () if self._declaring is None else (self._declaring,)
+        for task in tasks:
+            task.cancel()
+
+    async def _record(self, record: RegionRecord, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        for wait_s in _waits():
+            try:
+                await self._services.progress.record(record)
+                break
+            except Unavailable as error:
+                self._warn(STORE_UNAVAILABLE, error)
+                await asyncio.sleep(wait_s)
+        if self._recording.get(record.region) is asyncio.current_task():
+            del self._recording[record.region]
+        self._feed(Recorded(record))
+
+    def _declare(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
+        self._wanted = requirements
+        if self._declaring is None:
+            self._declaring = self._spawn(scope, self._tell_wants, "declare")
+
+    async def _tell_wants(self) -> None:
+        waits = _waits()
+        while (wanted := self._wanted) is not None:
+            try:
+                await self._services.resource_manager.declare_requirements(wanted)
+                waits = _waits()
+                if self._wanted is wanted:
+                    self._wanted = None
+            except Unavailable as error:
+                self._warn(RESOURCE_MANAGER_UNAVAILABLE, error)
+                await asyncio.sleep(next(waits))
+        self._declaring = None
+
+    async def _deploy(self, effect: SendDeploy) -> None:
+        attempt = effect.order.attempt
+        try:
+            await self._services.task_managers(effect.address).deploy(effect.order)
+        except Fenced:
+            raise
+        except FlintlockError as error:
+            self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
+            self._feed(DeploymentUndelivered(attempt, effect.instance, error.public))
+        else:
+            self._feed(DeploymentTaken(attempt, effect.instance))
+
+    async def _cancel_task(self, effect: SendCancel) -> None:
+        """Ask once. The job's end waits for it, so it must not take long: the core asks again if it has to."""
+        attempt, unreachable = effect.order.attempt, False
+        try:
+            async with asyncio.timeout(_CANCEL_TIMEOUT_S):
+                await self._services.task_managers(effect.address).cancel(effect.order)
+        except Fenced:
+            raise
+        except (FlintlockError, TimeoutError) as error:
+            self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
+            unreachable = isinstance(error, Unavailable) and error.unreachable
+        self._feed(CancelAnswered(attempt, unreachable))
+
+    async def _publish(self, effect: SendPublish) -> None:
+        attempt = effect.order.attempt
+        try:
+            await self._services.task_managers(effect.address).publish(effect.order)
+        except Fenced:
+            raise
+        except FlintlockError as error:
+            self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
+            refused = isinstance(error, Refused)
+            self._feed(PublicationUndelivered(attempt, effect.instance, error.public, refused))
+
+    async def _wait(self, effect: After) -> None:
+        await asyncio.sleep(effect.delay_s)
+        self._feed(effect.event)
+
+    async def _abandon(self, crash: Exception) -> None:
+        """Give back what a crashed job holds, as far as one try goes. Another leader, or none, takes care otherwise."""
+        if isinstance(crash, Fenced | InvariantBroken):
+            return
+        job_id = self._state.plan.job_id
+        for life in self._state.regions:
+            if life.grant is not None:
+                with suppress(FlintlockError):
+                    order = CancelTask(attempt=self._state.attempt_id(life))
+                    await self._services.task_managers(life.grant.address).cancel(order)
+        with suppress(FlintlockError):
+            await self._services.resource_manager.declare_requirements(ResourceRequirements(job_id=job_id))
+
+    # Log
+
+    def _log(self, moved: Moved) -> None:
+        write = log.debug if moved.new in _QUIET else log.info
+        write(MOVED, job_id=self._state.plan.job_id, subject=moved.subject, old=moved.old, new=moved.new)
+
+    def _warn(self, event: str, error: Exception, **facts: str) -> None:
+        log.warning(event, job_id=self._state.plan.job_id, reason=str(error) or repr(error), **facts)
+
+
+def _waits() -> Iterator[float]:
+    """Yield growing pauses, without end."""
+    wait_s = 0.1
+    while True:
+        yield wait_s
+        wait_s = min(wait_s * 2, 5.0)

@@ -1,0 +1,175 @@
+"""What a JobMaster's core hears (events, past tense) and what it wants done (effects, imperative).
+
+Messages of the gateways are events as they are: `SlotGrant`, `TaskManagerLost`, `TaskReport`. Time and chance come
+with each step as a `Moment`; a timer is an effect that names the event to hear later. Events that come too late are
+ignored by the core, so nobody needs to take a timer back.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from flintlock.model.ids import AttemptId, InstanceId
+from flintlock.model.slots import ResourceRequirements, SlotGrant, TaskManagerLost
+from flintlock.model.tasks import CancelTask, DeployTask, PublishFiles, RegionRecord, TaskReport
+
+
+class Moment(Struct, frozen=True, kw_only=True):
+    """What the world adds to an event: when it is heard, and a number from 0 to 1 that nobody could foresee."""
+
+    now_ms: int
+    chance: float = 0.5
+
+
+class Started(Struct, frozen=True):
+    """The job may begin, or go on where its records say that it was."""
+
+
+class CancelAsked(Struct, frozen=True):
+    """The user wants the job to end. Ask `refusal_to_cancel` first."""
+
+
+class Suspended(Struct, frozen=True):
+    """This JobMaster stops; another goes on with the job."""
+
+
+class Recorded(Struct, frozen=True):
+    """The record is durable."""
+
+    record: RegionRecord
+
+
+class DeploymentTaken(Struct, frozen=True):
+    """The TaskManager has the attempt."""
+
+    attempt: AttemptId
+    instance: InstanceId
+
+
+class DeploymentUndelivered(Struct, frozen=True):
+    """The TaskManager refused the attempt or could not be asked."""
+
+    attempt: AttemptId
+    instance: InstanceId
+    reason: str
+
+
+class PublicationUndelivered(Struct, frozen=True):
+    """The TaskManager refused to publish, or could not be asked."""
+
+    attempt: AttemptId
+    instance: InstanceId
+    reason: str
+    refused: bool
+
+
+class CancelAnswered(Struct, frozen=True):
+    """The TaskManager was asked to end the attempt, or could not be; `unreachable`: nothing listens there any more."""
+
+    attempt: AttemptId
+    unreachable: bool
+
+
+class DeploymentDue(Struct, frozen=True):
+    """Time to send a deployment again."""
+
+    attempt: AttemptId
+
+
+class CancelDue(Struct, frozen=True):
+    """Time to ask again for the end of an attempt."""
+
+    attempt: AttemptId
+
+
+class GivenUp(Struct, frozen=True):
+    """So much time has passed that whoever had this interrupted attempt would be known, or is dead."""
+
+    attempt: AttemptId
+
+
+class PublicationDue(Struct, frozen=True):
+    """Time to publish again."""
+
+    attempt: AttemptId
+
+
+class RestartDue(Struct, frozen=True):
+    """The restart strategy's delay after the failure of this attempt is over."""
+
+    attempt: AttemptId
+
+
+JobEvent: TypeAlias = (
+    Started
+    | CancelAsked
+    | Suspended
+    | SlotGrant
+    | TaskManagerLost
+    | TaskReport
+    | Recorded
+    | DeploymentTaken
+    | DeploymentUndelivered
+    | PublicationUndelivered
+    | CancelAnswered
+    | GivenUp
+    | DeploymentDue
+    | CancelDue
+    | PublicationDue
+    | RestartDue
+)
+
+
+class Declare(Struct, frozen=True):
+    """Tell the ResourceManager all that the job wants now; only the newest declaration matters."""
+
+    requirements: ResourceRequirements
+
+
+class Record(Struct, frozen=True):
+    """Make this durable, after all earlier records of its region, then hear `Recorded`."""
+
+    record: RegionRecord
+
+
+class SendDeploy(Struct, frozen=True):
+    """Deploy, once; hear `DeploymentTaken` or `DeploymentUndelivered`."""
+
+    address: str
+    instance: InstanceId
+    order: DeployTask
+
+
+class SendCancel(Struct, frozen=True):
+    """Ask for the end of an attempt, once; hear `CancelAnswered`."""
+
+    address: str
+    order: CancelTask
+
+
+class SendPublish(Struct, frozen=True):
+    """Ask to publish, once; hear `PublicationUndelivered` if that fails."""
+
+    address: str
+    instance: InstanceId
+    order: PublishFiles
+
+
+class After(Struct, frozen=True):
+    """Hear the event once so many seconds have passed."""
+
+    delay_s: float
+    event: JobEvent
+
+
+class Moved(Struct, frozen=True):
+    """Something changed its state: for the log."""
+
+    subject: str  # "job", or region and attempt as "0#1"
+    old: str
+    new: str
+
+
+JobEffect: TypeAlias = Declare | Record | SendDeploy | SendCancel | SendPublish | After | Moved

@@ -1,0 +1,233 @@
+"""The execution graph: a job's regions, their attempts, and how far each has come.
+
+All of it is frozen; a step of the core makes a new one. Beside each field stands who changes it. What cannot be
+taken back is `RegionLife.phase`: from ACCEPTED on the region has one attempt whose outcome counts, and neither
+failure nor cancellation reaches it any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct, structs
+
+from flintlock.jobmaster.restart import RestartHistory, RestartStrategy, restart_strategy
+from flintlock.model import options
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Corrupt
+from flintlock.model.ids import AttemptId, JobId, RequestId, TaskManagerId
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobs import ExceptionEntry, StoredJob
+from flintlock.model.regions import Region, regions_of
+from flintlock.model.slots import SlotGrant, SlotRequest
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput, TaskFinished, TaskMetrics
+
+E: Final = ExecutionState
+
+
+class JobPlan(Struct, frozen=True, kw_only=True):
+    """What does not change while the job runs: its graph, and what its configuration says."""
+
+    graph: JobGraph
+    regions: tuple[Region, ...]
+    strategy: RestartStrategy
+    at_most: int | None  # slots of a region without a parallelism of its own
+    analyze_first: bool
+    cancel_timeout_s: float
+    heartbeat_timeout_s: float  # a TaskManager that this leader has not heard of for so long is dead
+    history_size: int
+    session_config: dict[str, str]
+    work_dir: str  # the job's own
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        return self.graph.job_id
+
+
+class Execution(Struct, frozen=True, kw_only=True):
+    """One attempt at one region."""
+
+    attempt: int
+    state: ExecutionState = E.CREATED
+    timestamps: dict[ExecutionState, int]
+    task_manager: TaskManagerId | None = None  # written when slots are granted, kept for the record
+    address: str = ""
+    slots: int = 0
+    deployments: int = 0  # how often it was sent in vain
+    in_flight: bool = False  # a deployment was sent and not yet answered
+    refusals: int = 0  # how often nothing listened where it should be cancelled, in a row
+    metrics: TaskMetrics = TaskMetrics()
+    outputs: tuple[StepOutput, ...] = ()
+    activity: str = ""
+    failure: Failure | None = None
+
+
+class Publication(Struct, frozen=True, kw_only=True):
+    """How the files of an accepted attempt get to their place."""
+
+    durable: bool = False  # ACCEPTED is recorded: files may be moved
+    done: int = 0
+    total: int = 0
+    waiting: bool = False  # for the time of the next try
+    failures: int = 0  # in all: they lengthen the waits
+    reason: str = ""  # of the latest failure
+    repeats: int = 0  # how often that same reason came in a row
+    abandoned: bool = False  # it repeated too often; the execution has FAILED
+
+
+class RegionLife(Struct, frozen=True, kw_only=True):
+    """A region from its first attempt to its end."""
+
+    region: Region
+    executions: tuple[Execution, ...]  # in order; the last is the current one
+    request: SlotRequest | None = None  # what it wants of the ResourceManager now; None: nothing
+    grant: SlotGrant | None = None  # what it has of it; emptied with `request`, or by the TaskManager's loss
+    phase: RegionPhase | None = None  # decided; durable when its record is
+    outcome: TaskFinished | None = None  # of the accepted attempt
+    publication: Publication | None = None  # from ACCEPTED on, if there are files to publish
+    staging: tuple[str, ...] = ()  # directories that attempts so far may have written to; only grows
+    restart_pending: bool = False  # its current execution FAILED and another will follow
+
+    @property
+    def current(self) -> Execution:
+        """The latest attempt."""
+        return self.executions[-1]
+
+    @property
+    def finished(self) -> bool:
+        """Whether its output is there, published and recorded."""
+        return self.current.state is E.FINISHED
+
+    @property
+    def committed(self) -> bool:
+        """Whether its attempt counts and its end is still to come: it cannot be cancelled or failed now."""
+        return self.phase in (RegionPhase.ACCEPTED, RegionPhase.FINISHED) and not self.current.state.terminal
+
+    @property
+    def publishing(self) -> bool:
+        """Whether files of it are still to be published."""
+        return self.phase is RegionPhase.ACCEPTED and not self.current.state.terminal
+
+    def with_current(self, execution: Execution) -> RegionLife:
+        """Return it with its latest attempt replaced."""
+        return structs.replace(self, executions=(*self.executions[:-1], execution))
+
+
+class JobState(Struct, frozen=True, kw_only=True):
+    """A job as its JobMaster knows it."""
+
+    plan: JobPlan
+    status: JobStatus = JobStatus.INITIALIZING
+    timestamps: dict[JobStatus, int]
+    regions: tuple[RegionLife, ...]  # by RegionId
+    restarts: RestartHistory = RestartHistory()
+    exceptions: tuple[ExceptionEntry, ...] = ()  # oldest first
+    exceptions_truncated: bool = False
+    declared: tuple[SlotRequest, ...] = ()  # what the ResourceManager was told last
+    modified_ms: int
+    story: tuple[str, ...] = ()  # the latest moves, for whoever has to understand an illegal one
+
+    def attempt_id(self, life: RegionLife) -> AttemptId:
+        """Return the id of the region's latest attempt."""
+        return AttemptId(job_id=self.plan.job_id, region=life.region.id, attempt=life.current.attempt)
+
+    def current_life(self, attempt: AttemptId) -> RegionLife | None:
+        """Return the region whose latest attempt this is; None for any other attempt."""
+        if attempt.job_id != self.plan.job_id or not 0 <= attempt.region < len(self.regions):
+            return None
+        life = self.regions[attempt.region]
+        return life if life.current.attempt == attempt.attempt else None
+
+
+def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
+    """Return the plan of a job: its configuration over the cluster's. Raises if the graph cannot be planned."""
+    configuration = cluster.over(graph.config)
+    default = configuration.get(options.DEFAULT_PARALLELISM)
+    return JobPlan(
+        graph=graph,
+        regions=regions_of(graph),
+        strategy=restart_strategy(configuration),
+        at_most=graph.parallelism or default or None,
+        analyze_first=configuration.get(options.ANALYZE_FIRST),
+        cancel_timeout_s=configuration.get(options.TASK_CANCEL_TIMEOUT),
+        heartbeat_timeout_s=cluster.get(options.HEARTBEAT_TIMEOUT),
+        history_size=configuration.get(options.EXCEPTION_HISTORY),
+        session_config=Configuration(graph.config).spark(),
+        work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
+    )
+
+
+def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> JobState:
+    """Return the job as its records leave it: nothing yet, or what an earlier JobMaster made durable.
+
+    FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED is interrupted: it may still
+    run, so it is to be cancelled, and the next one, with the next number, follows when it has ended. Raises Corrupt for
+    records that do not fit the graph.
+    """
+    records = {record.region: record for record in progress}
+    strange = [region for region in records if not 0 <= region < len(plan.regions)]
+    if strange:
+        raise Corrupt(f"job {plan.job_id} has no region {strange[0]}, but a record of one")
+    lives = tuple(_life(region, records.get(region.id), now_ms) for region in plan.regions)
+    return JobState(
+        plan=plan,
+        timestamps={JobStatus.INITIALIZING: job.submitted_ms},
+        regions=lives,
+        modified_ms=now_ms,
+    )
+
+
+def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLife:
+    if record is None:
+        return RegionLife(region=region, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
+    if record.phase is RegionPhase.DEPLOYED:
+        interrupted = Execution(
+            attempt=record.attempt,
+            state=E.CANCELING if record.address else E.CANCELED,
+            timestamps={E.DEPLOYING: record.recorded_ms, E.CANCELING: now_ms},
+            task_manager=record.task_manager,
+            address=record.address,
+            activity="interrupted: its JobMaster was replaced",
+        )
+        return RegionLife(region=region, executions=(interrupted,), grant=_held(record), staging=record.staging)
+    outcome = record.outcome
+    if outcome is None:
+        raise Corrupt(f"region {region.id} of job {record.job_id} is {record.phase} without an outcome")
+    finished = record.phase is RegionPhase.FINISHED
+    state = E.FINISHED if finished else E.RUNNING
+    execution = Execution(
+        attempt=record.attempt,
+        state=state,
+        timestamps={state: record.recorded_ms},
+        task_manager=record.task_manager,
+        metrics=outcome.metrics,
+        outputs=outcome.outputs,
+        activity="" if finished else "publishing",
+    )
+    return RegionLife(
+        region=region,
+        executions=(execution,),
+        phase=record.phase,
+        outcome=outcome,
+        publication=None if finished else Publication(durable=True, total=file_count(outcome)),
+        staging=record.staging,
+    )
+
+
+def _held(record: RegionRecord) -> SlotGrant:
+    """Return where an interrupted attempt is. It answers no request: the ResourceManager knows nothing of it."""
+    return SlotGrant(
+        job_id=record.job_id,
+        request=RequestId(""),
+        task_manager=record.task_manager,
+        instance=record.instance,
+        address=record.address,
+        slots=(),
+    )
+
+
+def file_count(outcome: TaskFinished) -> int:
+    """Return how many steps publishing an outcome has, as TaskManagers count them."""
+    return sum(len(sink.moves) + len(sink.removes) + (sink.success_marker is not None) for sink in outcome.sinks)

@@ -1,0 +1,213 @@
+"""Failure, restart, cancellation, and the loss of a TaskManager.
+
+Failover is by region. Regions are joined only by blocking exchanges, and nothing downstream starts before its inputs
+are recorded as finished, so a failed region has no running consumers and its producers' results are still there: it
+alone is tried again.
+
+An attempt that an earlier JobMaster left DEPLOYED may still run, under nobody's eyes. Before its region is tried again,
+and before the job ends, it has to have ended: its TaskManager is told to cancel it. That is confirmed by any word that
+it is over, by nothing listening there any more (`_DEAD_AFTER_REFUSALS` times, a second apart), or by the time after
+which this leader would have heard of that TaskManager. The same holds for every other attempt that is cancelled.
+
+Ending a job (FAILING or CANCELLING) ends its attempts first: those that hold no TaskManager at once, the others when
+their TaskManager says so or is lost. A committed region (see `execution_graph`) is waited for instead.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from flintlock.jobmaster.events import After, CancelAnswered, CancelDue, GivenUp, RestartDue, SendCancel
+from flintlock.jobmaster.execution_graph import JobState, RegionLife
+from flintlock.jobmaster.publication import request_publisher
+from flintlock.jobmaster.restart import NEVER_RETRIED, restart_delay
+from flintlock.jobmaster.turn import Turn
+from flintlock.model.ids import AttemptId
+from flintlock.model.slots import TaskManagerLost
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import CancelTask, Failure, FailureKind
+
+E: Final = ExecutionState
+J: Final = JobStatus
+_CANCEL_AGAIN_S: Final = 1.0
+_DEAD_AFTER_REFUSALS: Final = 3
+_ENDING: Final = (J.FAILING, J.CANCELLING)
+_ON_A_TASK_MANAGER: Final = (E.DEPLOYING, E.INITIALIZING, E.RUNNING)
+
+
+def fail_attempt(turn: Turn, life: RegionLife, failure: Failure) -> None:
+    """The region's latest attempt has failed: try again by the strategy, or fail the job."""
+    if life.current.state is E.CANCELING:
+        end_canceled(turn, life)
+        return
+    life = _end(turn, life, E.FAILED, failure)
+    if turn.job.status in _ENDING:
+        return
+    delay_s = None if failure.kind in NEVER_RETRIED else _delay_s(turn)
+    if delay_s is None:
+        fail_job(turn)
+        return
+    turn.put(structs.replace(life, restart_pending=True))
+    if turn.job.status is not J.RESTARTING:
+        turn.move_job(J.RESTARTING)
+    turn.do(After(delay_s, RestartDue(turn.job.attempt_id(life))))
+
+
+def fail_publication(turn: Turn, life: RegionLife, failure: Failure) -> None:
+    """Files of an accepted attempt cannot be published: no other attempt may take its place, so the job fails."""
+    _end(turn, life, E.FAILED, failure)
+    if turn.job.status not in _ENDING:
+        fail_job(turn)
+
+
+def fail_job(turn: Turn) -> None:
+    """End the job's other attempts; it is FAILED when the last one has ended."""
+    turn.move_job(J.FAILING)
+    _cancel_all(turn)
+
+
+def restart_due(turn: Turn, attempt: AttemptId) -> None:
+    """Give the region its next attempt, unless the job has come to its end meanwhile."""
+    life = turn.job.current_life(attempt)
+    if life is None or not life.restart_pending or turn.job.status is not J.RESTARTING:
+        return
+    turn.next_attempt(life)
+    if not any(other.restart_pending for other in turn.job.regions):
+        turn.move_job(J.RUNNING)
+
+
+def refusal_to_cancel(job: JobState) -> str | None:
+    """Return why the job can no longer be cancelled; None if it can, or if it is already on that way."""
+    if job.status in (J.CANCELLING, J.CANCELED):
+        return None
+    if job.status.terminal:
+        return f"is {job.status} and can no longer be cancelled"
+    unended = [life for life in job.regions if life.restart_pending or not life.current.state.terminal]
+    if not all(life.committed for life in unended):
+        return None
+    if any(life.publishing for life in unended):
+        return "is publishing its output and can no longer be cancelled"
+    return "has done its work and can no longer be cancelled"
+
+
+def cancel_job(turn: Turn) -> None:
+    """End all attempts; the job is CANCELED when the last one has ended."""
+    if turn.job.status.terminal or turn.job.status is J.CANCELLING:
+        return
+    turn.move_job(J.CANCELLING)
+    _cancel_all(turn)
+
+
+def cancel_due(turn: Turn, attempt: AttemptId) -> None:
+    """Ask again for the end of an attempt that has not been confirmed."""
+    life = turn.job.current_life(attempt)
+    if life is not None and life.current.state is E.CANCELING:
+        ask_to_end(turn, life)
+        turn.do(After(_CANCEL_AGAIN_S, CancelDue(attempt)))
+
+
+def end_interrupted(turn: Turn) -> None:
+    """Begin to end the attempts that an earlier JobMaster left behind."""
+    for life in turn.job.regions:
+        if life.current.state is E.CANCELING:
+            attempt = turn.job.attempt_id(life)
+            cancel_due(turn, attempt)
+            turn.do(After(turn.job.plan.heartbeat_timeout_s, GivenUp(attempt)))
+
+
+def try_interrupted_again(turn: Turn) -> None:
+    """Give regions whose interrupted attempt has ended the next one."""
+    for life in turn.job.regions:
+        if life.current.state is E.CANCELED:
+            turn.next_attempt(life)
+
+
+def cancel_answered(turn: Turn, event: CancelAnswered) -> None:
+    """Count how often nothing listened there; a TaskManager that is gone has ended its attempts."""
+    life = turn.job.current_life(event.attempt)
+    if life is None or life.current.state is not E.CANCELING:
+        return
+    refusals = life.current.refusals + 1 if event.unreachable else 0
+    if refusals != life.current.refusals:
+        life = turn.put(life.with_current(structs.replace(life.current, refusals=refusals)))
+    if refusals >= _DEAD_AFTER_REFUSALS:
+        end_canceled(turn, life)
+
+
+def given_up(turn: Turn, attempt: AttemptId) -> None:
+    """Wait no longer for word of an interrupted attempt."""
+    life = turn.job.current_life(attempt)
+    if life is not None and life.current.state is E.CANCELING:
+        end_canceled(turn, life)
+
+
+def ask_to_end(turn: Turn, life: RegionLife) -> None:
+    """Tell the TaskManager of the region's latest attempt to end it."""
+    if life.grant is not None:
+        turn.do(SendCancel(life.grant.address, CancelTask(attempt=turn.job.attempt_id(life))))
+
+
+def end_canceled(turn: Turn, life: RegionLife) -> None:
+    """The region's latest attempt has ended as it was told to."""
+    _end(turn, life, E.CANCELED, None)
+
+
+def task_manager_lost(turn: Turn, lost: TaskManagerLost) -> None:
+    """Whatever was at that TaskManager is over; what was accepted is published elsewhere."""
+    for region in range(len(turn.job.regions)):
+        life = turn.job.regions[region]  # as it is by now: the failure of one may have begun to cancel the others
+        if life.grant is None or life.grant.instance != lost.instance:
+            continue
+        if life.publishing:
+            request_publisher(turn, life)
+        elif life.current.state is E.SCHEDULED:
+            turn.put(structs.replace(life, grant=None))  # never sent: the request is still open, and stays
+        else:
+            fail_attempt(turn, life, _loss(lost))
+
+
+def _loss(lost: TaskManagerLost) -> Failure:
+    return Failure(
+        kind=FailureKind.TASK_MANAGER_LOST,
+        message=f"TaskManager {lost.task_manager} is lost: {lost.reason}",
+        exception="TaskManagerLost",
+    )
+
+
+def _delay_s(turn: Turn) -> float | None:
+    history, delay_s = restart_delay(
+        turn.job.plan.strategy,
+        turn.job.restarts,
+        now_ms=turn.moment.now_ms,
+        chance=turn.moment.chance,
+    )
+    turn.job = structs.replace(turn.job, restarts=history)
+    return delay_s
+
+
+def _cancel_all(turn: Turn) -> None:
+    for life in turn.job.regions:
+        if life.restart_pending:
+            turn.put(structs.replace(life, restart_pending=False))
+        elif life.current.state in _ON_A_TASK_MANAGER and not life.committed:
+            _begin_to_cancel(turn, life)
+        elif life.current.state in (E.CREATED, E.SCHEDULED):
+            end_canceled(turn, life)
+
+
+def _begin_to_cancel(turn: Turn, life: RegionLife) -> None:
+    life = turn.move(life, E.CANCELING)
+    # A cancellation must not overtake its deployment: it follows the answer to that, or its own repetition.
+    if not life.current.in_flight:
+        ask_to_end(turn, life)
+    turn.do(After(_CANCEL_AGAIN_S, CancelDue(turn.job.attempt_id(life))))
+
+
+def _end(turn: Turn, life: RegionLife, state: ExecutionState, failure: Failure | None) -> RegionLife:
+    """Put the region with its latest attempt ended, and its slots given back."""
+    if failure is not None:
+        turn.note_failure(life, failure)
+    life = turn.move(life, state, failure=failure, in_flight=False, activity="")
+    return turn.put(structs.replace(life, request=None, grant=None))

@@ -1,0 +1,133 @@
+"""Restart strategies: whether a failed task is tried again, and after how long.
+
+Flink's four, with Flink's keys and defaults, as data: a strategy does not change, what it remembers is a
+`RestartHistory`. Chance comes in as a number, so the same history gives the same answer.
+Some failures never reach a strategy: what cannot succeed the second time is not tried a second time.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from msgspec import Struct, structs
+
+from flintlock.model import options
+from flintlock.model.configuration import Configuration
+from flintlock.model.tasks import FailureKind
+
+#: Failures that repeat by their nature.
+NEVER_RETRIED: Final = frozenset(
+    {
+        FailureKind.USER_CODE,
+        FailureKind.ANALYSIS,
+        FailureKind.MISSING_ARTIFACT,
+        FailureKind.CONFIGURATION,
+    }
+)
+
+
+class NoRestart(Struct, frozen=True):
+    """The first failure is the last."""
+
+
+class FixedDelay(Struct, frozen=True, kw_only=True):
+    """Try again so many times, always after the same delay."""
+
+    attempts: int
+    delay_s: float
+
+
+class FailureRate(Struct, frozen=True, kw_only=True):
+    """Try again as long as no interval holds more than `failures` failures."""
+
+    failures: int
+    interval_s: float
+    delay_s: float
+
+
+class ExponentialDelay(Struct, frozen=True, kw_only=True):
+    """Wait longer after each failure; after `reset_s` without one, begin anew."""
+
+    initial_s: float
+    longest_s: float
+    multiplier: float
+    jitter: float  # part of the delay that chance adds or takes away
+    reset_s: float
+    attempts: int
+
+
+RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
+
+
+class RestartHistory(Struct, frozen=True, kw_only=True):
+    """What strategies remember of one job's failures."""
+
+    restarts: int = 0  # fixed-delay: in all; exponential-delay: since the last reset
+    failures_ms: tuple[int, ...] = ()  # failure-rate: when the latest ones were
+    backoff_s: float = 0.0  # exponential-delay: the latest delay, before jitter
+    last_ms: int = 0  # exponential-delay: when the latest failure was
+
+
+def restart_strategy(configuration: Configuration) -> RestartStrategy:
+    """Return the strategy that a job's configuration (over the cluster's) asks for."""
+    get = configuration.get
+    match get(options.RESTART_TYPE):
+        case "fixed-delay":
+            return FixedDelay(attempts=get(options.FIXED_ATTEMPTS), delay_s=get(options.FIXED_DELAY))
+        case "failure-rate":
+            return FailureRate(
+                failures=get(options.RATE_FAILURES),
+                interval_s=get(options.RATE_INTERVAL),
+                delay_s=get(options.RATE_DELAY),
+            )
+        case "exponential-delay":
+            return ExponentialDelay(
+                initial_s=get(options.EXP_INITIAL),
+                longest_s=get(options.EXP_MAX),
+                multiplier=get(options.EXP_MULTIPLIER),
+                jitter=get(options.EXP_JITTER),
+                reset_s=get(options.EXP_RESET),
+                attempts=get(options.EXP_ATTEMPTS),
+            )
+        case _:
+            return NoRestart()
+
+
+def restart_delay(
+    strategy: RestartStrategy, history: RestartHistory, *, now_ms: int, chance: float
+) -> tuple[RestartHistory, float | None]:
+    """Return the seconds to wait before trying again, or None to give up; and what to remember of it."""
+    match strategy:
+        case NoRestart():
+            return history, None
+        case FixedDelay():
+            if history.restarts >= strategy.attempts:
+                return history, None
+            return structs.replace(history, restarts=history.restarts + 1), strategy.delay_s
+        case FailureRate():
+            return _by_rate(strategy, history, now_ms)
+        case ExponentialDelay():
+            return _exponential(strategy, history, now_ms, chance)
+
+
+def _by_rate(strategy: FailureRate, history: RestartHistory, now_ms: int) -> tuple[RestartHistory, float | None]:
+    since_ms = now_ms - strategy.interval_s * 1000
+    recent = (*(at_ms for at_ms in history.failures_ms if at_ms >= since_ms), now_ms)
+    history = structs.replace(history, failures_ms=recent)
+    return history, strategy.delay_s if len(recent) <= strategy.failures else None
+
+
+def _exponential(
+    strategy: ExponentialDelay, history: RestartHistory, now_ms: int, chance: float
+) -> tuple[RestartHistory, float | None]:
+    calm_s = (now_ms - history.last_ms) / 1000
+    if history.restarts == 0 or calm_s >= strategy.reset_s + history.backoff_s:
+        restarts, backoff_s = 1, strategy.initial_s
+    else:
+        restarts, backoff_s = history.restarts + 1, history.backoff_s * strategy.multiplier
+    backoff_s = min(backoff_s, strategy.longest_s)
+    history = structs.replace(history, restarts=restarts, backoff_s=backoff_s, last_ms=now_ms)
+    if restarts > strategy.attempts:
+        return history, None
+    spread_s = backoff_s * strategy.jitter * (2 * chance - 1)
+    return history, min(max(backoff_s + spread_s, 0.0), strategy.longest_s)

@@ -1,0 +1,168 @@
+"""From a region whose inputs are there to a running attempt: request, grant, record, deployment.
+
+The order is what keeps a crash harmless: slots are granted, the attempt is recorded with its TaskManager and the
+directories that it may write to, and only then it is sent. So every attempt that ever reached a TaskManager is in the
+store, its number is never given out again, and what it staged can be found and removed.
+
+A deployment that could not be delivered is sent again, unchanged, for about half a minute (a TaskManager takes it
+once): its engine may be starting again, or another task may be about to leave the slots. If the TaskManager is gone,
+the ResourceManager says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import structs
+
+from flintlock.jobmaster.events import (
+    After,
+    DeploymentDue,
+    DeploymentTaken,
+    DeploymentUndelivered,
+    Record,
+    SendDeploy,
+)
+from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
+from flintlock.jobmaster.turn import Turn
+from flintlock.model.errors import InvariantBroken
+from flintlock.model.ids import AttemptId, InstanceId, RequestId, StepName, TaskManagerId
+from flintlock.model.slots import SlotGrant, SlotRequest
+from flintlock.model.staging import staging_directories
+from flintlock.model.states import ExecutionState
+from flintlock.model.tasks import DeployTask, Failure, FailureKind, RegionPhase, RegionRecord
+
+E: Final = ExecutionState
+
+#: Waits between deliveries of one deployment. When they are used up, the attempt has failed.
+DEPLOYMENT_WAITS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0)
+
+
+def schedule(turn: Turn, life: RegionLife) -> None:
+    """Ask for slots for the region's next attempt."""
+    parallelism = life.region.parallelism
+    request = SlotRequest(
+        id=RequestId(f"{life.region.id}-{life.current.attempt}"),
+        slots=parallelism,
+        at_most=turn.job.plan.at_most if parallelism is None else None,
+    )
+    turn.move(structs.replace(life, request=request), E.SCHEDULED)
+
+
+def take_slots(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+    """Record that the attempt will be at that TaskManager; it is sent once that is durable."""
+    attempt = turn.job.attempt_id(life)
+    execution = structs.replace(
+        life.current, task_manager=grant.task_manager, address=grant.address, slots=len(grant.slots)
+    )
+    own = staging_directories(turn.job.plan.graph, life.region, attempt)
+    staging = (*life.staging, *(directory for directory in own if directory not in life.staging))
+    life = structs.replace(life.with_current(execution), grant=grant, phase=RegionPhase.DEPLOYED, staging=staging)
+    turn.put(life)
+    turn.do(Record(record_of(turn, life, RegionPhase.DEPLOYED)))
+
+
+def deployment_recorded(turn: Turn, life: RegionLife, record: RegionRecord) -> None:
+    """Send the attempt, if it is still wanted there."""
+    grant = life.grant
+    if life.current.state is E.SCHEDULED and grant is not None and grant.instance == record.instance:
+        _send(turn, turn.move(life, E.DEPLOYING), grant)
+
+
+def deployment_taken(turn: Turn, event: DeploymentTaken) -> RegionLife | None:
+    """Note that the TaskManager has it. Return the region if the attempt is still the current one there."""
+    life = turn.job.current_life(event.attempt)
+    if life is None or life.grant is None or life.grant.instance != event.instance:
+        return None
+    return turn.put(life.with_current(structs.replace(life.current, in_flight=False)))
+
+
+def deployment_undelivered(turn: Turn, event: DeploymentUndelivered) -> Failure | None:
+    """Try again later; return the failure if that was tried often enough."""
+    life = turn.job.current_life(event.attempt)
+    if life is None or life.grant is None or life.grant.instance != event.instance:
+        return None
+    tried = life.current.deployments
+    execution = structs.replace(life.current, in_flight=False, deployments=tried + 1)
+    turn.put(life.with_current(execution))
+    if execution.state is not E.DEPLOYING:
+        return None
+    if tried < len(DEPLOYMENT_WAITS_S):
+        turn.do(After(DEPLOYMENT_WAITS_S[tried], DeploymentDue(event.attempt)))
+        return None
+    return Failure(
+        kind=FailureKind.TASK_MANAGER_LOST,
+        message=f"TaskManager {life.grant.task_manager} did not take the task: {event.reason}",
+        exception="DeploymentFailed",
+    )
+
+
+def deployment_due(turn: Turn, attempt: AttemptId) -> None:
+    """Send an undelivered deployment again."""
+    life = turn.job.current_life(attempt)
+    if life is not None and life.grant is not None and _undelivered(life.current):
+        _send(turn, life, life.grant)
+
+
+def record_of(turn: Turn, life: RegionLife, phase: RegionPhase) -> RegionRecord:
+    """Return the record that announces a phase of the region's latest attempt."""
+    execution, grant = life.current, life.grant
+    outcome = life.outcome
+    if outcome is not None and phase is RegionPhase.FINISHED:
+        outcome = structs.replace(outcome, sinks=())  # nothing is left to publish, and the list may be long
+    return RegionRecord(
+        job_id=turn.job.plan.job_id,
+        region=life.region.id,
+        phase=phase,
+        attempt=execution.attempt,
+        task_manager=execution.task_manager or TaskManagerId(""),
+        instance=grant.instance if grant is not None else InstanceId(""),
+        address=execution.address,
+        outcome=outcome,
+        staging=life.staging,
+        recorded_ms=turn.moment.now_ms,
+    )
+
+
+def _undelivered(execution: Execution) -> bool:
+    return execution.state is E.DEPLOYING and execution.deployments > 0 and not execution.in_flight
+
+
+def _send(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+    plan = turn.job.plan
+    turn.put(life.with_current(structs.replace(life.current, in_flight=True)))
+    order = DeployTask(
+        attempt=turn.job.attempt_id(life),
+        graph=plan.graph,
+        slots=grant.slots,
+        inputs=_inputs(turn.job, life),
+        work_dir=plan.work_dir,
+        session_config=plan.session_config,
+        analyze_all=_analyses_all(turn.job, life),
+        cancel_timeout_s=plan.cancel_timeout_s,
+        instance=grant.instance,
+    )
+    turn.do(SendDeploy(grant.address, grant.instance, order))
+
+
+def _analyses_all(job: JobState, life: RegionLife) -> bool:
+    """Whether this attempt has to look at the whole graph: nothing has come through analysis yet."""
+    return (
+        job.plan.analyze_first
+        and len(job.regions) > 1
+        and not life.region.upstream
+        and all(other.outcome is None for other in job.regions)
+    )
+
+
+def _inputs(job: JobState, life: RegionLife) -> dict[StepName, str]:
+    """Return where the blocking results are that the region reads."""
+    paths: dict[StepName, str] = {}
+    for upstream in life.region.upstream:
+        outcome = job.regions[upstream].outcome
+        if outcome is not None:
+            paths |= outcome.materialised
+    missing = [step for step in life.region.reads if step not in paths]
+    if missing:
+        raise InvariantBroken(f"job {job.plan.job_id}: region {life.region.id} runs before {missing} are there")
+    return {step: paths[step] for step in life.region.reads}

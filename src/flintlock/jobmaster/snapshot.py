@@ -1,0 +1,73 @@
+"""A job as others see it: made from the execution graph whenever somebody asks after a change."""
+
+from __future__ import annotations
+
+from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
+from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobSnapshot
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import ResultRows
+
+
+def snapshot_of(job: JobState) -> JobSnapshot:
+    """Return the job's public face."""
+    plan = job.plan
+    return JobSnapshot(
+        graph=plan.graph,
+        regions=plan.regions,
+        status=job.status,
+        timestamps=job.timestamps,
+        end_ms=job.timestamps[job.status] if job.status.globally_terminal else -1,
+        last_modified_ms=job.modified_ms,
+        executions=tuple(_info(life, execution) for life in job.regions for execution in life.executions),
+        exceptions=job.exceptions,
+        exceptions_truncated=job.exceptions_truncated,
+        result_names=tuple(rows.name for rows in results_of(job)),
+        publishing=_publishing(job),
+    )
+
+
+def outcome_of(job: JobState) -> JobOutcome:
+    """Return how an ended job ended, and what is left of it to be removed."""
+    return JobOutcome(snapshot=snapshot_of(job), results=results_of(job), scratch=scratch_of(job))
+
+
+def results_of(job: JobState) -> tuple[ResultRows, ...]:
+    """Return the rows that the job kept; only a FINISHED job has any."""
+    if job.status is not JobStatus.FINISHED:
+        return ()
+    return tuple(rows for life in job.regions if life.outcome is not None for rows in life.outcome.results)
+
+
+def scratch_of(job: JobState) -> tuple[str, ...]:
+    """Return the directories that attempts may have left: their staging, and the job's blocking results."""
+    staging = [directory for life in job.regions for directory in life.staging]
+    materialised = any(life.region.materialises and _was_sent(life) for life in job.regions)
+    return (*staging, job.plan.work_dir) if materialised else tuple(staging)
+
+
+def _was_sent(life: RegionLife) -> bool:
+    """Whether some attempt at the region may have reached a TaskManager."""
+    return any(execution.task_manager is not None for execution in life.executions)
+
+
+def _info(life: RegionLife, execution: Execution) -> ExecutionInfo:
+    return ExecutionInfo(
+        region=life.region.id,
+        attempt=execution.attempt,
+        state=execution.state,
+        timestamps=execution.timestamps,
+        task_manager=execution.task_manager,
+        address=execution.address,
+        slots=execution.slots,
+        metrics=execution.metrics,
+        outputs=execution.outputs,
+        activity=execution.activity,
+        failure=execution.failure,
+    )
+
+
+def _publishing(job: JobState) -> tuple[int, int] | None:
+    publications = [life.publication for life in job.regions if life.publishing and life.publication]
+    if not publications:
+        return None
+    return sum(p.done for p in publications), sum(p.total for p in publications)

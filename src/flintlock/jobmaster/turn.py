@@ -1,0 +1,95 @@
+"""One step in progress: the job as it becomes, and what is to be done about it.
+
+`step` makes a Turn, lets the part of the core that an event concerns work on it, and takes the new state and the
+effects out of it; nothing of a Turn outlives its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+from msgspec import structs
+
+from flintlock.jobmaster.events import JobEffect, Moment, Moved
+from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
+from flintlock.model.errors import InvariantBroken
+from flintlock.model.jobs import ExceptionEntry
+from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus, checked_move
+from flintlock.model.tasks import Failure
+
+_STORY_LENGTH: Final = 32
+_State = TypeVar("_State", JobStatus, ExecutionState)
+
+
+class Turn:
+    """The working copy of a JobState. Every change of a state is checked against the law and told."""
+
+    def __init__(self, job: JobState, moment: Moment) -> None:
+        self.job = job
+        self.moment: Final = moment
+        self.effects: list[JobEffect] = []
+
+    def do(self, effect: JobEffect) -> None:
+        """Want something done."""
+        self.effects.append(effect)
+
+    def put(self, life: RegionLife) -> RegionLife:
+        """Replace a region."""
+        index = life.region.id
+        regions = (*self.job.regions[:index], life, *self.job.regions[index + 1 :])
+        self.job = structs.replace(self.job, regions=regions)
+        return life
+
+    def move(self, life: RegionLife, state: ExecutionState, **changes: Any) -> RegionLife:
+        """Put the region with its latest attempt in another state, and with `changes` to that attempt."""
+        execution = life.current
+        self._check(EXECUTION_MOVES, f"{life.region.id}#{execution.attempt}", execution.state, state)
+        timestamps = {**execution.timestamps, state: self.moment.now_ms}
+        moved = structs.replace(execution, state=state, timestamps=timestamps, **changes)
+        return self.put(life.with_current(moved))
+
+    def next_attempt(self, life: RegionLife) -> RegionLife:
+        """Put the region with a new attempt, numbered one higher than the last."""
+        execution = Execution(attempt=life.current.attempt + 1, timestamps={ExecutionState.CREATED: self.moment.now_ms})
+        return self.put(
+            structs.replace(life, executions=(*life.executions, execution), phase=None, restart_pending=False)
+        )
+
+    def move_job(self, status: JobStatus) -> None:
+        """Put the job itself in another state."""
+        self._check(JOB_MOVES, "job", self.job.status, status)
+        timestamps = {**self.job.timestamps, status: self.moment.now_ms}
+        self.job = structs.replace(self.job, status=status, timestamps=timestamps)
+
+    def note_failure(self, life: RegionLife, failure: Failure) -> None:
+        """Enter a failure into the job's history; the oldest ones leave it when it is full."""
+        execution = life.current
+        entry = ExceptionEntry(
+            failure=failure,
+            timestamp_ms=self.moment.now_ms,
+            region=life.region.id,
+            attempt=execution.attempt,
+            task_name=", ".join(life.region.steps),
+            task_manager=execution.task_manager,
+            endpoint=execution.address or None,
+        )
+        history = (*self.job.exceptions, entry)
+        size = self.job.plan.history_size
+        self.job = structs.replace(
+            self.job,
+            exceptions=history[-size:],
+            exceptions_truncated=self.job.exceptions_truncated or len(history) > size,
+        )
+
+    def _check(self, moves: Mapping[_State, frozenset[_State]], subject: str, old: _State, new: _State) -> None:
+        try:
+            checked_move(moves, old, new)
+        except InvariantBroken as error:
+            story = "; ".join(self.job.story)
+            raise InvariantBroken(
+                f"job {self.job.plan.job_id}, {subject}: {error.public}. Before that: {story}"
+            ) from error
+        line = f"{self.moment.now_ms} {subject} {old} -> {new}"
+        self.job = structs.replace(self.job, story=(*self.job.story[1 - _STORY_LENGTH :], line))
+        self.effects.append(Moved(subject, old, new))

@@ -1,0 +1,591 @@
+"""The JobMaster as its Dispatcher and the cluster meet it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+from tests.unit.jobmaster.story import (
+    CHAIN,
+    FILES,
+    JOB,
+    PAIR,
+    SMALL,
+    attempt_id,
+    failure,
+    grant,
+    staged,
+)
+
+from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway, JobMasterRunner
+from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
+from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobs import JobOutcome, StoredJob
+from flintlock.model.slots import TaskManagerLost
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import (
+    DeployTask,
+    FailureKind,
+    FilesPublished,
+    RegionPhase,
+    RegionRecord,
+    ResultRows,
+    TaskCanceled,
+    TaskFailed,
+    TaskFinished,
+    TaskNews,
+    TaskReport,
+    TaskRunning,
+)
+from flintlock.testing.fakes import FakeProgressStore, FakeResourceManager, FakeTaskManager, FakeTaskManagers
+from flintlock.testing.virtual_time import now_ms, virtual_time
+
+ROWS = ResultRows(name=StepName("top"), rows=1, truncated=False, arrow=b"", json=b"{}")
+RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "5 s"}
+
+
+class Stage:
+    """One JobMaster and the fakes around it."""
+
+    def __init__(self, graph: JobGraph = SMALL, config: dict[str, str] | None = None) -> None:
+        self.graph = graph
+        self.directory = JobMasterDirectory()
+        self.store = FakeProgressStore()
+        self.resources = FakeResourceManager(self.directory)
+        self.machines = FakeTaskManagers()
+        self.changes: list[JobId] = []
+        self.services = JobMasterServices(
+            progress=self.store,
+            resource_manager=self.resources,
+            task_managers=self.machines,
+            directory=self.directory,
+            clock_ms=now_ms,
+            random=Random(7),
+            configuration=Configuration(config or {}),
+            work_dir="/work",
+        )
+        self.master = self.make()
+
+    def make(self, progress: tuple[RegionRecord, ...] = ()) -> JobMasterRunner:
+        """Make a JobMaster, as a Dispatcher does."""
+        job = StoredJob(graph=self.graph, submitted_ms=now_ms())
+        return job_master_factory(self.services)(job, progress, self.changed)
+
+    def changed(self, job_id: JobId) -> None:
+        """Listen."""
+        self.changes.append(job_id)
+
+    @property
+    def machine(self) -> FakeTaskManager:
+        """The TaskManager tm-1."""
+        return self.machines("tm-1:1")
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's state."""
+        return self.master.snapshot().status
+
+    def state(self, region: int = 0) -> ExecutionState:
+        """The state of a region's latest attempt."""
+        return [e for e in self.master.snapshot().executions if e.region == region][-1].state
+
+    async def report(self, news: TaskNews, region: int = 0, attempt: int = 0, on: str = "tm-1") -> None:
+        """Report as a TaskManager."""
+        await self.directory.report(
+            TaskReport(
+                attempt=attempt_id(region, attempt),
+                task_manager=TaskManagerId(on),
+                instance=InstanceId(f"{on}-life"),
+                news=news,
+            )
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[asyncio.Task[JobOutcome]]:
+        """Run the JobMaster; leaving the scope ends it if it still runs."""
+        async with asyncio.TaskGroup() as scope:
+            task = scope.create_task(self.master.run(), name="job")
+            await settle()
+            yield task
+            task.cancel()
+
+
+async def settle() -> None:
+    """Let everything that can happen now happen."""
+    await asyncio.sleep(0.001)
+
+
+def finishing(stage: Stage, *outcome: TaskFinished) -> Callable[[DeployTask], Awaitable[None]]:
+    """Let every deployed task run and finish at once."""
+    outcomes = list(outcome)
+
+    async def work(order: DeployTask) -> None:
+        attempt = order.attempt
+        await stage.report(TaskRunning(), attempt.region, attempt.attempt)
+        await stage.report(outcomes.pop(0), attempt.region, attempt.attempt)
+
+    return work
+
+
+def test_constructing_a_job_master_starts_nothing() -> None:
+    """The factory needs no loop: what it makes is made of data."""
+    directory = JobMasterDirectory()
+    services = JobMasterServices(
+        progress=FakeProgressStore(),
+        resource_manager=FakeResourceManager(directory),
+        task_managers=FakeTaskManagers(),
+        directory=directory,
+        clock_ms=lambda: 5,
+        random=Random(7),
+        configuration=Configuration(),
+        work_dir="/work",
+    )
+    master = job_master_factory(services)(StoredJob(graph=SMALL, submitted_ms=3), (), lambda job_id: None)
+    assert isinstance(master, JobMaster)
+    assert master.snapshot().status is JobStatus.INITIALIZING
+
+
+@virtual_time
+async def test_a_small_job_runs_to_its_end() -> None:
+    stage = Stage()
+    stage.machine.on_deploy = finishing(stage, TaskFinished(results=(ROWS,)))
+
+    outcome = await stage.master.run()
+
+    assert outcome.snapshot.status is JobStatus.FINISHED
+    assert outcome.results == (ROWS,)
+    assert outcome.scratch == ()
+    assert [record.phase for record in stage.store.history] == [RegionPhase.DEPLOYED, RegionPhase.FINISHED]
+    assert stage.resources.wanted(JOB) == ()
+    assert set(stage.changes) == {JOB}
+
+
+@virtual_time
+async def test_regions_run_one_after_another_and_files_are_published_between() -> None:
+    stage = Stage(CHAIN)
+    stage.machine.on_deploy = finishing(
+        stage, TaskFinished(materialised={StepName("clean"): "/work/clean"}), TaskFinished(sinks=(staged("part-0"),))
+    )
+    async with stage.running() as job:
+        assert [order.attempt.region for order in stage.machine.published] == [1]
+        assert not job.done()
+
+        await stage.report(FilesPublished(done=2, total=2, complete=True), region=1)
+        outcome = await job
+
+    assert outcome.snapshot.status is JobStatus.FINISHED
+    assert outcome.scratch == (f"/out/.flintlock-{JOB}-1-0", f"/work/{JOB}")
+    assert [record.phase for record in stage.store.history] == [
+        RegionPhase.DEPLOYED,
+        RegionPhase.FINISHED,
+        RegionPhase.DEPLOYED,
+        RegionPhase.ACCEPTED,
+        RegionPhase.FINISHED,
+    ]
+
+
+@virtual_time
+async def test_the_whole_path_of_a_small_job_takes_no_time() -> None:
+    stage = Stage()
+    stage.machine.on_deploy = finishing(stage, TaskFinished())
+    before_s = asyncio.get_running_loop().time()
+    await stage.master.run()
+    assert asyncio.get_running_loop().time() == before_s
+
+
+@virtual_time
+async def test_nothing_is_sent_while_the_store_is_silent() -> None:
+    stage = Stage()
+    stage.store.gate.clear()
+    async with stage.running():
+        await asyncio.sleep(60)
+        assert stage.machine.deployed == []
+        stage.store.gate.set()
+        await settle()
+        assert len(stage.machine.deployed) == 1
+
+
+@virtual_time
+async def test_a_report_is_answered_once_what_it_means_is_durable() -> None:
+    stage = Stage(FILES)
+    async with stage.running(), asyncio.TaskGroup() as scope:
+        stage.store.gate.clear()
+        news = TaskFinished(sinks=(staged("part-0"),))
+        first = scope.create_task(stage.report(news), name="first")
+        again = scope.create_task(stage.report(news), name="again")
+        await asyncio.sleep(30)
+        assert not first.done()
+        assert not again.done()
+        assert stage.machine.published == []
+
+        stage.store.gate.set()
+        await settle()
+        assert first.done()
+        assert again.done()
+        assert stage.store.history[-1].phase is RegionPhase.ACCEPTED
+        assert len(stage.machine.published) == 1
+
+
+@virtual_time
+async def test_a_report_whose_meaning_did_not_become_durable_is_not_answered_as_if() -> None:
+    stage = Stage()
+    async with asyncio.TaskGroup() as scope:
+        job = scope.create_task(stage.master.run(), name="job")
+        await settle()
+        stage.store.gate.clear()
+        report = scope.create_task(_caught(stage.report(TaskFinished())), name="report")
+        await settle()
+
+        job.cancel()
+
+        assert isinstance(await report, Unavailable)
+
+
+async def _caught(work: Awaitable[None]) -> Exception | None:
+    try:
+        await work
+    except (Unavailable, NotFound) as error:
+        return error
+    return None
+
+
+@virtual_time
+async def test_a_store_that_is_unavailable_for_a_while_is_waited_for() -> None:
+    stage = Stage()
+    stage.store.fail_with = Unavailable("the disk is full")
+    async with stage.running():
+        await asyncio.sleep(20)
+        assert stage.machine.deployed == []
+        stage.store.fail_with = None
+        await asyncio.sleep(6)
+        assert len(stage.machine.deployed) == 1
+
+
+@virtual_time
+async def test_a_fenced_write_ends_the_job_master() -> None:
+    stage = Stage()
+    stage.store.fail_with = Fenced("epoch 1 no longer leads")
+    with pytest.raises(Fenced):
+        await stage.master.run()
+    with pytest.raises(NotFound):
+        await stage.report(TaskRunning())
+
+
+@virtual_time
+async def test_a_task_manager_that_follows_a_newer_leader_ends_the_job_master() -> None:
+    stage = Stage()
+    stage.machine.fail_with = Fenced("epoch 1 is over")
+    with pytest.raises(Fenced):
+        await stage.master.run()
+
+
+@virtual_time
+async def test_an_error_that_nobody_foresaw_ends_the_job_master_and_gives_everything_back() -> None:
+    stage = Stage(PAIR)
+    async with asyncio.TaskGroup() as scope:
+        job = scope.create_task(_crash(stage), name="job")
+        await settle()
+        stage.store.fail_with = RuntimeError("boom")
+        with pytest.raises(Unavailable):
+            await stage.report(TaskFinished())
+        assert str(await job) == "boom"
+    assert [order.attempt for order in stage.machine.cancelled] == [attempt_id(1, 0)]
+    assert stage.resources.wanted(JOB) == ()
+
+
+async def _crash(stage: Stage) -> Exception:
+    with pytest.raises(RuntimeError) as raised:
+        await stage.master.run()
+    return raised.value
+
+
+@virtual_time
+async def test_a_bug_in_the_listener_is_not_blamed_on_whoever_reports() -> None:
+    stage = Stage()
+
+    def listener(job_id: JobId) -> None:
+        raise InvariantBroken("a bug")
+
+    stage.master = job_master_factory(stage.services)(StoredJob(graph=SMALL, submitted_ms=1), (), listener)
+    with pytest.raises(InvariantBroken, match="a bug"):
+        await stage.master.run()
+
+
+@virtual_time
+async def test_the_resource_manager_is_told_again_when_it_is_back() -> None:
+    stage = Stage()
+    stage.resources.fail_with = Unavailable("no leader")
+    async with stage.running():
+        await asyncio.sleep(10)
+        stage.resources.fail_with = None
+        await asyncio.sleep(6)
+        assert [request.id for request in stage.resources.wanted(JOB)] == ["0-0"]
+        assert len(stage.machine.deployed) == 1
+
+
+@virtual_time
+async def test_a_refused_deployment_is_sent_again() -> None:
+    stage = Stage()
+    stage.machine.fail_with = Refused("the slots are held by another attempt")
+    async with stage.running():
+        await asyncio.sleep(1)
+        assert stage.machine.tries > 3
+        stage.machine.fail_with = None
+        await asyncio.sleep(5)
+        assert len(stage.machine.deployed) == 1
+        await asyncio.sleep(60)
+        assert len(stage.machine.deployed) == 1
+
+
+@virtual_time
+async def test_a_task_manager_that_cannot_be_reached_fails_the_attempt_in_the_end() -> None:
+    stage = Stage()
+    stage.machine.fail_with = Unavailable("connection refused")
+    outcome = await stage.master.run()
+    assert outcome.snapshot.status is JobStatus.FAILED
+    assert outcome.snapshot.exceptions[0].failure.kind is FailureKind.TASK_MANAGER_LOST
+
+
+@virtual_time
+async def test_a_failed_task_is_tried_again_after_the_delay() -> None:
+    stage = Stage(config=RETRY)
+    async with stage.running() as job:
+        await stage.report(TaskFailed(failure=failure()))
+        assert stage.status is JobStatus.RESTARTING
+        await asyncio.sleep(4.9)
+        assert len(stage.machine.deployed) == 1
+        await asyncio.sleep(0.2)
+        assert [order.attempt.attempt for order in stage.machine.deployed] == [0, 1]
+        assert [request.id for request in stage.resources.wanted(JOB)] == ["0-1"]
+
+        await stage.report(TaskFinished(), attempt=1)
+        assert (await job).snapshot.status is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_cancel_asks_the_task_manager_and_waits_for_the_end() -> None:
+    stage = Stage()
+    async with stage.running() as job:
+        stage.master.cancel()
+        stage.master.cancel()
+        assert stage.status is JobStatus.CANCELLING
+        await asyncio.sleep(6.5)
+        assert len(stage.machine.cancelled) == 7  # at once, then every second
+        await stage.report(TaskCanceled())
+        assert (await job).snapshot.status is JobStatus.CANCELED
+    stage.master.cancel()
+    assert stage.resources.wanted(JOB) == ()
+
+
+@virtual_time
+async def test_a_cancelled_job_ends_although_its_task_manager_does_not_answer() -> None:
+    """1. Cancel hangs. 2. The TaskManager is known to be lost. 3. The job ends within the time of one question."""
+    stage = Stage()
+    async with stage.running() as job:
+        stage.machine.fail_with = Unavailable("silent")
+        stage.master.cancel()
+        await asyncio.sleep(30)
+        assert not job.done()
+        await stage.resources.lose("tm-1")
+        assert (await job).snapshot.status is JobStatus.CANCELED
+
+
+@virtual_time
+async def test_a_cancelled_job_ends_soon_after_its_task_managers_process_is_gone() -> None:
+    stage = Stage()
+    async with stage.running() as job:
+        stage.machine.fail_with = Unavailable("connection refused")
+        stage.machine.fail_with.unreachable = True
+        stage.master.cancel()
+        begun_s = asyncio.get_running_loop().time()
+        assert (await job).snapshot.status is JobStatus.CANCELED
+        assert asyncio.get_running_loop().time() - begun_s < 3
+
+
+@virtual_time
+async def test_cancel_before_run_means_that_nothing_runs() -> None:
+    stage = Stage()
+    stage.master.cancel()
+    outcome = await stage.master.run()
+    assert outcome.snapshot.status is JobStatus.CANCELED
+    assert stage.resources.declarations == []
+    assert stage.machine.deployed == []
+
+
+@virtual_time
+async def test_cancel_of_a_finished_job_is_a_conflict() -> None:
+    stage = Stage()
+    stage.machine.on_deploy = finishing(stage, TaskFinished())
+    await stage.master.run()
+    with pytest.raises(Conflict, match=f"job {JOB} is FINISHED"):
+        stage.master.cancel()
+
+
+@virtual_time
+async def test_cancel_of_a_publishing_job_is_a_conflict() -> None:
+    stage = Stage(FILES)
+    async with stage.running():
+        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+        with pytest.raises(Conflict, match="is publishing its output and can no longer be cancelled"):
+            stage.master.cancel()
+        assert stage.status is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_a_suspended_job_master_leaves_tasks_slots_and_records_alone() -> None:
+    stage = Stage()
+    async with stage.running():
+        await stage.report(TaskRunning())
+    assert stage.status is JobStatus.SUSPENDED
+    assert stage.machine.cancelled == []
+    assert [request.id for request in stage.resources.wanted(JOB)] == ["0-0"]
+    assert len(stage.store.history) == 1
+    with pytest.raises(NotFound):
+        await stage.report(TaskFinished())
+
+
+@virtual_time
+async def test_the_next_job_master_goes_on_where_the_records_are() -> None:
+    stage = Stage(CHAIN)
+    async with stage.running():
+        await stage.report(TaskFinished(materialised={StepName("clean"): "/work/clean"}))
+        await settle()
+        assert [order.attempt.region for order in stage.machine.deployed] == [0, 1]
+
+    stage.master = stage.make(await stage.store.read(JOB))
+    stage.resources.granted.clear()
+    async with stage.running() as job:
+        assert [order.attempt for order in stage.machine.cancelled] == [attempt_id(1, 0)]
+        assert len(stage.machine.deployed) == 2
+        await stage.report(TaskFinished(), region=1, attempt=0)  # too late: it is over, and does not count
+        await settle()
+        assert [str(order.attempt)[-3:] for order in stage.machine.deployed] == ["0#0", "1#0", "1#1"]
+        assert stage.state(1) is ExecutionState.DEPLOYING
+        await stage.report(TaskFinished(), region=1, attempt=1)
+        assert (await job).snapshot.status is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_an_accepted_publication_is_rolled_forward_by_the_next_job_master() -> None:
+    stage = Stage(FILES)
+    async with stage.running():
+        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+
+    stage.master = stage.make(await stage.store.read(JOB))
+    stage.resources.granted.clear()
+    stage.resources.place_on = TaskManagerId("tm-2")
+    async with stage.running() as job:
+        (order,) = stage.machines("tm-2:1").published
+        assert order.sinks == (staged("part-0"),)
+        await stage.report(FilesPublished(done=2, total=2, complete=True), on="tm-2")
+        assert (await job).snapshot.status is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_an_unreachable_publisher_is_asked_until_it_is_known_to_be_lost() -> None:
+    stage = Stage(FILES)
+    async with stage.running() as job:
+        stage.machine.fail_with = Unavailable("silent")
+        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+        await asyncio.sleep(100)
+        assert stage.machine.tries > 50
+        assert stage.status is JobStatus.RUNNING
+        stage.resources.place_on = TaskManagerId("tm-2")
+        await stage.resources.lose("tm-1")
+        await settle()
+        assert len(stage.machines("tm-2:1").published) == 1
+        await stage.report(FilesPublished(done=2, total=2, complete=True), on="tm-2")
+        assert (await job).snapshot.status is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_a_publisher_that_refuses_again_and_again_fails_the_job() -> None:
+    stage = Stage(FILES)
+    async with stage.running() as job:
+        stage.machine.fail_with = Refused("unknown file system s4")
+        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+        outcome = await job
+    assert outcome.snapshot.status is JobStatus.FAILED
+    assert outcome.snapshot.exceptions[0].failure.kind is FailureKind.PUBLICATION
+    assert "unknown file system s4" in outcome.snapshot.exceptions[0].failure.message
+
+
+@virtual_time
+async def test_a_lost_task_manager_fails_its_tasks() -> None:
+    stage = Stage()
+    async with stage.running() as job:
+        await stage.resources.lose("tm-1", "it was silent for 50.0 s")
+        outcome = await job
+    assert outcome.snapshot.status is JobStatus.FAILED
+    assert outcome.snapshot.exceptions[0].failure.message == "TaskManager tm-1 is lost: it was silent for 50.0 s"
+
+
+@virtual_time
+async def test_a_job_that_waits_for_slots_has_one_task_and_no_timer() -> None:
+    stage = Stage()
+    stage.resources.automatic = False
+    async with stage.running():
+        await asyncio.sleep(1)
+        others = [task.get_name() for task in asyncio.all_tasks() if JOB in task.get_name()]
+        assert others == []
+        assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "job"] == ["job"]
+
+
+@virtual_time
+async def test_an_ended_job_leaves_no_task_behind() -> None:
+    stage = Stage(config=RETRY)
+    async with stage.running() as job:
+        await stage.report(TaskFailed(failure=failure(FailureKind.SPARK_TASK)))
+        stage.master.cancel()
+        await job
+    assert [task for task in asyncio.all_tasks() if JOB in task.get_name()] == []
+
+
+@virtual_time
+async def test_the_end_waits_for_records_that_are_being_written() -> None:
+    """A record that came after the job's cleanup would be left over for ever."""
+    stage = Stage()
+    stage.store.gate.clear()
+    async with stage.running() as job:
+        stage.master.cancel()
+        await asyncio.sleep(5)
+        assert stage.status is JobStatus.CANCELED
+        assert not job.done()
+        stage.store.gate.set()
+        assert (await job).snapshot.status is JobStatus.CANCELED
+        assert len(stage.store.history) == 1
+
+
+@virtual_time
+async def test_a_snapshot_is_made_once_for_each_change() -> None:
+    stage = Stage()
+    async with stage.running():
+        first = stage.master.snapshot()
+        assert stage.master.snapshot() is first
+        changes = len(stage.changes)
+        await stage.report(TaskRunning())
+        assert stage.master.snapshot() is not first
+        assert len(stage.changes) == changes + 1
+        await stage.report(TaskRunning())
+        assert len(stage.changes) == changes + 1
+
+
+@virtual_time
+async def test_late_words_to_a_job_master_that_has_stopped_are_unavailable() -> None:
+    stage = Stage()
+    async with stage.running():
+        pass
+    gateway: JobMasterGateway = stage.master  # type: ignore[assignment]
+    with pytest.raises(Unavailable):
+        await gateway.slots_granted(grant(stage.resources.wanted(JOB)[0]))
+    lost = TaskManagerLost(
+        job_id=JOB, task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-life"), reason="silent"
+    )
+    with pytest.raises(Unavailable):
+        await gateway.task_manager_lost(lost)
