@@ -1,0 +1,297 @@
+"""The classic door: Spark's driver and its Connect server, seen from inside their JVM.
+
+A task has ended only when nothing of its Spark session runs any more, and that is not what closing a session says:
+Connect interrupts the session's threads and returns. So the truth is read where it is made. An operation is a thread,
+and threads have names. A thread that ends cancels its jobs, by a message to the one loop that schedules all jobs; a
+message of ours through the same loop comes back when theirs has been heard. A cancelled job's tasks may still run; as
+long as one does, the scheduler keeps its task set, with the session's tag on it.
+
+A session that never existed is made before it is closed. What was closed stays closed: a call that a dead client had
+already sent cannot open it again.
+
+Rejected: Spark's status store as the only judge (it hears of jobs later than they run, and forgets stages with running
+tasks); a listener written in Python (each event of every job would cross into this process).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final, TypeAlias
+
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+from py4j.protocol import Py4JJavaError
+
+from flintlock.model.errors import Refused
+from flintlock.model.tasks import TaskMetrics
+from flintlock.spark.jvm import Gateway
+
+#: An object of the JVM; py4j has no types for them.
+JavaObject: TypeAlias = Any
+
+#: How often a release looks whether the session's work has ended.
+LOOK_S: Final = 0.02
+
+#: How many sessions are closed at the same time.
+CLOSING_AT_ONCE: Final = 16
+
+#: How many operations of one session are closed one by one, where closing all of them fails.
+OPERATIONS_AT_MOST: Final = 1000
+
+#: From how many operations on it costs less to go through all jobs that are remembered.
+ASKED_ONE_BY_ONE: Final = 50
+
+#: How long counting waits for Spark's events to reach the status store.
+FLUSH_MS: Final = 500
+
+_OPERATION_THREAD: Final = "SparkConnectExecuteThread_opId=([0-9a-fA-F-]+)"
+_TAGS_PROPERTY: Final = "spark.job.tags"
+
+
+class EngineDriver:
+    """One SparkContext with the Connect server in it. Any thread may use it, each has its own in the JVM."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway: Final = ClientServer(
+            java_parameters=JavaParameters(port=gateway.port, auth_token=gateway.secret, auto_convert=True),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        self.jvm: Final[JavaObject] = self.gateway.jvm
+        self._session: JavaObject = None  # set by `open`
+        # Threads that stay: a new one costs a new connection to the JVM.
+        self._closers: Final = ThreadPoolExecutor(CLOSING_AT_ONCE, thread_name_prefix="close-session")
+
+    def open(self) -> None:
+        """Make the Spark application; the Connect server comes up with it. Raises Py4JJavaError."""
+        self._session = self.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
+
+    @property
+    def context(self) -> JavaObject:
+        """The SparkContext."""
+        return self._session.sparkContext()
+
+    @property
+    def spark_version(self) -> str:
+        """Spark's version."""
+        return str(self.context.version())
+
+    @property
+    def application_id(self) -> str:
+        """The id under which a cluster manager knows the application."""
+        return str(self.context.applicationId())
+
+    @property
+    def connect_port(self) -> int:
+        """Where the Connect server listens."""
+        return int(self._service.localPort())
+
+    def release(self, user_id: str, session_id: str | None, timeout_s: float) -> tuple[str, ...]:
+        """End the user's session, or all of the user's; return what is still active when the time is up.
+
+        Once it returns (), nothing of the session runs and nothing ever will. Idempotent, and true of sessions that
+        their clients closed, or that never were.
+        """
+        scope = self._scope(user_id, session_id)
+        give_up_s = time.monotonic() + timeout_s
+        sessions = (session_id,) if session_id is not None else tuple(self._sessions_of(user_id))
+        closing = {self._closers.submit(self._close, user_id, session): session for session in sessions}
+        wait(closing, max(0.0, give_up_s - time.monotonic()))
+        heard = False  # whether the scheduler has heard all that the ended threads told it
+        while True:
+            active = [f"session {session} is closing" for close, session in closing.items() if not close.done()]
+            active += [f"operation {name} runs" for name in self._running_operations(user_id, session_id)]
+            if not active:
+                heard = heard or self._scheduler_heard(give_up_s)
+                active += self._running_work(scope) if heard else ["the scheduler does not answer"]
+            problems = [problem for close in closing if close.done() and (problem := close.result())]
+            if problems or not active or time.monotonic() >= give_up_s:
+                return (*problems, *active)
+            threading.Event().wait(LOOK_S)
+
+    def measure(self, user_id: str, session_id: str, operations: tuple[str, ...]) -> dict[str, TaskMetrics]:
+        """Count what Spark read, wrote and ran for each of the operations; also once their session is closed."""
+        tag = self._job_tag
+        self._flush_events()
+        tags = {name: str(tag.apply(user_id, session_id, name)) for name in operations}
+        if len(operations) <= ASKED_ONE_BY_ONE:
+            tracker = self.context.statusTracker()
+            return {name: self._count(tracker.getJobIdsForTag(tags[name])) for name in operations}
+        jobs: dict[str, list[int]] = {}
+        for job in items(self.context.statusStore().jobsList(None)):
+            for one in str(job.jobTags().mkString(",")).split(","):
+                jobs.setdefault(one, []).append(int(job.jobId()))
+        return {name: self._count(jobs.get(tags[name], ())) for name in operations}
+
+    def operations_of(self, user_id: str, session_id: str) -> tuple[str, ...]:
+        """Return the ids of the operations of an open session, those that ended within the last hour included."""
+        found = self._sessions.getIsolatedSessionIfPresent(self._key(user_id, session_id))
+        if found.isEmpty():
+            return ()
+        holder = found.get()
+        ended = [info.operationId() for info in items(holder.listInactiveOperations())]
+        return tuple(dict.fromkeys(str(name) for name in (*ended, *items(holder.listActiveOperationIds()))))
+
+    def server_ids(self, user_id: str, session_id: str | None) -> frozenset[str]:
+        """Return the ids that the server gave to this closed session, or to all closed sessions of the user."""
+        which = re.escape(session_id) if session_id is not None else "[^,]*"
+        told = str(self._sessions.listClosedSessions().mkString("\n"))
+        return frozenset(re.findall(rf"^SessionHolderInfo\({re.escape(user_id)},{which},([^,)]+)", told, re.MULTILINE))
+
+    def heap(self) -> tuple[int, int]:
+        """Return the used and the greatest size of the JVM's heap, in bytes."""
+        runtime = self.jvm.java.lang.Runtime.getRuntime()
+        return int(runtime.totalMemory()) - int(runtime.freeMemory()), int(runtime.maxMemory())
+
+    def executors(self) -> tuple[int, int]:
+        """Return how many executors there are (the driver is one where it is alone), and how many tasks they run."""
+        every = list(items(self.context.statusStore().executorList(True)))
+        workers = [one for one in every if one.id() != "driver"] or every
+        # Not what the status store says of tasks: it may be late by as long as nothing else happens.
+        running = self.context.taskScheduler().runningTasksByExecutors().values()
+        return len(workers), sum(int(count) for count in items(running))
+
+    def session_count(self) -> int:
+        """Return how many Connect sessions are open."""
+        return int(self._sessions.listActiveSessions().size())
+
+    @property
+    def _service(self) -> JavaObject:
+        return getattr(getattr(self.jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+
+    @property
+    def _sessions(self) -> JavaObject:
+        return self._service.sessionManager()
+
+    @property
+    def _job_tag(self) -> JavaObject:
+        return getattr(getattr(self.jvm.org.apache.spark.sql.connect.service, "ExecuteJobTag$"), "MODULE$")
+
+    def _key(self, user_id: str, session_id: str) -> JavaObject:
+        return self.jvm.org.apache.spark.sql.connect.service.SessionKey(user_id, session_id)
+
+    def _scope(self, user_id: str, session_id: str | None) -> str:
+        """Return how the tags of the jobs in question begin."""
+        if session_id is None:
+            return str(self._job_tag.apply(user_id, "\n", "")).partition("\n")[0]
+        try:
+            uuid.UUID(session_id)
+        except ValueError:
+            raise Refused(f"{session_id!r} is not a session id: Spark's are UUIDs") from None
+        return str(self._job_tag.apply(user_id, session_id, ""))
+
+    def _sessions_of(self, user_id: str) -> Iterator[str]:
+        for info in items(self._sessions.listActiveSessions()):
+            if info.userId() == user_id:
+                yield str(info.sessionId())
+
+    def _close(self, user_id: str, session_id: str) -> str | None:
+        """Close the session, and leave the tombstone that keeps it closed; return what went wrong."""
+        key = self._key(user_id, session_id)
+        try:
+            nothing = getattr(getattr(self.jvm.scala, "None$"), "MODULE$")
+            self._service.getOrCreateIsolatedSession(user_id, session_id, nothing)
+            self._sessions.closeSession(key, False)
+        except Py4JJavaError as error:
+            if "SESSION_CLOSED" in str(error):
+                return None
+            # Spark 4.3 trips over an operation that was interrupted before and has not ended yet: it lets go of that
+            # one and leaves the session's others running. Each further call gets past one more of them.
+            for _ in range(OPERATIONS_AT_MOST):
+                try:
+                    self._service.executionManager().removeAllExecutionsForSession(key)
+                    return None
+                except Py4JJavaError:
+                    continue
+            return f"session {session_id} cannot be closed: {error.java_exception.getMessage()}"
+        return None
+
+    def _running_operations(self, user_id: str, session_id: str | None) -> list[str]:
+        """Return the operations whose threads live and that no other session is known to have.
+
+        One that its session has let go of but that has not ended yet counts as ours, whosever it is: it ends soon, or
+        the engine is in trouble anyway.
+        """
+        running = self._operation_threads()
+        if not running:
+            return []
+        for holder in items(self._service.executionManager().listExecuteHolders()):
+            key = holder.key()
+            if key.userId() != user_id or (session_id is not None and key.sessionId() != session_id):
+                running.discard(str(key.operationId()))
+        return sorted(running)
+
+    def _operation_threads(self) -> set[str]:
+        """Return the operations whose threads live.
+
+        The names are searched in the JVM: an answer of more than 8 KiB takes py4j another 40 ms, and there are some
+        hundred threads. Java's own list of threads would stop and walk them all.
+        """
+        names = self.jvm.java.lang.StringBuilder().append(self.jvm.org.apache.commons.lang3.ThreadUtils.getAllThreads())
+        found = self.jvm.java.util.regex.Pattern.compile(_OPERATION_THREAD).matcher(names)
+        running: set[str] = set()
+        while found.find():
+            running.add(str(found.group(1)))
+        return running
+
+    def _scheduler_heard(self, give_up_s: float) -> bool:
+        """Send a message round the scheduler's loop; True once it is back, and so all that was sent before it."""
+        back = self.context.cancelJobsWithTagWithFuture("flintlock-nothing", "nothing has this tag")
+        while not back.isCompleted():
+            if time.monotonic() >= give_up_s:
+                return False
+            threading.Event().wait(LOOK_S / 10)
+        return True
+
+    def _running_work(self, scope: str) -> list[str]:
+        """Return the jobs and task sets that carry a tag of this scope; the jobs are cancelled once more."""
+        found: list[str] = []
+        for tasks in items(self.context.taskScheduler().rootPool().getSortedTaskSetQueue()):
+            properties = tasks.taskSet().properties()
+            tags = str(properties.getProperty(_TAGS_PROPERTY) or "") if properties is not None else ""
+            if any(tag.startswith(scope) for tag in tags.split(",")):
+                found.append(f"{tasks.runningTasks()} tasks of {tasks.name()} run")
+        running = [self.jvm.org.apache.spark.JobExecutionStatus.RUNNING]
+        for job in items(self.context.statusStore().jobsList(running)):
+            tags = [tag for tag in str(job.jobTags().mkString(",")).split(",") if tag.startswith(scope)]
+            for tag in tags:
+                self.context.cancelJobsWithTag(tag)
+            found += [f"job {job.jobId()} runs" for _ in tags[:1]]
+        return found
+
+    def _flush_events(self) -> None:
+        try:
+            self.context.listenerBus().waitUntilEmpty(FLUSH_MS)
+        except Py4JJavaError:
+            return  # the engine is busy: what has been counted by now has to do
+
+    def _count(self, jobs: Iterable[int]) -> TaskMetrics:
+        store = self.context.statusStore()
+        stages: list[JavaObject] = []
+        for job in jobs:
+            for number in items(store.job(job).stageIds()):
+                try:
+                    stages.append(store.lastStageAttempt(number))
+                except Py4JJavaError:
+                    continue  # skipped, or too long ago
+        stages = [stage for stage in stages if str(stage.status().toString()) != "SKIPPED"]
+        return TaskMetrics(
+            read_records=sum(int(stage.inputRecords()) for stage in stages),
+            read_bytes=sum(int(stage.inputBytes()) for stage in stages),
+            write_records=sum(int(stage.outputRecords()) for stage in stages),
+            write_bytes=sum(int(stage.outputBytes()) for stage in stages),
+            stages_done=sum(str(stage.status().toString()) == "COMPLETE" for stage in stages),
+            stages_total=len(stages),
+            tasks_done=sum(int(stage.numCompleteTasks()) for stage in stages),
+            tasks_total=sum(int(stage.numTasks()) for stage in stages),
+        )
+
+
+def items(sequence: JavaObject) -> Iterator[JavaObject]:
+    """Yield what a Scala sequence holds."""
+    walk = sequence.iterator()
+    while walk.hasNext():
+        yield walk.next()

@@ -1,0 +1,207 @@
+"""Files of users and of Flintlock, through Hadoop's file systems in the engine's JVM.
+
+Whatever path Spark can write, with its schemes and its credentials, can be listed, published and removed here. All of
+it is done file by file and can be done again: a publication that was interrupted anywhere, or is done by two at once,
+ends with the same files. So nothing is ever deleted to make room for a move: a target that is there already and has
+the source's length is that file, moved by somebody else a moment ago.
+
+Rejected: `fs.rename` of whole directories (readers would see the old or the new, but a second run would nest them);
+recursive deletes of a target (one late repetition would remove what others published since).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, cast
+
+from py4j.protocol import Py4JJavaError
+
+from flintlock.model.errors import Refused
+from flintlock.model.staging import PREFIX
+from flintlock.spark.engine_messages import Publish
+from flintlock.spark.sinkfiles import ListedFile
+
+#: An object of the JVM; py4j has no types for them.
+Java: TypeAlias = Any
+
+
+class FileFailure(Exception):
+    """A file system refused: the message names the file and says what happened."""
+
+
+class HadoopFiles:
+    """The file systems that the engine's Hadoop configuration knows. Any thread may use it."""
+
+    def __init__(self, jvm: Java, configuration: Java, work_root: str) -> None:
+        self._jvm: Final = jvm
+        self._configuration: Final = configuration
+        self._work_root: Final = work_root
+
+    def list_files(self, path: str, *, recursive: bool) -> tuple[bool, tuple[ListedFile, ...]]:
+        """Return whether the path exists, and its files by name from there. A path that is a file is its own only one.
+
+        Raises:
+            FileFailure: The file system cannot be reached or does not let us look.
+        """
+
+        def act() -> tuple[bool, tuple[ListedFile, ...]]:
+            fs, root = self._open(path)
+            try:
+                found = fs.listFiles(root, recursive)
+                base = fs.getFileStatus(root).getPath().toString().rstrip("/")
+                files: list[ListedFile] = []
+                while found.hasNext():
+                    status = found.next()
+                    full = str(status.getPath().toString())
+                    name = full[len(base) + 1 :] if full != base else str(status.getPath().getName())
+                    files.append(ListedFile(path=name, size=int(status.getLen())))
+            except Py4JJavaError as error:
+                if _is(error, "java.io.FileNotFoundException"):
+                    return False, ()
+                raise
+            return True, tuple(sorted(files, key=lambda file: file.path))
+
+        return _naming(path, "list", act)
+
+    def publish(self, order: Publish, tell: Callable[[int, int], None]) -> int:
+        """Do what is ordered, telling (done, total) after each file; return the total. Doing it again is harmless.
+
+        Raises:
+            FileFailure: A file is neither at its source nor at its target, or a file system refused.
+        """
+        total = len(order.moves) + len(order.removes) + len(order.success_markers)
+        done = 0
+
+        def step(path: str, verb: str, act: Callable[[], None]) -> None:
+            nonlocal done
+            _naming(path, verb, act)
+            done += 1
+            tell(done, total)
+
+        for move in order.moves:
+            step(move.source, f"move to {move.target}", lambda move=move: self._move(move.source, move.target))
+        for path in order.removes:
+            step(path, "remove", lambda path=path: self._remove(path))
+        for path in order.success_markers:
+            step(path, "create", lambda path=path: self._mark(path))
+        for path in order.cleanup_dirs:
+            _naming(path, "clean up", lambda path=path: self._drop_empty(path))
+        return total
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory of Flintlock's own with all that is in it. Idempotent.
+
+        Raises:
+            Refused: The directory is neither named `.flintlock-*` nor below the work directory.
+            FileFailure: The file system refused.
+        """
+        if not self._is_own(path):
+            raise Refused(
+                f"{path} is not Flintlock's own: only directories named {PREFIX}* and those below "
+                f"{self._work_root or 'a work directory (none is set)'} are removed"
+            )
+
+        def act() -> None:
+            fs, root = self._open(path)
+            if not fs.delete(root, True) and fs.exists(root):
+                raise FileFailure(f"cannot remove {path}: the file system refuses")
+
+        _naming(path, "remove", act)
+
+    def _is_own(self, path: str) -> bool:
+        """Tell by the name alone; a path that leads upwards anywhere says nothing by its name."""
+        parts = path.rstrip("/").split("/")
+        if ".." in parts or "." in parts:
+            return False
+        if parts[-1].startswith(PREFIX):
+            return True
+        if not self._work_root:
+            return False
+
+        def qualified(text: str) -> str:
+            fs, place = self._open(text)
+            return str(fs.makeQualified(place).toString()).rstrip("/")
+
+        return _naming(path, "find", lambda: qualified(path).startswith(f"{qualified(self._work_root)}/"))
+
+    def _open(self, path: str) -> tuple[Java, Java]:
+        if not path:
+            raise FileFailure("a path is empty")
+        place = self._jvm.org.apache.hadoop.fs.Path(path)
+        return place.getFileSystem(self._configuration), place
+
+    def _length(self, fs: Java, place: Java) -> int | None:
+        """Return a file's length, or None if it does not exist."""
+        if not fs.exists(place):
+            return None
+        try:
+            return int(fs.getFileStatus(place).getLen())
+        except Py4JJavaError as error:
+            if _is(error, "java.io.FileNotFoundException"):
+                return None
+            raise
+
+    def _move(self, source: str, target: str) -> None:
+        fs, there = self._open(source)
+        here = self._jvm.org.apache.hadoop.fs.Path(target)
+        length = self._length(fs, there)
+        if length is None:
+            self._moved_already(fs, here, source, target)
+            return
+        arrived = self._length(fs, here)
+        if arrived == length:
+            fs.delete(there, False)  # a copy was cut short of removing its source, or somebody moved it just now
+            return
+        if arrived is not None:
+            fs.delete(here, False)  # a copy was cut short; its source is whole
+        fs.mkdirs(here.getParent())
+        if not fs.rename(there, here):
+            if self._length(fs, there) is not None:
+                raise FileFailure(f"cannot move {source} to {target}: the file system refuses")
+            self._moved_already(fs, here, source, target)
+
+    def _moved_already(self, fs: Java, here: Java, source: str, target: str) -> None:
+        if self._length(fs, here) is None:
+            raise FileFailure(f"{source} is gone and was not moved to {target}: neither file exists")
+
+    def _remove(self, path: str) -> None:
+        fs, place = self._open(path)
+        if not fs.delete(place, False) and fs.exists(place):
+            raise FileFailure(f"cannot remove {path}: the file system refuses")
+
+    def _mark(self, path: str) -> None:
+        fs, place = self._open(path)
+        fs.create(place, True).close()
+
+    def _drop_empty(self, path: str) -> None:
+        """Remove the directory and those in it, the innermost first, as far as they are empty."""
+        fs, place = self._open(path)
+        try:
+            for status in fs.listStatus(place):
+                if status.isDirectory():
+                    self._drop_empty(str(status.getPath().toString()))
+            if len(fs.listStatus(place)) == 0:
+                fs.delete(place, False)
+        except Py4JJavaError as error:
+            if not _is(error, "java.io.FileNotFoundException") and not _is(error, "java.io.IOException"):
+                raise
+            # Gone, or no longer empty: somebody else's files may stay.
+
+
+def _naming(path: str, verb: str, act: Callable[[], Any]) -> Any:
+    """Do it; say of an error of the JVM which file it was about."""
+    try:
+        return act()
+    except Py4JJavaError as error:
+        cause = error.java_exception
+        raise FileFailure(f"cannot {verb} {path}: {cause.getClass().getSimpleName()}: {cause.getMessage()}") from error
+
+
+def _is(error: Py4JJavaError, class_name: str) -> bool:
+    """Tell whether the exception is of that class or of one derived from it."""
+    kind = cast("Java", error.java_exception).getClass()
+    while kind is not None:
+        if kind.getName() == class_name:
+            return True
+        kind = kind.getSuperclass()
+    return False

@@ -1,0 +1,373 @@
+"""A TaskManager's side of one runner: its socket, its end, and what has to be looked up around its work.
+
+What a runner cannot do is done here: it has no door to Hadoop's file systems, so its staged files are listed through
+the engine when it is done, and whether a target holds data already is looked up while it still analyses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Struct, structs
+
+from flintlock.gateways.engine import SparkSessionKey
+from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import EngineKind, JobGraph, SaveMode, Sink
+from flintlock.model.regions import regions_of
+from flintlock.model.staging import staged_sinks
+from flintlock.model.tasks import (
+    DeployTask,
+    Failure,
+    FailureKind,
+    SinkFiles,
+    StepOutput,
+    TaskFailed,
+    TaskFinished,
+    TaskMetrics,
+    TaskProgress,
+    TaskRunning,
+)
+from flintlock.spark.logtail import tail
+from flintlock.spark.sinkfiles import ListedFile, data_bytes, has_data, needs_look, sink_files
+from flintlock.spark.wire import (
+    FROM_RUNNER,
+    Analyze,
+    Analyzed,
+    DedicatedEngine,
+    Exited,
+    FromRunner,
+    Interrupt,
+    Prepare,
+    Prepared,
+    Run,
+    StagedSink,
+    TargetsChecked,
+    Worked,
+    frame,
+    read_message,
+)
+
+#: How long the end of a process may take to be told after its socket has closed.
+EXIT_S: Final = 5.0
+
+#: How long the last words of a process may take to be read after its end was told.
+DRAIN_S: Final = 1.0
+
+#: Work that took longer than this is measured even if it wrote nothing.
+WORTH_MEASURING_S: Final = 0.5
+
+News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
+
+
+class OperationMetrics(Protocol):
+    """What Spark counted for a session, and for each of the operations that were asked about."""
+
+    @property
+    def session(self) -> TaskMetrics:
+        """All of it."""
+        ...
+
+    @property
+    def operations(self) -> dict[str, TaskMetrics]:
+        """By Spark Connect's id of the operation."""
+        ...
+
+
+class EngineServices(Protocol):
+    """What runners and their pool need of the shared engine. Each raises a FlintlockError if it cannot answer."""
+
+    @property
+    def remote_url(self) -> str:
+        """Where its Connect server listens."""
+        ...
+
+    async def list_files(self, path: str) -> tuple[ListedFile, ...]:
+        """Return every file below a path; none if it does not exist."""
+        ...
+
+    async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:
+        """Return what Spark counted."""
+        ...
+
+
+class RunnerHome(Struct, frozen=True, kw_only=True):
+    """What all runners of a pool share."""
+
+    scratch_dir: str
+    dedicated: DedicatedEngine | None = None
+
+
+class ForkedRunner:
+    """One process for one task. Made by the pool."""
+
+    def __init__(
+        self,
+        number: int,
+        home: RunnerHome,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        *,
+        engine: EngineServices | None,
+        tasks: asyncio.TaskGroup,
+        kill: Callable[[int], None],
+    ) -> None:
+        self.number: Final = number
+        self.born_s: Final = asyncio.get_running_loop().time()
+        self._home: Final = home
+        self._reader, self._writer = streams
+        self._engine: Final = engine
+        self._tasks: Final = tasks
+        self._kill: Final = kill
+        self._session: SparkSessionKey | None = None  # set by prepare
+        self._started: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
+        self._exited: Final[asyncio.Future[Exited]] = asyncio.get_running_loop().create_future()
+        self._in_use = False  # it has a task
+        self.taken = False  # somebody is about to give it one
+
+    @property
+    def session(self) -> SparkSessionKey | None:
+        """The Spark session that it uses, once it has one."""
+        return self._session
+
+    @property
+    def engine(self) -> EngineServices | None:
+        """The engine that its session belongs to."""
+        return self._engine
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not been seen to end."""
+        return not self._exited.done()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it has a task and has not ended."""
+        return self._in_use and self.alive
+
+    @property
+    def scratch(self) -> Path:
+        """The directory that its task works in; gone when it is."""
+        return Path(self._home.scratch_dir) / f"runner-{self.number}"
+
+    async def started(self) -> int:
+        """Return its pid once it lives. Raises Unavailable if it could not be forked."""
+        return await asyncio.shield(self._started)
+
+    def hear_started(self, pid: int) -> None:
+        """Take the template's word that it lives."""
+        if not self._started.done():
+            self._started.set_result(pid)
+
+    def hear_exited(self, exited: Exited) -> None:
+        """Take the template's word that it is gone."""
+        if not self._exited.done():
+            self._exited.set_result(exited)
+        if not self._started.done():
+            why = exited.fork_error or _ending(exited.code)
+            self._started.set_exception(Unavailable(f"a runner could not be started: {why}"))
+        if self._in_use:
+            # Its socket closes with it, unless a process that it forked still holds it: nobody waits for that one.
+            asyncio.get_running_loop().call_later(DRAIN_S, self._reader.feed_eof)
+        else:
+            self._writer.close()
+
+    def prepare(self, message: Prepare) -> None:
+        """Have it open its Spark session."""
+        self._session = message.session
+        self._send(message)
+
+    async def prepared(self) -> str | None:
+        """Wait until its session is open; return what went wrong, or None. Only before it has a task."""
+        message = await self._next()
+        match message:
+            case Prepared(problem=problem):
+                return problem
+            case None:
+                return "it ended"
+            case _:
+                return f"it said {type(message).__name__}"
+
+    async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[News]:
+        """Run the task; the last item is TaskFinished or TaskFailed. `artifacts` says where each one's content lies."""
+        self._in_use = True
+        began_s = asyncio.get_running_loop().time()
+        try:
+            self.scratch.mkdir(parents=True)
+            self._send(
+                Run(
+                    task=task,
+                    log_path=log_path,
+                    scratch=str(self.scratch),
+                    artifacts=dict(artifacts),
+                    dedicated=self._home.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
+                )
+            )
+            self._look_at_targets(task)
+            while True:
+                message = await self._next()
+                match message:
+                    case TaskRunning() | TaskProgress():
+                        yield message
+                    case Prepared(problem=str(problem)):
+                        yield _failed(FailureKind.ENGINE_LOST, f"no Spark session could be opened: {problem}")
+                        return
+                    case Prepared():
+                        pass
+                    case Worked():
+                        worth = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
+                        yield await self._complete(message, worth_measuring=worth)
+                        return
+                    case TaskFailed():
+                        yield message
+                        return
+                    case Analyzed() | None:
+                        yield await self._lost(log_path)
+                        return
+        finally:
+            self._writer.close()
+
+    async def analyze(self, graph: JobGraph, log_path: str, artifacts: Mapping[str, str]) -> Analyzed:
+        """Resolve every step's schema; nothing of the graph is run."""
+        self._in_use = True
+        try:
+            self.scratch.mkdir(parents=True)
+            self._send(Analyze(graph=graph, log_path=log_path, scratch=str(self.scratch), artifacts=dict(artifacts)))
+            while True:
+                message = await self._next()
+                match message:
+                    case Analyzed():
+                        return message
+                    case Prepared(problem=str(problem)):
+                        raise Unavailable(f"no Spark session could be opened: {problem}")
+                    case None:
+                        return Analyzed(failure=(await self._lost(log_path)).failure)
+                    case _:
+                        pass
+        finally:
+            self._writer.close()
+
+    async def interrupt(self) -> None:
+        """Ask it to stop."""
+        if self.alive:
+            self._send(Interrupt())
+
+    async def kill(self) -> None:
+        """End it by force, with all that it started, and return once it is gone."""
+        if self.alive:
+            self._kill(self.number)
+        await asyncio.shield(self._exited)
+
+    async def exited(self) -> Exited:
+        """Return how it ended, once it has."""
+        return await asyncio.shield(self._exited)
+
+    def _look_at_targets(self, task: DeployTask) -> None:
+        """Look up, while the runner analyses, which targets hold data; it asks before it writes."""
+        region = regions_of(task.graph)[task.attempt.region]
+        sinks = {
+            vertex.name: vertex.operation.path
+            for vertex in staged_sinks(task.graph, region.steps)
+            if isinstance(vertex.operation, Sink) and vertex.operation.path is not None and needs_look(vertex.operation)
+        }
+        if sinks:
+            self._tasks.create_task(self._tell_targets(sinks), name=f"targets-{task.attempt}")
+
+    async def _tell_targets(self, sinks: dict[StepName, str]) -> None:
+        try:
+            found = await asyncio.gather(*(self._list(path) for path in sinks.values()))
+        except FlintlockError as error:
+            self._send(TargetsChecked(problem=f"the sinks' targets could not be looked at: {error.public}"))
+            return
+        occupied = tuple(step for step, files in zip(sinks, found, strict=True) if has_data(files))
+        self._send(TargetsChecked(occupied=occupied))
+
+    async def _complete(self, worked: Worked, *, worth_measuring: bool) -> TaskFinished | TaskFailed:
+        """Add what only the engine knows: files, rows and bytes."""
+        measured: OperationMetrics | None = None
+        try:
+            sinks = await asyncio.gather(*(self._sink(sink) for sink in worked.staged))
+            if self._engine is not None and self._session is not None and (worked.operations or worth_measuring):
+                measured = await self._engine.measure(self._session, tuple(worked.operations.values()))
+        except FlintlockError as error:
+            kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
+            return _failed(kind, f"what was written could not be listed: {error.public}")
+        sizes = {files.step: size for files, size in sinks}
+        finished = worked.finished
+        return structs.replace(
+            finished,
+            metrics=_merged(finished.metrics, measured.session) if measured else finished.metrics,
+            outputs=tuple(
+                _counted(
+                    output, sizes, measured.operations.get(worked.operations.get(output.step, "")) if measured else None
+                )
+                for output in finished.outputs
+            ),
+            sinks=tuple(files for files, _ in sinks),
+        )
+
+    async def _sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
+        staged = await self._list(sink.staging)
+        present = await self._list(sink.target) if sink.mode is SaveMode.OVERWRITE else ()
+        return sink_files(sink, staged, present), data_bytes(staged)
+
+    async def _list(self, path: str) -> tuple[ListedFile, ...]:
+        if self._engine is None:
+            raise Unavailable("there is no engine to list files with")
+        return await self._engine.list_files(path)
+
+    async def _lost(self, log_path: str) -> TaskFailed:
+        """Return what it means that the runner ended without its last word."""
+        try:
+            async with asyncio.timeout(EXIT_S):
+                exited = await self.exited()
+        except TimeoutError:
+            await self.kill()
+            exited = Exited(runner=self.number, code=-signal.SIGKILL)
+        last = tail(log_path)
+        return _failed(
+            FailureKind.RUNNER_LOST,
+            f"the runner {_ending(exited.code)} before its task was done"
+            + (f"; its last output:\n{last}" if last else ""),
+        )
+
+    async def _next(self) -> FromRunner | None:
+        try:
+            return await read_message(self._reader, FROM_RUNNER)
+        except msgspec.DecodeError:  # user code wrote to a descriptor that is not its own
+            self._kill(self.number)
+            return None
+
+    def _send(self, message: Prepare | Run | TargetsChecked | Analyze | Interrupt) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(frame(message))
+
+
+def _failed(kind: FailureKind, message: str) -> TaskFailed:
+    return TaskFailed(failure=Failure(kind=kind, message=message))
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (by hand, or by the kernel because memory ran out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def _merged(told: TaskMetrics, measured: TaskMetrics) -> TaskMetrics:
+    """Return the larger of two counts of the same work: Spark tells of progress now and then, and measures later."""
+    return TaskMetrics(**{name: max(getattr(told, name), getattr(measured, name)) for name in told.__struct_fields__})
+
+
+def _counted(output: StepOutput, sizes: dict[StepName, int], metrics: TaskMetrics | None) -> StepOutput:
+    rows = metrics.write_records if metrics and metrics.write_records else output.rows
+    size = sizes.get(output.step) or (metrics.write_bytes if metrics else 0) or output.bytes
+    return structs.replace(output, rows=rows, bytes=size)

@@ -1,0 +1,81 @@
+"""What publishing a staged sink means, to the file: decided from what lies in its staging directory and its target.
+
+Pure, and without PySpark: the TaskManager's side of a runner uses it, after the runner's last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.model.jobgraph import SaveMode, Sink
+from flintlock.model.staging import is_data, success_marker
+from flintlock.model.tasks import FileMove, SinkFiles
+from flintlock.spark.wire import StagedSink
+
+DYNAMIC: Final = "partitionoverwritemode"
+
+
+class ListedFile(Struct, frozen=True, kw_only=True):
+    """A file below a directory that was listed."""
+
+    path: str  # relative to that directory
+    size: int = 0
+
+
+def needs_look(sink: Sink) -> bool:
+    """Tell whether what a staged sink does depends on what is in its target when it starts."""
+    return sink.mode in {SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE}
+
+
+def is_dynamic(sink: Sink, config: Mapping[str, str]) -> bool:
+    """Tell whether an overwrite replaces only the partitions that it writes."""
+    if sink.mode is not SaveMode.OVERWRITE or not sink.partition_by:
+        return False
+    options = {key.lower(): value for key, value in sink.options.items()}
+    said = options.get(DYNAMIC, config.get("spark.sql.sources.partitionOverwriteMode", "static"))
+    return said.lower() == "dynamic"
+
+
+def has_data(files: Iterable[ListedFile]) -> bool:
+    """Tell whether a target counts as existing: hidden files, such as those of attempts, do not."""
+    return any(is_data(file.path) for file in files)
+
+
+def sink_files(sink: StagedSink, staged: Iterable[ListedFile], present: Iterable[ListedFile]) -> SinkFiles:
+    """Return what is moved into the target and what is removed from it. `present` matters for an overwrite only."""
+    written = sorted(file.path for file in staged if is_data(file.path))
+    removes: list[str] = []
+    if sink.mode is SaveMode.OVERWRITE:
+        partitions = {_directory(path) for path in written}
+        arriving = set(written)
+        removes = sorted(
+            file.path
+            for file in present
+            if is_data(file.path)
+            and file.path not in arriving
+            and (not sink.dynamic or _directory(file.path) in partitions)
+        )
+    return SinkFiles(
+        step=sink.step,
+        target=sink.target,
+        staging=sink.staging,
+        moves=tuple(FileMove(_below(sink.staging, path), _below(sink.target, path)) for path in written),
+        removes=tuple(_below(sink.target, path) for path in removes),
+        success_marker=success_marker(sink.target),
+    )
+
+
+def data_bytes(staged: Iterable[ListedFile]) -> int:
+    """Return how much data lies in a staging directory."""
+    return sum(file.size for file in staged if is_data(file.path))
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _below(directory: str, path: str) -> str:
+    return f"{directory.rstrip('/')}/{path}"

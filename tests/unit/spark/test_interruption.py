@@ -1,0 +1,97 @@
+"""Interrupts reach user code, whatever it waits in, and nothing else."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+
+import pytest
+
+from flintlock.model.tasks import TaskMetrics, TaskProgress
+from flintlock.spark.failures import Interrupted
+from flintlock.spark.interruption import Interruption
+from flintlock.spark.progress import Progress
+
+
+@pytest.fixture(autouse=True)
+def own_handler() -> Generator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupted_while(user_code: Callable[[], object], stop_spark: Callable[[], None]) -> None:
+    """Run user code as a runner does, and interrupt it from another thread."""
+    interruption = Interruption()
+    with interruption.armed():
+        threading.Thread(target=interruption.ask, args=(stop_spark,)).start()
+        user_code()
+
+
+def waits() -> None:
+    threading.Event().wait(60)
+
+
+def test_user_code_that_waits_is_woken_and_spark_is_stopped() -> None:
+    stopped = threading.Event()
+    with pytest.raises(Interrupted):
+        interrupted_while(waits, stopped.set)
+    assert stopped.wait(60)
+
+
+def test_a_broad_except_does_not_swallow_it() -> None:
+    def careless() -> None:
+        try:
+            waits()
+        except Exception:  # noqa: BLE001 - as users write it
+            pytest.fail("swallowed")
+
+    with pytest.raises(Interrupted):
+        interrupted_while(careless, lambda: None)
+
+
+def test_one_that_came_early_counts_as_soon_as_there_is_something_to_interrupt() -> None:
+    interruption = Interruption()
+    interruption.ask(lambda: None)
+    with pytest.raises(Interrupted), interruption.armed():
+        pytest.fail("user code ran")
+
+
+def test_after_the_work_it_changes_nothing() -> None:
+    interruption = Interruption()
+    with interruption.armed():
+        pass
+    interruption.ask(lambda: None)
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_an_engine_that_does_not_answer_does_not_matter() -> None:
+    def fails() -> None:
+        raise ConnectionError
+
+    with pytest.raises(Interrupted):
+        interrupted_while(waits, fails)
+
+
+class Stage:
+    """As PySpark tells of one."""
+
+    def __init__(self, stage_id: int, done: int) -> None:
+        self.stage_id = stage_id
+        self.num_tasks = 4
+        self.num_completed_tasks = done
+        self.num_bytes_read = 10 * done
+        self.done = done == 4
+
+
+def test_stages_add_up_over_actions() -> None:
+    told: list[TaskProgress] = []
+    progress = Progress(told.append)
+    progress.doing("writing a")
+    progress([Stage(1, 2)], inflight_tasks=2, operation_id="x", done=False)
+    progress([Stage(1, 4), Stage(2, 1)], inflight_tasks=1, operation_id="x", done=False)
+    progress.doing("writing b")
+    progress([Stage(3, 0)], inflight_tasks=1, operation_id="y", done=True)
+    assert (told[0].activity, told[-1].activity) == ("writing a", "writing b")
+    assert progress.metrics == TaskMetrics(read_bytes=50, stages_done=1, stages_total=3, tasks_done=5, tasks_total=12)

@@ -1,0 +1,102 @@
+"""The JVM's command line, its settings, and what its death is put down to."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flintlock.spark.java import Java
+from flintlock.spark.jvm import JvmSettings, archive_flags, cause_of_death, java_properties, jvm_command, spark_home
+
+JAVA = Java(home="/java", major=25, origin="JAVA_HOME", has_vector_module=True)
+
+
+def settings(conf: dict[str, str] | None = None, environment: dict[str, str] | None = None) -> JvmSettings:
+    return JvmSettings(
+        java=JAVA,
+        conf=conf or {},
+        scratch_dir="/scratch",
+        log_file="/log",
+        run_dir="/run",
+        python="/python",
+        environment=environment or {},
+        heap_bytes=512 << 20,
+    )
+
+
+def test_settings_are_not_on_the_command_line() -> None:
+    command = jvm_command(settings({"spark.hadoop.fs.s3a.secret.key": "sesame"}))
+
+    assert not any("sesame" in part for part in command)
+    assert command[command.index("--properties-file") + 1] == "/scratch/spark.properties"
+
+
+def test_what_the_launcher_would_do_for_a_driver_is_done() -> None:
+    command = jvm_command(
+        settings(
+            {
+                "spark.driver.memory": "3g",
+                "spark.driver.extraJavaOptions": "-Da='b c' -XX:+UseSerialGC",
+                "spark.driver.extraClassPath": "/extra/*",
+            },
+            {"HADOOP_CONF_DIR": "/hadoop"},
+        )
+    )
+
+    assert "-Xmx3g" in command
+    assert command.index("-Da=b c") < command.index("-XX:+UseSerialGC") < command.index("-cp")
+    assert command[command.index("-cp") + 1] == f"/extra/*:{spark_home()}/jars/*:/hadoop"
+
+
+def test_the_heap_is_as_large_as_configured() -> None:
+    assert "-Xmx512m" in jvm_command(settings())
+
+
+def test_an_archive_is_used_only_where_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "classes.jsa"
+    wanted = msgspec.structs.replace(settings(), class_archive=str(file))
+
+    assert archive_flags(wanted) == ()
+    file.touch()
+    assert archive_flags(wanted)[0] == f"-XX:AOTCache={file}"
+    older = msgspec.structs.replace(wanted, java=msgspec.structs.replace(JAVA, major=17))
+    assert archive_flags(older)[0] == f"-XX:SharedArchiveFile={file}"
+    assert archive_flags(msgspec.structs.replace(older, record_archive="/new"))[0] == "-XX:ArchiveClassesAtExit=/new"
+
+
+def test_properties_keep_what_java_would_read_otherwise() -> None:
+    assert java_properties({"spark.a b": "x\\y\n#=:é😀"}) == "spark.a\\ b=x\\\\y\\u000a#=:\\u00e9\\ud83d\\ude00\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "told"),
+    [
+        (3, "Terminating due to java.lang.OutOfMemoryError: Java heap space\n", "out of memory (java.lang.OutOfMemory"),
+        (52, "ERROR Executor: java.lang.OutOfMemoryError: GC overhead limit\nbye\n", "GC overhead limit)"),
+        (-9, "WARN something\n", "killed by SIGKILL"),
+        (-11, "", "killed by signal 11"),
+        (1, "Error: no such class\n", "exit code 1; the end of"),
+    ],
+)
+def test_a_death_is_put_down_to_its_cause(tmp_path: Path, code: int, log: str, told: str) -> None:
+    file = tmp_path / "engine.log"
+    file.write_text(log)
+
+    cause = cause_of_death(code, file)
+
+    assert told in cause
+    assert log.strip().rpartition("\n")[2] in cause
+
+
+def test_only_the_end_of_a_long_log_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "engine.log"
+    file.write_text("".join(f"line {n}\n" for n in range(100_000)))
+
+    cause = cause_of_death(1, file)
+
+    assert "line 99999" in cause
+    assert len(cause.splitlines()) < 20
+
+
+def test_a_death_without_a_log_is_told_all_the_same(tmp_path: Path) -> None:
+    assert cause_of_death(1, tmp_path / "none") == "the JVM ended with exit code 1"

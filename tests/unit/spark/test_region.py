@@ -1,0 +1,302 @@
+"""From steps to frames, on a door that only remembers what it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import cloudpickle
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobgraph import (
+    Artifact,
+    ArtifactKind,
+    BlobKey,
+    Function,
+    JobGraph,
+    JobVertex,
+    Operation,
+    Result,
+    Source,
+    Sql,
+    vertex_id,
+)
+from flintlock.model.tasks import FailureKind
+from flintlock.spark.artifacts import Artifacts
+from flintlock.spark.failures import TaskError
+from flintlock.spark.region import MAX_PATHS, Frames, bind
+
+JOB = JobId("ab" * 16)
+
+
+class FakeFrame(DataFrame):
+    """A frame that knows how it was made."""
+
+    def __new__(cls, made: str) -> Self:
+        frame = object.__new__(cls)
+        frame.made = made
+        frame.cached = False
+        return frame
+
+    made: str
+    cached: bool
+
+    def __init__(self, made: str) -> None:
+        pass
+
+    @property
+    def schema(self) -> StructType:
+        return StructType()
+
+    def cache(self) -> FakeFrame:
+        self.cached = True
+        return self
+
+    def unpersist(self, blocking: bool = False) -> FakeFrame:
+        self.cached = False
+        return self
+
+
+class FakeReader:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., FakeReader]:
+        def note(*args: Any, **kwargs: Any) -> FakeReader:
+            if args or kwargs:
+                self.said.append(f"{name}({', '.join([*map(repr, args), *(f'{k}={v}' for k, v in kwargs.items())])})")
+            return self
+
+        return note
+
+    def load(self, paths: list[str] | None = None) -> FakeFrame:
+        return FakeFrame(".".join([*self.said, f"load({paths})"]))
+
+    def table(self, name: str) -> FakeFrame:
+        return FakeFrame(f"table({name})")
+
+    def parquet(self, path: str) -> FakeFrame:
+        return FakeFrame(f"parquet({path})")
+
+
+class FakeSpark:
+    @property
+    def read(self) -> FakeReader:
+        return FakeReader()
+
+
+class FakeDoor:
+    """Answers with frames that tell what was asked."""
+
+    def __init__(self) -> None:
+        self.spark: Any = FakeSpark()
+        self.named_views: list[str] = []
+
+    def sql(self, query: str, views: Sequence[tuple[str, DataFrame]], params: Mapping[str, object]) -> DataFrame:
+        return FakeFrame(f"sql({query}; {', '.join(name for name, _ in views)}; {dict(params)})")
+
+    def named(self, frame: DataFrame, name: str) -> DataFrame:
+        self.named_views.append(name)
+        return FakeFrame(f"view({name})")
+
+
+def vertex(name: str, operation: Operation, *inputs: str, **more: Any) -> JobVertex:
+    return JobVertex(
+        id=vertex_id(JOB, name), name=StepName(name), operation=operation, inputs=tuple(map(StepName, inputs)), **more
+    )
+
+
+def frames_of(tmp_path: Path, *vertices: JobVertex, door: FakeDoor | None = None, **more: Any) -> Frames:
+    inputs = more.pop("inputs", {})
+    graph = JobGraph(job_id=JOB, name="j", vertices=vertices, **more)
+    fake: Any = door or FakeDoor()
+    return Frames(fake, graph, Artifacts(tmp_path), inputs)
+
+
+def made(frame: DataFrame) -> str:
+    assert isinstance(frame, FakeFrame)
+    return frame.made
+
+
+def test_a_source_is_read_as_it_says(tmp_path: Path) -> None:
+    source = Source(format="csv", paths=("a", "b"), schema="x INT", options={"header": "true"})
+    frames = frames_of(tmp_path, vertex("s", source), vertex("t", Source(table="db.t")))
+    assert made(frames.get(StepName("s"))) == "options(header=true).format('csv').schema('x INT').load(['a', 'b'])"
+    assert made(frames.get(StepName("t"))) == "table(db.t)"
+
+
+def test_views_stand_in_topological_order_and_parameters_are_handed_over(tmp_path: Path) -> None:
+    frames = frames_of(
+        tmp_path,
+        vertex("a", Source(table="a")),
+        vertex("b", Sql(query="B"), "a"),
+        vertex("c", Sql(query="C"), "b", "a"),
+        params={"day": 1},
+    )
+    assert made(frames.get(StepName("c"))) == "sql(C; a, b; {'day': 1})"
+
+
+def test_a_command_is_no_step(tmp_path: Path) -> None:
+    frames = frames_of(tmp_path, vertex("x", Sql(query="DROP TABLE t")))
+    with pytest.raises(TaskError, match="DROP is a command") as caught:
+        frames.get(StepName("x"))
+    assert (caught.value.kind, caught.value.step) == (FailureKind.ANALYSIS, "x")
+
+
+def test_results_of_other_regions_are_read_back(tmp_path: Path) -> None:
+    frames = frames_of(
+        tmp_path,
+        vertex("a", Source(table="a")),
+        vertex("b", Sql(query="B"), "a"),
+        vertex("r", Result(), "b"),
+        inputs={StepName("b"): "/work/b/0"},
+    )
+    assert made(frames.output(vertex("r", Result(), "b"))) == "parquet(/work/b/0)"
+
+
+def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
+    frames = frames_of(
+        tmp_path,
+        vertex("a", Source(table="a")),
+        vertex("b", Sql(query="B"), "a"),
+        vertex("c", Sql(query="C"), "b"),
+        vertex("d", Sql(query="D"), "a"),
+    )
+    before = {name: frames.get(StepName(name)) for name in "abcd"}
+    frames.rebind(StepName("b"), "/work/b/0", StructType())
+    after = {name: frames.get(StepName(name)) for name in "abcd"}
+    assert {name for name in "abcd" if before[name] is not after[name]} == {"b", "c"}
+    assert made(after["b"]) == "parquet(/work/b/0)"
+
+
+def test_a_graph_that_unfolds_without_end_gets_views(tmp_path: Path) -> None:
+    door = FakeDoor()
+    steps = [vertex("s0", Source(table="t"))]
+    steps += [vertex(f"s{n}", Sql(query=f"Q{n}"), f"s{n - 1}", *([f"s{n - 2}"] if n > 1 else [])) for n in range(1, 40)]
+    frames = frames_of(tmp_path, *steps, door=door)
+    frames.get(StepName("s39"))
+    assert door.named_views
+    assert len(door.named_views) <= 39
+    assert MAX_PATHS > 8  # an everyday graph needs none
+
+
+def test_what_is_cached_is_given_back(tmp_path: Path) -> None:
+    door = FakeDoor()
+    frames = frames_of(tmp_path, vertex("a", Source(table="a"), cache=True), door=door)
+    frame = frames.get(StepName("a"))
+    assert isinstance(frame, FakeFrame)
+    assert frame.cached
+    assert door.named_views == ["__flintlock_a"]
+    frames.release()
+    assert not frame.cached
+
+
+def function_frames(tmp_path: Path, function: object, *, inputs: int = 1) -> Frames:
+    blob = tmp_path / "blob"
+    blob.write_bytes(cloudpickle.dumps(function))
+    names = [f"i{n}" for n in range(inputs)]
+    graph = JobGraph(
+        job_id=JOB,
+        name="j",
+        vertices=(
+            *(vertex(name, Source(table=name)) for name in names),
+            vertex("f", Function(pickle="f.pkl"), *names),
+        ),
+        params={"day": 1},
+        artifacts=(Artifact(name="f.pkl", blob=BlobKey("x"), kind=ArtifactKind.PICKLE),),
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    artifacts = Artifacts(scratch)
+    artifacts.install(graph, {"f.pkl": str(blob)})
+    door: Any = FakeDoor()
+    return Frames(door, graph, artifacts)
+
+
+@pytest.fixture(autouse=True)
+def clean_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.parametrize("returned", [None, 3, [1]])
+def test_a_step_returns_a_dataframe(tmp_path: Path, returned: object) -> None:
+    def wrong(_: DataFrame) -> object:
+        return returned
+
+    frames = function_frames(tmp_path, wrong)
+    with pytest.raises(TaskError, match="a step returns a DataFrame") as caught:
+        frames.get(StepName("f"))
+    assert (caught.value.kind, caught.value.step) == (FailureKind.USER_CODE, "f")
+
+
+def test_the_step_that_raised_is_known(tmp_path: Path) -> None:
+    def broken(_: DataFrame) -> DataFrame:
+        raise LookupError("x")
+
+    frames = function_frames(tmp_path, broken)
+    with pytest.raises(LookupError):
+        frames.get(StepName("f"))
+    assert frames.doing == "f"
+    assert "f" in frames.clues().functions
+
+
+STEP = vertex("f", Function(reference="a:b"), "x", "y")
+SPARK = object()
+
+
+def bound(function: Callable[..., object], *inputs: object) -> object:
+    arguments, keywords = bind(STEP, function, inputs, {"day": 1}, SPARK)
+    return function(*arguments, **keywords)
+
+
+def test_inputs_go_by_position_and_the_rest_by_name() -> None:
+    def plain(a: object, b: object) -> object:
+        return a, b
+
+    def with_params(a: object, b: object, params: dict[str, object]) -> object:
+        return a, b, params
+
+    def keyword_only(a: object, b: object, *, spark: object) -> object:
+        return a, b, spark
+
+    def spark_first(spark: object, a: object, b: object) -> object:
+        return spark, a, b
+
+    def rest(*frames: object, params: object = None) -> object:
+        return frames, params
+
+    def named_like_ours(params: object, spark: object) -> object:
+        return params, spark
+
+    def with_default(a: object, b: object, c: object = 3) -> object:
+        return a, b, c
+
+    assert bound(plain, 1, 2) == (1, 2)
+    assert bound(with_params, 1, 2) == (1, 2, {"day": 1})
+    assert bound(keyword_only, 1, 2) == (1, 2, SPARK)
+    assert bound(spark_first, 1, 2) == (SPARK, 1, 2)
+    assert bound(rest, 1, 2) == ((1, 2), {"day": 1})
+    assert bound(named_like_ours, 1, 2) == (1, 2)
+    assert bound(with_default, 1, 2) == (1, 2, 3)
+
+
+def test_a_source_function_needs_no_input() -> None:
+    def source(spark: object) -> object:
+        return spark
+
+    assert bound(source) is SPARK
+
+
+def test_too_few_places_are_told_with_the_signature() -> None:
+    def single(a: object) -> object:
+        return a
+
+    with pytest.raises(TaskError, match=r"2 inputs \(x, y\), but its function is single\(a") as caught:
+        bound(single, 1, 2)
+    assert caught.value.step == "f"

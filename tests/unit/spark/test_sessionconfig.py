@@ -1,0 +1,48 @@
+"""What a session is set to."""
+
+from __future__ import annotations
+
+from flintlock.gateways.engine import SparkSessionKey
+from flintlock.model.ids import AttemptId, JobId, RegionId
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.tasks import DeployTask
+from flintlock.spark.doors import session_url
+from flintlock.spark.sessionconfig import session_config
+
+JOB = JobId("ab" * 16)
+KEY = SparkSessionKey(user_id="flintlock-1", session_id="9f0c9c1e-0000-4000-8000-000000000000")
+
+
+def task(*, session: dict[str, str] | None = None, **config: str) -> DeployTask:
+    return DeployTask(
+        attempt=AttemptId(job_id=JOB, region=RegionId(0), attempt=0),
+        graph=JobGraph(job_id=JOB, name="j", config=config),
+        slots=(0, 3, 4),
+        session_config=session or {},
+    )
+
+
+def test_utc_and_a_partition_for_each_slot() -> None:
+    assert session_config(task()) == {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "3",
+    }
+
+
+def test_the_job_has_its_way_and_the_deployment_the_last_word() -> None:
+    config = session_config(
+        task(
+            session={"spark.x": "2"},
+            **{"spark.sql.session.timeZone": "Europe/Vienna", "spark.x": "1", "parallelism.default": "7"},
+        )
+    )
+    assert config["spark.sql.session.timeZone"] == "Europe/Vienna"
+    assert config["spark.x"] == "2"
+    assert "parallelism.default" not in config
+
+
+def test_a_sessions_address_keeps_the_engines_parameters() -> None:
+    end = f"session_id={KEY.session_id};user_id=flintlock-1"
+    assert session_url("sc://127.0.0.1:1", KEY) == f"sc://127.0.0.1:1/;{end}"
+    assert session_url("sc://127.0.0.1:1/", KEY) == f"sc://127.0.0.1:1/;{end}"
+    assert session_url("sc://localhost:1/;token=a", KEY) == f"sc://localhost:1/;token=a;{end}"

@@ -1,0 +1,42 @@
+"""A query, or a command?"""
+
+from __future__ import annotations
+
+import pytest
+
+from flintlock.spark.sqltext import command_of
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1",
+        "  -- INSERT INTO t\n /* DROP */ select * from t",
+        "WITH a AS (SELECT 'insert into x') SELECT * FROM a",
+        "(SELECT 1) UNION (SELECT 2)",
+        "FROM t |> WHERE x > 1",
+        "VALUES (1), (2)",
+        "SHOW TABLES",
+        "SELECT `insert`, delete FROM t",
+        "SELECT merge.into FROM merge",
+        "selec 1",
+        "",
+    ],
+)
+def test_queries(query: str) -> None:
+    assert command_of(query) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ("INSERT INTO t SELECT 1", "INSERT"),
+        ("/* x */ create table t (a int)", "CREATE"),
+        ("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a", "INSERT"),
+        ("FROM t INSERT OVERWRITE u SELECT *", "INSERT"),
+        ("SET spark.x = 1", "SET"),
+        ("merge into t using u on a = b when matched then delete", "MERGE"),
+    ],
+)
+def test_commands(query: str, word: str) -> None:
+    assert command_of(query) == word
