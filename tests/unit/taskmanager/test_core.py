@@ -1,0 +1,255 @@
+"""What a TaskManager decides: who gets in, what a runner's word means, when an attempt has ended."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.taskmanager.orders import attempt_id, failed, order
+
+from flintlock.model.errors import Refused
+from flintlock.model.ids import AttemptId
+from flintlock.model.tasks import (
+    FailureKind,
+    PublishFiles,
+    TaskCanceled,
+    TaskFailed,
+    TaskFinished,
+    TaskMetrics,
+    TaskProgress,
+    TaskRunning,
+)
+from flintlock.taskmanager.core import InterruptTask, Report, StartPublishing, StartTask, TaskManagerCore
+
+A, B, C = attempt_id(0), attempt_id(0, region=1), attempt_id(1)
+
+
+@pytest.fixture
+def core() -> TaskManagerCore:
+    return TaskManagerCore(slots=2)
+
+
+def running(core: TaskManagerCore, attempt: AttemptId = A, *slots: int) -> None:
+    core.deploy(order(attempt, *slots))
+    core.heard(attempt, TaskRunning())
+
+
+def test_a_deployed_attempt_starts(core: TaskManagerCore) -> None:
+    """An attempt whose slots are free gets them, and a runner."""
+    assert core.deploy(order(A, 0, 1)) == (StartTask(order(A, 0, 1)),)
+    assert core.running() == (A,)
+
+
+def test_deploying_again_changes_nothing(core: TaskManagerCore) -> None:
+    """A duplicate is harmless while the attempt runs, and after it has ended."""
+    core.deploy(order(A))
+    assert core.deploy(order(A)) == ()
+    core.heard(A, TaskFinished())
+    core.torn_down(A)
+    assert core.deploy(order(A)) == ()
+
+
+@pytest.mark.parametrize("slots", [(2,), (-1,), (0, 7)])
+def test_slots_that_are_not_here_are_refused(core: TaskManagerCore, slots: tuple[int, ...]) -> None:
+    """Nobody gets slots that do not exist."""
+    with pytest.raises(Refused, match="only 0 to 1"):
+        core.deploy(order(A, *slots))
+    assert core.is_empty()
+
+
+def test_taken_slots_are_refused_until_their_attempt_has_ended(core: TaskManagerCore) -> None:
+    """The refusal names who holds them; a failed attempt holds them until nothing of it is left."""
+    core.deploy(order(A, 0))
+    with pytest.raises(Refused, match=f"held by attempt {A}"):
+        core.deploy(order(B, 0, 1))
+    core.heard(A, failed())
+    with pytest.raises(Refused, match=f"held by attempt {A}"):
+        core.deploy(order(B, 0, 1))
+    core.torn_down(A)
+    assert core.deploy(order(B, 0, 1))
+
+
+def test_a_finished_attempt_gives_its_slots_back_at_once(core: TaskManagerCore) -> None:
+    """Its work is over by its own word, whatever is left to clear away."""
+    running(core, A, 0)
+    assert core.heard(A, TaskFinished()) == (Report(A, TaskFinished()),)
+    assert core.deploy(order(B, 0))
+    assert core.torn_down(A) == ()
+
+
+def test_running_and_progress_are_passed_on(core: TaskManagerCore) -> None:
+    """What a runner says of its work is told at once."""
+    core.deploy(order(A))
+    progress = TaskProgress(metrics=TaskMetrics(tasks_done=1), activity="writing")
+
+    assert core.heard(A, TaskRunning()) == (Report(A, TaskRunning()),)
+    assert core.heard(A, progress) == (Report(A, progress),)
+
+
+def test_a_failure_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
+    """Whoever tries again never meets the failed attempt still alive."""
+    running(core)
+
+    assert core.heard(A, failed()) == ()
+    assert core.torn_down(A) == (Report(A, failed()),)
+    assert core.torn_down(A) == ()
+
+
+def test_a_cancel_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
+    """CANCELED means: the runner is gone and its Spark session released."""
+    running(core)
+
+    assert core.cancel(A) == (InterruptTask(A),)
+    assert core.cancel(A) == ()
+    assert core.torn_down(A) == (Report(A, TaskCanceled()),)
+
+
+@pytest.mark.parametrize("last_word", [TaskFinished(), failed(), TaskRunning()])
+def test_what_a_cancelled_runner_says_no_longer_counts(
+    core: TaskManagerCore, last_word: TaskFinished | TaskFailed | TaskRunning
+) -> None:
+    """A cancelled attempt is CANCELED, whether it finished or failed meanwhile."""
+    running(core)
+    core.cancel(A)
+
+    assert core.heard(A, last_word) == ()
+    assert core.torn_down(A) == (Report(A, TaskCanceled()),)
+
+
+def test_a_cancel_of_an_unknown_attempt_is_reported_and_remembered(core: TaskManagerCore) -> None:
+    """It counts as ended, and never starts later, should its deployment come after its cancel."""
+    assert core.cancel(A) == (Report(A, TaskCanceled()),)
+    assert core.deploy(order(A)) == ()
+    assert core.is_empty()
+
+
+def test_a_cancel_of_an_ended_attempt_is_answered_again(core: TaskManagerCore) -> None:
+    """A JobMaster that did not hear the end hears one."""
+    running(core)
+    core.heard(A, failed())
+    core.torn_down(A)
+
+    assert core.cancel(A) == (Report(A, TaskCanceled()),)
+
+
+@pytest.mark.parametrize("word", [TaskFinished(), failed()])
+def test_a_cancel_comes_too_late_for_an_attempt_that_has_spoken(
+    core: TaskManagerCore, word: TaskFinished | TaskFailed
+) -> None:
+    """The last word stands: it is, or will be, reported."""
+    running(core)
+    told = core.heard(A, word)
+
+    assert core.cancel(A) == ()
+    assert (*told, *core.torn_down(A)) == (Report(A, word),)
+
+
+def test_words_of_unknown_attempts_are_ignored(core: TaskManagerCore) -> None:
+    """Late words of a runner that is gone."""
+    assert core.heard(A, TaskRunning()) == core.torn_down(A) == ()
+
+
+def test_the_death_of_the_engine_fails_what_ran_on_it(core: TaskManagerCore) -> None:
+    """Every attempt fails with the engine's cause; a cancelled one is CANCELED all the same."""
+    running(core, A, 0)
+    running(core, B, 1)
+    core.cancel(B)
+
+    assert set(core.engine_died("exit code 137")) == {A, B}
+
+    (report,) = core.torn_down(A)
+    assert isinstance(report, Report)
+    assert isinstance(report.news, TaskFailed)
+    assert report.news.failure.kind is FailureKind.ENGINE_LOST
+    assert report.news.failure.message == "the Spark engine died: exit code 137"
+    assert core.torn_down(B) == (Report(B, TaskCanceled()),)
+
+
+def test_an_engine_out_of_memory_is_told_as_such(core: TaskManagerCore) -> None:
+    """The user should hear what to change."""
+    running(core)
+    core.engine_died("java.lang.OutOfMemoryError: Java heap space")
+
+    (report,) = core.torn_down(A)
+    assert isinstance(report, Report)
+    assert isinstance(report.news, TaskFailed)
+    assert report.news.failure.kind is FailureKind.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("kind", [FailureKind.ENGINE_LOST, FailureKind.RUNNER_LOST, FailureKind.SPARK_TASK])
+def test_an_echo_of_the_engines_death_gives_way_to_its_cause(core: TaskManagerCore, kind: FailureKind) -> None:
+    """A runner that only lost its connection knows less than the engine's own last words."""
+    running(core)
+    core.heard(A, failed("connection refused", kind))
+    core.engine_died("exit code 137")
+
+    (report,) = core.torn_down(A)
+    assert isinstance(report, Report)
+    assert isinstance(report.news, TaskFailed)
+    assert "exit code 137" in report.news.failure.message
+
+
+def test_an_error_of_user_code_stands_though_the_engine_died(core: TaskManagerCore) -> None:
+    """It is the reason, not the echo."""
+    running(core)
+    core.heard(A, failed("division by zero"))
+    core.engine_died("exit code 137")
+
+    assert core.torn_down(A) == (Report(A, failed("division by zero")),)
+
+
+def test_nobody_is_admitted_to_a_dead_engine(core: TaskManagerCore) -> None:
+    """The refusal says why."""
+    core.engine_died("exit code 137")
+
+    with pytest.raises(Refused, match="the Spark engine is gone: exit code 137"):
+        core.deploy(order(A))
+
+
+def test_a_lost_connection_makes_the_engine_suspect(core: TaskManagerCore) -> None:
+    """Until the engine's own word is heard."""
+    running(core)
+    assert not core.suspects_engine(A)
+    core.heard(A, failed("connection lost", FailureKind.ENGINE_LOST))
+    assert core.suspects_engine(A)
+    core.engine_died("exit code 137")
+    assert not core.suspects_engine(A)
+    assert not core.suspects_engine(B)
+
+
+def test_a_runner_that_ends_without_a_word_is_not_blamed_on_the_engine(core: TaskManagerCore) -> None:
+    """The engine lives: the runner is what was lost."""
+    running(core)
+
+    (report,) = core.torn_down(A)
+    assert isinstance(report, Report)
+    assert isinstance(report.news, TaskFailed)
+    assert report.news.failure.kind is FailureKind.RUNNER_LOST
+
+
+def test_publishing_again_while_it_is_under_way_changes_nothing(core: TaskManagerCore) -> None:
+    """Once it has ended, well or not, it may be asked for again."""
+    publish = PublishFiles(attempt=A, sinks=())
+
+    assert core.publish(publish) == (StartPublishing(publish),)
+    assert core.publish(publish) == ()
+    assert not core.is_empty()
+    core.published(A)
+    assert core.is_empty()
+    assert core.publish(publish) == (StartPublishing(publish),)
+
+
+def test_the_next_engine_knows_what_ended_on_the_last_one(core: TaskManagerCore) -> None:
+    """A duplicate that comes after the engine was restarted is harmless, too."""
+    running(core)
+    core.engine_died("exit code 137")
+    core.torn_down(A)
+
+    assert TaskManagerCore(2, core.ended()).deploy(order(A)) == ()
+
+
+def test_memory_of_ended_attempts_is_bounded(core: TaskManagerCore) -> None:
+    """A TaskManager that lives for months stays small; the latest ends are the ones remembered."""
+    for number in range(5000):
+        core.cancel(attempt_id(number))
+
+    assert core.deploy(order(attempt_id(4999))) == ()
+    assert core.deploy(order(attempt_id(0))) != ()

@@ -1,0 +1,139 @@
+"""A TaskManager on simulated Spark, with everything happening at once: the promises hold for every seed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.unit.taskmanager.orders import attempt_id, order
+from tests.unit.taskmanager.stage import until
+
+from flintlock.model.errors import NotFound, Refused, Unavailable
+from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
+from flintlock.model.jobgraph import Versions
+from flintlock.model.slots import TaskManagerRegistration
+from flintlock.model.tasks import CancelTask, DeployTask, TaskCanceled, TaskFailed, TaskFinished
+from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
+from flintlock.testing.fake_spark import FakeSpark
+from flintlock.testing.virtual_time import run_virtual
+
+SLOTS = 3
+ATTEMPTS = 25
+
+
+class Bystander:
+    """Orders attempts, cancels some, lets engines crash, and remembers which orders were taken."""
+
+    def __init__(self, seed: int, logs: Path) -> None:
+        self.random = Random(seed)
+        self.spark = FakeSpark(self.random, work_s=4.0, failures=0.2)
+        self.house = self.spark.house()
+        self.masters = FakeJobMasters()
+        self.resource_manager = FakeResourceManager()
+        self.deployed: dict[AttemptId, DeployTask] = {}
+        self.cancelled: set[AttemptId] = set()
+        self.lives = 0
+        self.task_manager = TaskManager(
+            TaskManagerServices(
+                offer=TaskManagerRegistration(
+                    id=TaskManagerId("tm"),
+                    instance=InstanceId(""),
+                    address="tm:1",
+                    slots=SLOTS,
+                    versions=Versions(flintlock="0", python="3", pyspark="4"),
+                ),
+                house=self.house,
+                resource_manager=lambda: self.resource_manager,
+                job_masters=lambda: self.masters,
+                fetch_blob=self.no_blob,
+                log_directory=logs,
+                new_instance=self.new_instance,
+            ),
+            TokenGuard(),
+        )
+
+    async def no_blob(self, key: BlobKey) -> Path:
+        raise NotFound(f"no blob {key}")
+
+    def new_instance(self) -> InstanceId:
+        self.lives += 1
+        return InstanceId(f"life-{self.lives}")
+
+    async def play(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            run = tasks.create_task(self.task_manager.run(), name="taskmanager")
+            await asyncio.gather(self.order(), self.cancel(), self.crash(), self.stutter())
+            self.masters.fail_with = None
+            await until(
+                lambda: set(self.deployed) <= {report.attempt for report in self.masters.reports if ended(report.news)}
+            )
+            await until(lambda: self.resource_manager.heartbeats[-1].running == ())
+            run.cancel()
+
+    async def order(self) -> None:
+        number = 0
+        while number < ATTEMPTS:
+            await asyncio.sleep(self.random.uniform(0, 1.5))
+            slots = self.random.sample(range(SLOTS), self.random.randint(1, 2))
+            deployment = order(attempt_id(number), *slots, cancel_timeout_s=2)
+            try:
+                await self.task_manager.deploy(deployment)
+            except (Refused, Unavailable):
+                continue
+            self.deployed[deployment.attempt] = deployment
+            number += 1
+            if self.random.random() < 0.3:
+                await asyncio.sleep(self.random.uniform(0, 3))
+                try:
+                    await self.task_manager.deploy(deployment)  # sent again
+                except Unavailable:
+                    continue
+
+    async def cancel(self) -> None:
+        for _ in range(8):
+            await asyncio.sleep(self.random.uniform(0, 4))
+            if self.deployed:
+                attempt = self.random.choice(sorted(self.deployed))
+                try:
+                    await self.task_manager.cancel(CancelTask(attempt=attempt))
+                except Unavailable:
+                    continue
+                self.cancelled.add(attempt)
+
+    async def crash(self) -> None:
+        for _ in range(self.random.randint(0, 3)):
+            await asyncio.sleep(self.random.uniform(0, 15))
+            if self.house.engines:
+                self.house.engines[-1].crash("exit code 137")
+
+    async def stutter(self) -> None:
+        for _ in range(4):
+            await asyncio.sleep(self.random.uniform(0, 6))
+            self.masters.fail_with = Unavailable("nobody there")
+            await asyncio.sleep(self.random.uniform(0, 3))
+            self.masters.fail_with = None
+
+
+def ended(news: object) -> bool:
+    return isinstance(news, TaskFinished | TaskFailed | TaskCanceled)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_attempt_ends_once_and_success_is_its_own_word(seed: int, tmp_path: Path) -> None:
+    """Each deployed attempt is told to have ended once; FINISHED only if its runner did the work; nothing is left."""
+    play = Bystander(seed, tmp_path)
+
+    run_virtual(play.play())
+
+    ran = {entry.attempt for entry in play.spark.ledger}
+    assert len(ran) == len(play.spark.ledger), "an attempt ran twice"
+    for attempt in play.deployed:
+        ends = [report.news for report in play.masters.of(attempt) if ended(report.news)]
+        echoes = sum(isinstance(news, TaskCanceled) for news in ends[1:])
+        assert len(ends) - echoes == 1, ends
+        assert echoes == 0 or attempt in play.cancelled
+        assert attempt in ran or not isinstance(ends[0], TaskFinished)
+        assert not isinstance(ends[0], TaskCanceled) or attempt in play.cancelled
