@@ -1,0 +1,103 @@
+"""One HTTP call as a handler sees it, and the answer it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import msgspec
+from starlette.requests import Request
+
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.model.configuration import Configuration, duration_s
+from flintlock.model.errors import Invalid, NotFound
+from flintlock.model.ids import JobId, is_job_id
+from flintlock.model.jobgraph import Versions
+from flintlock.rest.uploads import BlobUploads
+
+JSON: Final = "application/json; charset=UTF-8"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+_LARGEST: Final = (1 << 63) - 1
+_encoder: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestServices:
+    """What the porch stands before."""
+
+    dispatcher: DispatcherGateway
+    resource_manager: ResourceManagerGateway
+    blobs: BlobUploads
+    configuration: Configuration
+    versions: Versions
+    clock_ms: Callable[[], int]
+    new_job_id: Callable[[], JobId]
+    revision: str = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What goes back."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What came in."""
+
+    request: Request
+    services: RestServices
+
+    @property
+    def job_id(self) -> JobId:
+        """The job in the path. Raises Invalid for what cannot be a job id."""
+        text = self.path("jobid").lower()
+        if not is_job_id(text):
+            raise Invalid(f"{text!r} is not a job id: 32 hex digits")
+        return JobId(text)
+
+    def path(self, name: str) -> str:
+        """Return a path parameter."""
+        return str(self.request.path_params[name])
+
+    def whole(self, name: str, least: int = 0) -> int | None:
+        """Return a query parameter as a whole number, None if it is not there. Raises Invalid."""
+        text = self.request.query_params.get(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            raise Invalid(f"query parameter {name!r}: {text!r} is not a whole number") from None
+        if not least <= value <= _LARGEST:
+            raise Invalid(f"query parameter {name!r}: {value} is not from {least} to {_LARGEST}")
+        return value
+
+    def duration_s(self, name: str) -> float:
+        """Return a query parameter as seconds; 0 if it is not there. Raises Invalid."""
+        text = self.request.query_params.get(name)
+        if text is None:
+            return 0.0
+        try:
+            return duration_s(text)
+        except ValueError as error:
+            raise Invalid(f"query parameter {name!r}: {error}") from None
+
+
+Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+
+
+def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """Encode an answer."""
+    return Answer(body=_encoder.encode(value), status=status, headers=headers or {})
+
+
+def no_such(kind: str, name: str) -> NotFound:
+    """The error for something that is not there."""
+    return NotFound(f"{kind} {name} was not found")

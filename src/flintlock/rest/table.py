@@ -1,0 +1,119 @@
+"""The endpoints, as data: routes, OpenAPI and the reference page are all made from this table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from flintlock.rest import handlers_cluster as cluster
+from flintlock.rest import handlers_jobs as jobs
+from flintlock.rest import shapes
+from flintlock.rest.calls import ARROW, Call, Handler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A query parameter or header."""
+
+    name: str
+    description: str
+    where: str = "query"
+    kind: str = "string"
+    least: int | None = None
+    longest: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One row: a method, a path, who answers and what with."""
+
+    method: str
+    path: str
+    handler: Handler
+    answers: Any
+    status: int = 200
+    summary: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    body: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()
+    also: str | None = None  # another content type that it answers in, if asked to
+
+    @property
+    def title(self) -> str:
+        """What it does, in one line."""
+        return self.summary or (self.handler.__doc__ or "").strip().splitlines()[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventStream:
+    """A row whose answer does not end: server-sent events."""
+
+    path: str
+    source: Callable[[Call], AsyncIterator[bytes]]
+
+
+_JOB: Final = (400, 404, 503)
+_WAIT = Parameter(name="wait", description="Hold the answer until the job ends, at most this long, such as `30s`.")
+_MODE = Parameter(name="mode", description="Only `cancel`.")
+_MAX = Parameter(name="maxExceptions", description="At most so many entries.", kind="integer", least=0)
+_REGION = Parameter(name="region", description="Only this region.", kind="integer", least=0)
+_ATTEMPT = Parameter(name="attempt", description="Only this attempt.", kind="integer", least=0)
+_OFFSET = Parameter(name="offset", description="From this byte on; negative counts from the end.", kind="integer")
+_KEY = Parameter(
+    name="Idempotency-Key",
+    where="header",
+    longest=255,
+    description="The client's own key: the same key and graph is the same job, however often it is sent.",
+)
+
+
+def _get(path: str, handler: Handler, answers: Any, *parameters: Parameter, errors: tuple[int, ...] = ()) -> Endpoint:
+    return Endpoint(method="GET", path=path, handler=handler, answers=answers, parameters=parameters, errors=errors)
+
+
+ENDPOINTS: Final[tuple[Endpoint, ...]] = (
+    _get("/config", cluster.config, shapes.DashboardConfig),
+    _get("/overview", cluster.overview, shapes.ClusterOverview, errors=(503,)),
+    _get("/jobs", jobs.list_ids, shapes.JobIds, errors=(503,)),
+    _get("/jobs/overview", jobs.overview, shapes.JobsOverviewAnswer, errors=(503,)),
+    Endpoint(
+        method="POST", path="/jobs", handler=jobs.submit, answers=shapes.Jobid, status=202, parameters=(_KEY,),
+        body=("multipart/form-data", "application/json"), errors=(400, 409, 413, 422, 503),
+    ),
+    _get("/jobs/{jobid}", jobs.details, shapes.JobDetails, errors=_JOB),
+    Endpoint(
+        method="PATCH", path="/jobs/{jobid}", handler=jobs.cancel, answers=shapes.Empty, status=202,
+        parameters=(_MODE,), errors=(*_JOB, 409),
+    ),
+    Endpoint(
+        method="GET", path="/jobs/{jobid}/yarn-cancel", handler=jobs.cancel, answers=shapes.Empty, status=202,
+        errors=(*_JOB, 409),
+    ),
+    _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanAnswer, errors=_JOB),
+    _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigAnswer, errors=_JOB),
+    _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusAnswer, errors=_JOB),
+    _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsAnswer, _MAX, errors=_JOB),
+    _get("/jobs/{jobid}/execution-result", jobs.execution_result, shapes.ExecutionResultAnswer, _WAIT, errors=_JOB),
+    _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.AttemptsAnswer, errors=_JOB),
+    _get("/jobs/{jobid}/logs", jobs.logs, shapes.LogsAnswer, _REGION, _ATTEMPT, _OFFSET, errors=_JOB),
+    _get("/jobs/{jobid}/results", jobs.results, shapes.ResultNames, errors=_JOB),
+    Endpoint(
+        method="GET", path="/jobs/{jobid}/results/{name}", handler=jobs.result, answers=shapes.ResultAnswer,
+        errors=(*_JOB, 409), also=ARROW,
+    ),
+    Endpoint(
+        method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.BlobAnswer, status=201,
+        body=("application/octet-stream",), errors=(400, 413),
+    ),
+    _get("/taskmanagers", cluster.task_managers, shapes.TaskManagersAnswer, errors=(503,)),
+    _get("/taskmanagers/{taskmanagerid}", cluster.task_manager, shapes.TaskManagerDetails, errors=(404, 503)),
+    _get("/resources", cluster.resources, shapes.ResourcesAnswer, errors=(503,)),
+    _get("/jobmanager/config", cluster.jobmanager_config, list[shapes.ConfigEntry]),
+    _get("/versions", cluster.versions, shapes.VersionsAnswer),
+    _get("/healthz", cluster.healthz, shapes.Health),
+    _get("/readyz", cluster.readyz, shapes.Health, errors=(503,)),
+    _get("/metrics", cluster.metrics, str, errors=(503,)),
+)  # fmt: skip
+
+EVENTS: Final = EventStream(path="/events", source=jobs.events)

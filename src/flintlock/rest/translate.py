@@ -1,0 +1,377 @@
+"""From our words to Flink's: pure functions from snapshots to the shapes of REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from flintlock.model.failure_text import render
+from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import (
+    MAX_PARALLELISM,
+    Exchange,
+    Function,
+    JobVertex,
+    Program,
+    Result,
+    Sink,
+    Source,
+    Sql,
+)
+from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
+from flintlock.model.options import RESTART_TYPE
+from flintlock.model.regions import Region
+from flintlock.model.slots import TaskManagerInfo
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure, TaskMetrics
+from flintlock.rest import shapes
+
+_APPLICATION_STATUS: Mapping[JobStatus, str] = {
+    JobStatus.FINISHED: "SUCCEEDED",
+    JobStatus.FAILED: "FAILED",
+    JobStatus.CANCELED: "CANCELED",
+}
+
+#: Fields of a count and the states they stand for, as plain texts: enums are slow to hash, and this is done often.
+_COUNTED = tuple((state.value.lower(), cast("ExecutionState", state.value)) for state in ExecutionState)
+
+
+def overview_entry(job: JobSummary, now_ms: int) -> shapes.JobsOverviewEntry:
+    """One line of /jobs/overview."""
+    count = job.tasks.by_state
+    return shapes.JobsOverviewEntry(
+        jid=job.job_id,
+        name=job.name,
+        job_type=job.job_type,
+        scheduler_type="Default",
+        start_time=job.start_ms,
+        end_time=job.end_ms,
+        duration=(now_ms if job.end_ms < 0 else job.end_ms) - job.start_ms,
+        state=job.status,
+        last_modification=job.last_modified_ms,
+        tasks=shapes.OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
+        pending_operators=0,
+    )
+
+
+def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
+    """The whole of /jobs/:jobid."""
+    start_ms = job.timestamps.get(JobStatus.INITIALIZING, 0)
+    vertices = [_vertex(job, region, job.graph.vertex(name), now_ms) for region in job.regions for name in region.steps]
+    counts = dict.fromkeys(map(str, ExecutionState), 0)
+    for vertex in vertices:
+        counts[vertex.status] += 1
+    return shapes.JobDetails(
+        jid=job.graph.job_id,
+        application_id=job.graph.job_id,
+        name=job.graph.name,
+        is_stoppable=False,
+        state=job.status,
+        job_type=job.graph.job_type,
+        scheduler_type="Default",
+        start_time=start_ms,
+        end_time=job.end_ms,
+        duration=(now_ms if job.end_ms < 0 else job.end_ms) - start_ms,
+        max_parallelism=-1,
+        now=now_ms,
+        timestamps={status: job.timestamps.get(status, 0) for status in JobStatus},
+        vertices=vertices,
+        status_counts=counts,
+        plan=plan(job),
+        pending_operators=0,
+    )
+
+
+def plan(job: JobSnapshot) -> shapes.Plan:
+    """The job's plan: a node for each step."""
+    graph = job.graph
+    region_of = {name: region for region in job.regions for name in region.steps}
+    return shapes.Plan(
+        jid=graph.job_id,
+        name=graph.name,
+        type=graph.job_type,
+        nodes=[
+            shapes.PlanNode(
+                id=vertex.id,
+                operator="",
+                parallelism=_parallelism(job, region_of[vertex.name]),
+                operator_strategy="",
+                description=describe(vertex),
+                optimizer_properties={},
+                inputs=[
+                    shapes.PlanInput(
+                        num=number,
+                        id=graph.vertex(source).id,
+                        ship_strategy="FORWARD",
+                        exchange="blocking"
+                        if graph.vertex(source).exchange is Exchange.BLOCKING
+                        else "pipelined_bounded",
+                    )
+                    for number, source in enumerate(vertex.inputs)
+                ],
+            )
+            for vertex in graph.vertices
+        ],
+    )
+
+
+def describe(vertex: JobVertex) -> str:
+    """Name a step as Flink names its vertices."""
+    match vertex.operation:
+        case Source():
+            return f"Source: {vertex.name}"
+        case Sink():
+            return f"Sink: {vertex.name}"
+        case Result():
+            return f"Result: {vertex.name}"
+        case Program():
+            return f"Program: {vertex.name}"
+        case Sql() | Function():
+            return str(vertex.name)
+
+
+def execution_result(job: JobSnapshot) -> shapes.ExecutionResultAnswer:
+    """How the job ended, or that it has not."""
+    if not job.status.globally_terminal:
+        return shapes.ExecutionResultAnswer(status=shapes.QueueStatus(id="IN_PROGRESS"))
+    failure = last_failure(job) if job.status is JobStatus.FAILED else None
+    return shapes.ExecutionResultAnswer(
+        status=shapes.QueueStatus(id="COMPLETED"),
+        job_execution_result=shapes.ExecutionResult(
+            id=job.graph.job_id,
+            application_status=_APPLICATION_STATUS[job.status],
+            accumulator_results={},
+            net_runtime=job.end_ms - job.timestamps.get(JobStatus.INITIALIZING, job.end_ms),
+            failure_cause=None
+            if failure is None
+            else shapes.FailureCause(
+                class_=failure.exception or failure.kind,
+                stack_trace=render(failure, verbose=True),
+                serialized_throwable="",
+            ),
+        ),
+    )
+
+
+def exceptions(job: JobSnapshot, at_most: int) -> shapes.ExceptionsAnswer:
+    """The failures of a job, newest first."""
+    newest = list(reversed(job.exceptions))
+    return shapes.ExceptionsAnswer(
+        exception_history=shapes.ExceptionHistory(
+            entries=[_history_entry(entry) for entry in newest[:at_most]],
+            truncated=job.exceptions_truncated or len(newest) > at_most,
+        )
+    )
+
+
+def job_config(job: JobSnapshot) -> shapes.JobConfigAnswer:
+    """How a job was configured."""
+    graph = job.graph
+    strategy = graph.config.get(RESTART_TYPE.key, "Cluster level default restart strategy")
+    return shapes.JobConfigAnswer(
+        jid=graph.job_id,
+        name=graph.name,
+        execution_config=shapes.ExecutionConfig(
+            restart_strategy=strategy,
+            job_parallelism=graph.parallelism or -1,
+            object_reuse_mode=False,
+            user_config=graph.config,
+        ),
+    )
+
+
+def attempts(job: JobSnapshot) -> shapes.AttemptsAnswer:
+    """Every region with every attempt."""
+    failure = last_failure(job)
+    return shapes.AttemptsAnswer(
+        jobid=job.graph.job_id,
+        name=job.graph.name,
+        status=job.status,
+        engine=job.graph.engine,
+        regions=[
+            shapes.RegionAnswer(
+                region=region.id,
+                steps=[*region.steps],
+                parallelism=region.parallelism,
+                reads=[*region.reads],
+                materialises=[*region.materialises],
+                attempts=[_attempt(item) for item in job.executions if item.region == region.id],
+            )
+            for region in job.regions
+        ],
+        publishing=None
+        if job.publishing is None
+        else shapes.Publishing(done=job.publishing[0], total=job.publishing[1]),
+        failure=None if failure is None else failure_answer(failure),
+    )
+
+
+def last_failure(job: JobSnapshot) -> Failure | None:
+    """The job's latest failure."""
+    return job.exceptions[-1].failure if job.exceptions else None
+
+
+def failure_answer(failure: Failure) -> shapes.FailureAnswer:
+    """A failure, whole."""
+    return shapes.FailureAnswer(
+        kind=failure.kind,
+        message=failure.message,
+        exception=failure.exception,
+        step=failure.step,
+        frames=[
+            shapes.FrameAnswer(file=frame.file, line=frame.line, function=frame.function, source=frame.source)
+            for frame in failure.frames
+        ],
+        error_class=failure.error_class,
+        query_context=failure.query_context,
+        stack_trace=failure.stack_trace,
+        jvm_stack_trace=failure.jvm_stack_trace,
+    )
+
+
+def task_manager(info: TaskManagerInfo) -> shapes.TaskManagerAnswer:
+    """One TaskManager in a listing."""
+    return shapes.TaskManagerAnswer(**_task_manager_fields(info))
+
+
+def task_manager_details(info: TaskManagerInfo) -> shapes.TaskManagerDetails:
+    """One TaskManager with who holds its slots."""
+    return shapes.TaskManagerDetails(
+        **_task_manager_fields(info),
+        allocated_slots=[
+            shapes.AllocatedSlotAnswer(job_id=share.job_id, resource=_resource(info, share.slots), assigned_tasks=1)
+            for share in info.allocated
+        ],
+        metrics=shapes.TaskManagerMetrics(heap_max=info.hardware.managed_memory),
+    )
+
+
+def _task_manager_fields(info: TaskManagerInfo) -> dict[str, Any]:
+    heap = info.hardware.managed_memory
+    return {
+        "id": info.id,
+        "path": f"grpc://{info.address}",
+        "data_port": int(info.address.rpartition(":")[2] or 0),
+        "jmx_port": -1,
+        "time_since_last_heartbeat": info.last_heartbeat_ms,
+        "slots_number": info.slots,
+        "free_slots": info.free_slots,
+        "assigned_tasks": len(info.allocated),
+        "total_resource": _resource(info, info.slots),
+        "free_resource": _resource(info, info.free_slots),
+        "hardware": shapes.HardwareAnswer(
+            cpu_cores=info.hardware.cpu_cores,
+            physical_memory=info.hardware.physical_memory,
+            free_memory=info.hardware.free_memory,
+            managed_memory=0,
+        ),
+        "memory_configuration": shapes.MemoryConfiguration(
+            framework_heap=0,
+            task_heap=heap,
+            framework_off_heap=0,
+            task_off_heap=0,
+            network_memory=0,
+            managed_memory=0,
+            jvm_metaspace=0,
+            jvm_overhead=0,
+            total_flink_memory=heap,
+            total_process_memory=heap,
+        ),
+    }
+
+
+def _resource(info: TaskManagerInfo, slots: int) -> shapes.Resource:
+    share = info.hardware.managed_memory * slots // max(info.slots, 1)
+    return shapes.Resource(
+        cpu_cores=float(slots),
+        task_heap_memory=share >> 20,
+        task_off_heap_memory=0,
+        managed_memory=0,
+        network_memory=0,
+        extended_resources={},
+    )
+
+
+def _vertex(job: JobSnapshot, region: Region, vertex: JobVertex, now_ms: int) -> shapes.Vertex:
+    current = job.current(region.id)
+    state = current.state if current else ExecutionState.CREATED
+    start_ms = current.timestamps.get(ExecutionState.DEPLOYING, -1) if current else -1
+    end_ms = current.timestamps.get(state, -1) if current and state.terminal else -1
+    until_ms = now_ms if end_ms < 0 else end_ms
+    return shapes.Vertex(
+        id=vertex.id,
+        slot_sharing_group_id=f"{region.id:032x}",
+        name=describe(vertex),
+        max_parallelism=MAX_PARALLELISM,
+        parallelism=_parallelism(job, region),
+        status=state,
+        start_time=start_ms,
+        end_time=end_ms,
+        duration=-1 if start_ms < 0 else until_ms - start_ms,
+        tasks={other: int(other is state) for other in ExecutionState},
+        metrics=_vertex_metrics(vertex.name, current),
+    )
+
+
+def _parallelism(job: JobSnapshot, region: Region) -> int:
+    current = job.current(region.id)
+    if current is not None and current.slots:
+        return current.slots
+    return region.parallelism or job.graph.parallelism or 1
+
+
+def _vertex_metrics(name: StepName, current: ExecutionInfo | None) -> shapes.VertexMetrics:
+    written = next((output for output in current.outputs if output.step == name), None) if current else None
+    return shapes.VertexMetrics(
+        read_bytes=0,
+        read_bytes_complete=False,
+        write_bytes=written.bytes if written else 0,
+        write_bytes_complete=written is not None,
+        read_records=0,
+        read_records_complete=False,
+        write_records=written.rows if written else 0,
+        write_records_complete=written is not None,
+        accumulated_backpressured_time=0,
+        accumulated_idle_time=0,
+        accumulated_busy_time=0.0,
+    )
+
+
+def _history_entry(entry: ExceptionEntry) -> shapes.ExceptionHistoryEntry:
+    return shapes.ExceptionHistoryEntry(
+        exception_name=entry.failure.exception or entry.failure.kind,
+        stacktrace=render(entry.failure, verbose=True),
+        timestamp=entry.timestamp_ms,
+        failure_labels=entry.labels,
+        task_name=entry.task_name,
+        endpoint=entry.endpoint,
+        task_manager_id=entry.task_manager,
+        concurrent_exceptions=[],
+    )
+
+
+def _attempt(info: ExecutionInfo) -> shapes.AttemptAnswer:
+    return shapes.AttemptAnswer(
+        attempt=info.attempt,
+        state=info.state,
+        taskmanager_id=info.task_manager,
+        slots=info.slots,
+        timestamps={str(state): stamp for state, stamp in info.timestamps.items()},
+        activity=info.activity,
+        metrics=_attempt_metrics(info.metrics),
+        outputs=[shapes.OutputAnswer(step=out.step, rows=out.rows, bytes=out.bytes) for out in info.outputs],
+        failure=None if info.failure is None else failure_answer(info.failure),
+    )
+
+
+def _attempt_metrics(metrics: TaskMetrics) -> shapes.AttemptMetrics:
+    return shapes.AttemptMetrics(
+        read_records=metrics.read_records,
+        read_bytes=metrics.read_bytes,
+        write_records=metrics.write_records,
+        write_bytes=metrics.write_bytes,
+        stages_done=metrics.stages_done,
+        stages_total=metrics.stages_total,
+        tasks_done=metrics.tasks_done,
+        tasks_total=metrics.tasks_total,
+    )

@@ -1,0 +1,281 @@
+"""Gateways without rooms behind them: they remember what they are asked, answer what they were given, fail when told.
+
+Each keeps the promises of its Protocol as far as a caller can see them from outside; what happens inside a cluster
+(scheduling, recovery) does not happen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Generator, Iterable
+from contextlib import contextmanager
+
+from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound
+from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId
+from flintlock.model.jobs import (
+    AwaitJob,
+    JobQuery,
+    JobSnapshot,
+    JobsOverview,
+    JobSubmission,
+    ResultQuery,
+    Submitted,
+)
+from flintlock.model.regions import regions_of
+from flintlock.model.slots import (
+    Heartbeat,
+    HeartbeatAnswer,
+    RegistrationAnswer,
+    ResourceOverview,
+    ResourceRequirements,
+    SlotGrant,
+    TaskManagerLost,
+    TaskManagerRegistration,
+)
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles, ResultRows, TaskReport
+
+
+class FakeDispatcher:
+    """A DispatcherGateway: jobs are where `put` puts them, and go nowhere by themselves."""
+
+    def __init__(self, now_ms: int = 1_767_225_600_000) -> None:
+        self.fail_with: FlintlockError | None = None  # raised by every call while it is set
+        self.submissions: list[JobSubmission] = []  # those that were accepted
+        self.cancelled: list[JobId] = []
+        self.awaited: list[AwaitJob] = []
+        self.results: dict[tuple[JobId, str], ResultRows] = {}
+        self.now_ms = now_ms  # when submitted jobs are said to have started
+        self._jobs: dict[JobId, JobSnapshot] = {}  # in the order of their coming
+        self._keys: dict[str, JobSubmission] = {}
+        self._listing = JobsOverview(jobs=())  # replaced whenever a job changes, and only then
+        self._changed = asyncio.Event()  # replaced whenever it is set
+
+    def put(self, *snapshots: JobSnapshot) -> None:
+        """Make these the present state of their jobs."""
+        for snapshot in snapshots:
+            self._jobs[snapshot.graph.job_id] = snapshot
+        ordered = sorted((job.summary() for job in self._jobs.values()), key=lambda job: (-job.start_ms, job.job_id))
+        self._listing = JobsOverview(jobs=tuple(ordered))
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def submit_job(self, message: JobSubmission) -> Submitted:
+        """Accept a job. An idempotency key makes one job only."""
+        self._fail()
+        key, graph = message.idempotency_key, message.graph
+        known = self._keys.get(key) if key is not None else None
+        if known is not None:
+            if known.digest != message.digest:
+                raise KeyReused(f"the idempotency key {key!r} was used for another graph")
+            return Submitted(job_id=known.graph.job_id, existing=True)
+        if graph.job_id in self._jobs:
+            raise DuplicateJob(f"job {graph.job_id} is known already")
+        if key is not None:
+            self._keys[key] = message
+        self.submissions.append(message)
+        self.put(
+            JobSnapshot(
+                graph=graph,
+                regions=regions_of(graph),
+                status=JobStatus.CREATED,
+                timestamps={JobStatus.INITIALIZING: self.now_ms, JobStatus.CREATED: self.now_ms},
+                end_ms=-1,
+                last_modified_ms=self.now_ms,
+                executions=(),
+            )
+        )
+        return Submitted(job_id=graph.job_id)
+
+    async def list_jobs(self) -> JobsOverview:
+        """Return the same object until a job changes."""
+        self._fail()
+        return self._listing
+
+    async def job(self, message: JobQuery) -> JobSnapshot:
+        """Return a job."""
+        self._fail()
+        return self._job(message.job_id)
+
+    async def await_job(self, message: AwaitJob) -> JobSnapshot:
+        """Return a job when it has ended, or after the wait."""
+        self._fail()
+        self.awaited.append(message)
+        try:
+            async with asyncio.timeout(message.wait_s):
+                while not self._job(message.job_id).status.globally_terminal:
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        return self._job(message.job_id)
+
+    async def cancel_job(self, message: JobQuery) -> None:
+        """Note the wish."""
+        self._fail()
+        status = self._job(message.job_id).status
+        if status.globally_terminal and status is not JobStatus.CANCELED:
+            raise Conflict(f"job {message.job_id} has ended: it is {status}")
+        self.cancelled.append(message.job_id)
+
+    async def result(self, message: ResultQuery) -> ResultRows:
+        """Return what `results` holds."""
+        self._fail()
+        status = self._job(message.job_id).status
+        if status is not JobStatus.FINISHED:
+            raise Conflict(f"job {message.job_id} has no results: it is {status}")
+        found = self.results.get((message.job_id, message.name))
+        if found is None:
+            raise NotFound(f"job {message.job_id} has no result {message.name!r}")
+        return found
+
+    def _job(self, job_id: JobId) -> JobSnapshot:
+        if job_id not in self._jobs:
+            raise NotFound(f"job {job_id} was not found")
+        return self._jobs[job_id]
+
+    def _fail(self) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+
+
+class FakeResourceManager:
+    """A ResourceManagerGateway that takes in every TaskManager and gives slots to nobody."""
+
+    def __init__(self, *, epoch: int = 1, heartbeat_interval_s: float = 2.0) -> None:
+        self.fail_with: FlintlockError | None = None  # raised by every call while it is set
+        self.token = FencingToken(Epoch(epoch), f"session-{epoch}")
+        self.heartbeat_interval_s = heartbeat_interval_s
+        self.registered: list[TaskManagerRegistration] = []
+        self.heartbeats: list[Heartbeat] = []
+        self.goodbyes: list[Heartbeat] = []
+        self.requirements: list[ResourceRequirements] = []
+        self.removed: list[RemoveFiles] = []
+        self.seen = ResourceOverview()  # what `overview` answers
+        self.logs: dict[AttemptId, bytes] = {}
+        self.complete_logs: set[AttemptId] = set()
+        self._known: set[InstanceId] = set()
+
+    def lead(self, epoch: int) -> None:
+        """Become the ResourceManager of another term, which has heard of nobody."""
+        self.token = FencingToken(Epoch(epoch), f"session-{epoch}")
+        self._known.clear()
+
+    async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
+        """Take it in."""
+        self._fail()
+        self.registered.append(message)
+        self._known.add(message.instance)
+        return RegistrationAnswer(
+            token=self.token,
+            heartbeat_interval_s=self.heartbeat_interval_s,
+            heartbeat_timeout_s=10 * self.heartbeat_interval_s,
+        )
+
+    async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
+        """Tell whether it is known."""
+        self._fail()
+        self.heartbeats.append(message)
+        return HeartbeatAnswer(known=message.instance in self._known)
+
+    async def unregister_task_manager(self, message: Heartbeat) -> None:
+        """Forget it."""
+        self._fail()
+        self.goodbyes.append(message)
+        self._known.discard(message.instance)
+
+    async def declare_requirements(self, message: ResourceRequirements) -> None:
+        """Note the wish."""
+        self._fail()
+        self.requirements.append(message)
+
+    async def overview(self) -> ResourceOverview:
+        """Return what `seen` holds."""
+        self._fail()
+        return self.seen
+
+    async def read_log(self, message: LogQuery) -> LogChunk:
+        """Return a piece of what `logs` holds."""
+        self._fail()
+        whole = self.logs.get(message.attempt)
+        if whole is None:
+            raise NotFound(f"no output of attempt {message.attempt}")
+        offset = max(len(whole) + message.offset, 0) if message.offset < 0 else min(message.offset, len(whole))
+        return LogChunk(
+            data=whole[offset : offset + message.limit],
+            offset=offset,
+            size=len(whole),
+            complete=message.attempt in self.complete_logs,
+        )
+
+    async def remove_files(self, message: RemoveFiles) -> None:
+        """Note the wish."""
+        self._fail()
+        self.removed.append(message)
+
+    def _fail(self) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+
+
+class FakeJobMasters:
+    """A JobMasterGateway that keeps every report it answers."""
+
+    def __init__(self) -> None:
+        self.fail_with: FlintlockError | None = None  # raised by every call while it is set
+        self.delay_s = 0.0  # how long it takes to answer
+        self.reports: list[TaskReport] = []
+        self.tries = 0  # reports that came, answered or not
+
+    def of(self, attempt: AttemptId) -> list[TaskReport]:
+        """Return the reports of one attempt."""
+        return [report for report in self.reports if report.attempt == attempt]
+
+    async def slots_granted(self, message: SlotGrant) -> None:
+        """Take them."""
+        self._fail()
+
+    async def task_manager_lost(self, message: TaskManagerLost) -> None:
+        """Hear of it."""
+        self._fail()
+
+    async def report(self, message: TaskReport) -> None:
+        """Keep it."""
+        self.tries += 1
+        await asyncio.sleep(self.delay_s)
+        self._fail()
+        self.reports.append(message)
+
+    def _fail(self) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
+
+
+class FakeBlobs:
+    """Content in memory: what `rest` uploads to, and what a TaskManager's cache fetches from."""
+
+    def __init__(self) -> None:
+        self.content: dict[BlobKey, bytes] = {}
+        self.held: list[tuple[BlobKey, ...]] = []  # every hold that there was
+        self.holding = 0  # how many holds are open
+
+    async def put(self, stream: AsyncIterator[bytes]) -> tuple[BlobKey, int]:
+        """Store content; an interrupted stream leaves nothing."""
+        data = b"".join([piece async for piece in stream])
+        key = BlobKey("sha256-" + hashlib.sha256(data).hexdigest())
+        self.content[key] = data
+        return key, len(data)
+
+    async def size_of(self, key: BlobKey) -> int | None:
+        """Return the size, if it is here."""
+        return len(self.content[key]) if key in self.content else None
+
+    @contextmanager
+    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
+        """Note that these are needed."""
+        self.held.append(tuple(keys))
+        self.holding += 1
+        try:
+            yield
+        finally:
+            self.holding -= 1

@@ -1,0 +1,211 @@
+"""What REST tells of the cluster, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.requests import Request
+from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, running
+
+from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
+from flintlock.model.options import OPTIONS
+from flintlock.model.states import JobStatus
+from flintlock.rest.calls import Call
+from flintlock.rest.handlers_jobs import events
+from flintlock.rest.table import ENDPOINTS
+from flintlock.testing.virtual_time import run_virtual
+
+
+@pytest.fixture
+def porch() -> Porch:
+    made = Porch(**{"rest.port": "0", "spark.ui.enabled": "false", "web.cancel.enable": "false"})
+    made.dispatcher.put(running(A), ended(running(B), JobStatus.CANCELED))
+    made.resource_manager.seen = RESOURCES
+    return made
+
+
+def test_the_overview_counts_what_there_is(porch: Porch) -> None:
+    """TaskManagers, slots, and jobs by how they ended."""
+    answer = porch.get("/overview")
+
+    assert {key: answer[key] for key in ("taskmanagers", "slots-total", "slots-available")} == {
+        "taskmanagers": 1,
+        "slots-total": 4,
+        "slots-available": 2,
+    }
+    assert [answer[f"jobs-{kind}"] for kind in ("running", "finished", "cancelled", "failed")] == [1, 0, 1, 0]
+    assert (answer["flink-version"], answer["flink-commit"]) == ("0.1.0", "abc1234")
+
+
+def test_a_dashboard_learns_what_it_may_offer(porch: Porch) -> None:
+    """As configured."""
+    config = porch.get("/config")
+
+    assert config["features"] == {
+        "web-submit": False,
+        "web-cancel": False,
+        "web-rescale": False,
+        "web-history": False,
+    }
+    assert config["refresh-interval"] == 3000
+
+
+def test_taskmanagers_are_told_with_who_holds_their_slots(porch: Porch) -> None:
+    """A share of the resources for each job."""
+    (listed,) = porch.get("/taskmanagers")["taskmanagers"]
+    one = porch.get("/taskmanagers/tm-1")
+
+    assert (listed["id"], listed["slotsNumber"], listed["freeSlots"], listed["dataPort"]) == ("tm-1", 4, 2, 4711)
+    assert {key: one[key] for key in listed} == listed
+    assert [(share["jobId"], share["resource"]["cpuCores"]) for share in one["allocatedSlots"]] == [(A, 2.0)]
+    assert one["metrics"]["heapMax"] == 1 << 30
+
+
+def test_an_unknown_taskmanager_is_not_found(porch: Porch) -> None:
+    """404, with its name."""
+    assert porch.refused(404, "GET", "/taskmanagers/tm-9") == ["TaskManager tm-9 was not found"]
+
+
+def test_the_queue_for_slots_is_visible(porch: Porch) -> None:
+    """Who waits, for how many, since when."""
+    assert porch.get("/resources") == {"waiting": [{"jobid": B, "request": "r-1", "slots": 2, "since": T0 + 8000}]}
+
+
+def test_the_configuration_is_told_whole(porch: Porch) -> None:
+    """What was set, and what holds otherwise."""
+    entries = {entry["key"]: entry["value"] for entry in porch.get("/jobmanager/config")}
+
+    assert set(entries) == {option.key for option in OPTIONS} | {"spark.ui.enabled"}
+    assert (entries["rest.port"], entries["rest.address"], entries["spark.ui.enabled"]) == ("0", "127.0.0.1", "false")
+
+
+def test_versions_are_told_before_anything_is_pickled(porch: Porch) -> None:
+    """Flintlock, Python and PySpark of the cluster."""
+    assert porch.get("/versions") == {"flintlock": "0.1.0", "python": "3.11", "pyspark": "4.3.0"}
+
+
+def test_a_cluster_is_alive_before_it_is_ready(porch: Porch) -> None:
+    """Alive as soon as it answers; ready once a Dispatcher takes jobs."""
+    assert porch.get("/readyz") == {"status": "ready"}
+    porch.dispatcher.fail_with = Unavailable("nobody leads")
+
+    assert porch.get("/healthz") == {"status": "ok"}
+    response = porch.call("GET", "/readyz")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert response.json() == {"errors": ["nobody leads yet"]}
+
+
+def test_metrics_are_what_prometheus_scrapes(porch: Porch) -> None:
+    """Jobs by state, slots by use, the queue."""
+    response = porch.call("GET", "/metrics")
+
+    assert response.headers["content-type"].startswith("text/plain")
+    lines = response.text.splitlines()
+    assert 'flintlock_jobs{state="RUNNING"} 1.0' in lines
+    assert 'flintlock_jobs{state="CANCELED"} 1.0' in lines
+    assert 'flintlock_slots{use="free"} 2.0' in lines
+    assert 'flintlock_slots{use="taken"} 2.0' in lines
+    assert "flintlock_taskmanagers 1.0" in lines
+    assert "flintlock_slot_requests_waiting 1.0" in lines
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/v2/jobs", "/jobs/x/y/z", "/jobs/overview/x", "/v1"])
+def test_an_unknown_path_is_not_found(porch: Porch, path: str) -> None:
+    """404, with the path."""
+    assert porch.refused(404, "GET", path) == [f"there is nothing at {path}"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/jobs", {"GET", "HEAD", "POST"}),
+        ("POST", f"/jobs/{A}", {"GET", "HEAD", "PATCH"}),
+        ("DELETE", "/jobs/overview", {"GET", "HEAD"}),
+        ("GET", "/v1/blobs", {"POST"}),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(porch: Porch, method: str, path: str, allowed: set[str]) -> None:
+    """405, and every method that the path has."""
+    assert porch.refused(405, method, path) == [f"{method} is not allowed at {path}"]
+    assert set(porch.call(method, path).headers["allow"].split(", ")) == allowed
+
+
+def test_head_is_get_without_a_body(porch: Porch) -> None:
+    """For whoever only wants to know whether it is there."""
+    response = porch.call("HEAD", "/overview")
+
+    assert (response.status_code, response.content) == (200, b"")
+
+
+NEEDS_A_LEADER = [row for row in ENDPOINTS if 503 in row.errors and row.method == "GET" and row.path != "/readyz"]
+
+
+@pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("epoch 1 is over")])
+@pytest.mark.parametrize("path", [*(row.path for row in NEEDS_A_LEADER), "/events"])
+def test_without_a_leader_everything_may_be_asked_again(porch: Porch, path: str, error: FlintlockError) -> None:
+    """503 with Retry-After, at every path that needs one."""
+    porch.dispatcher.fail_with = porch.resource_manager.fail_with = error
+    filled = path.replace("{jobid}", A).replace("{name}", "top").replace("{taskmanagerid}", "tm-1")
+
+    response = porch.call("GET", filled)
+
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert response.json() == {"errors": [error.public]}
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/overview", f"/jobs/{A}"])
+def test_a_bug_of_ours_is_an_error_of_ours(porch: Porch, path: str) -> None:
+    """500, and in the same shape as every other error."""
+    porch.dispatcher.fail_with = InvariantBroken("two jobs of one id")
+
+    assert porch.refused(500, "GET", path) == ["two jobs of one id"]
+
+
+def test_changes_are_streamed(porch: Porch) -> None:
+    """Server-sent events on a real socket: all jobs first, then each one that changes."""
+
+    async def read() -> list[str]:
+        lines: list[str] = []
+        async with (
+            asyncio.timeout(20),
+            porch.listening() as client,
+            client.stream("GET", "/events") as response,
+        ):
+            assert response.headers["content-type"].startswith("text/event-stream")
+            async for line in response.aiter_lines():
+                lines.append(line)
+                if sum(line.startswith("data:") for line in lines) == 2:
+                    porch.dispatcher.put(ended(running(A), JobStatus.FINISHED))
+                if sum(line.startswith("data:") for line in lines) == 3:
+                    break
+        return lines
+
+    lines = asyncio.run(read())
+
+    data = [line for line in lines if line.startswith("data:")]
+    assert [A in line for line in data] == [True, False, True] or [A in line for line in data] == [False, True, True]
+    assert '"state":"FINISHED"' in data[-1]
+    assert lines[0] == "event: job"
+
+
+def test_a_stream_outlives_a_change_of_leader(porch: Porch) -> None:
+    """While nobody leads it says nothing; whoever leads next is asked next."""
+
+    async def read() -> list[bytes]:
+        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        pieces = [await anext(stream)]
+        porch.dispatcher.fail_with = Unavailable("nobody leads")
+        loop = asyncio.get_running_loop()
+        loop.call_later(5, lambda: porch.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
+        loop.call_later(9, lambda: setattr(porch.dispatcher, "fail_with", None))
+        pieces.append(await anext(stream))
+        assert loop.time() >= 9
+        await stream.aclose()
+        return pieces
+
+    first, second = run_virtual(read())
+
+    assert first.count(b"event: job") == 2
+    assert second.count(b"event: job") == 1
+    assert b'"state":"FINISHED"' in second

@@ -1,0 +1,108 @@
+"""Flink's own tools can talk to Flintlock: the same paths, the same fields, the same types."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, cast
+
+import pytest
+from tests.unit.rest.porch import RESOURCES, SAMPLES, A, B, Porch, running, sample
+
+#: Which path answers what was sampled. The sampled job has one step and so no edges: nodes of ours may add `inputs`.
+PATHS = {
+    "config": "/config",
+    "overview": "/overview",
+    "jobs": "/jobs",
+    "jobs_overview": "/jobs/overview",
+    "job": f"/jobs/{A}",
+    "job_plan": f"/jobs/{A}/plan",
+    "job_status": f"/jobs/{A}/status",
+    "job_config": f"/jobs/{A}/config",
+    "job_exceptions": f"/jobs/{A}/exceptions",
+    "taskmanagers": "/taskmanagers",
+    "taskmanager": "/taskmanagers/tm-1",
+}
+BEYOND = {"inputs"}
+
+
+@pytest.fixture
+def porch() -> Porch:
+    made = Porch()
+    made.dispatcher.put(running(A), running(B, "other"))
+    made.resource_manager.seen = RESOURCES
+    return made
+
+
+def differences(theirs: Any, ours: Any, place: str = "") -> list[str]:
+    """Tell where the shape of `ours` is not that of `theirs`: fields, and the JSON types of values."""
+    if type(theirs) is not type(ours):
+        return [f"{place} is {type(ours).__name__}, not {type(theirs).__name__}"]
+    if isinstance(theirs, dict) and theirs:
+        model, mine = cast("dict[str, Any]", theirs), cast("dict[str, Any]", ours)
+        missing = [f"{place}.{key} is missing" for key in model if key not in mine]
+        added = [f"{place}.{key} is not Flink's" for key in mine if key not in model and key not in BEYOND]
+        inner = [differences(model[key], mine[key], f"{place}.{key}") for key in model if key in mine]
+        return [*missing, *added, *chain.from_iterable(inner)]
+    if isinstance(theirs, list) and theirs:
+        items = cast("list[Any]", ours)
+        return [*chain.from_iterable(differences(theirs[0], item, f"{place}[]") for item in items)]
+    return []
+
+
+def test_the_comparison_sees_what_it_has_to_see() -> None:
+    """A missing field, a foreign one and another type are all told."""
+    theirs = {"a": 1, "b": [{"c": 1.0}], "d": True}
+
+    assert differences(theirs, {"a": 2, "b": [{"c": 2.5}], "d": False}) == []
+    assert differences(theirs, {"a": True, "b": [{"c": 1, "x": 0}]}) == [
+        ".d is missing",
+        ".a is bool, not int",
+        ".b[].x is not Flink's",
+        ".b[].c is int, not float",
+    ]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_answers_have_flinks_shape(porch: Porch, name: str) -> None:
+    """Exactly Flink's field names and types, at every depth."""
+    assert differences(sample(name), porch.get(PATHS[name])) == []
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_every_path_answers_under_v1_too(porch: Porch, name: str) -> None:
+    """The same answer, whether the version is asked for or not."""
+    assert porch.get("/v1" + PATHS[name]) == porch.get(PATHS[name])
+
+
+def test_every_sample_is_compared() -> None:
+    """None of the samples lies there unused."""
+    samples = {path.stem for path in SAMPLES.glob("*.json")}
+
+    assert samples == set(PATHS)
+
+
+def test_edges_of_the_plan_are_flinks(porch: Porch) -> None:
+    """`inputs` of a node: number, id, ship strategy, exchange; a source has none."""
+    nodes = {node["description"]: node for node in porch.get(f"/jobs/{A}/plan")["plan"]["nodes"]}
+
+    assert "inputs" not in nodes["Source: orders"]
+    assert nodes["clean"]["inputs"] == [
+        {"num": 0, "id": nodes["Source: orders"]["id"], "ship_strategy": "FORWARD", "exchange": "pipelined_bounded"}
+    ]
+    assert [edge["exchange"] for edge in nodes["priced"]["inputs"]] == ["blocking"]
+
+
+def test_entries_of_the_exception_history_are_flinks(porch: Porch) -> None:
+    """The sampled job had no failure; the fields are those that Flink's dashboard reads."""
+    (entry,) = porch.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
+
+    assert set(entry) == {
+        "exceptionName",
+        "stacktrace",
+        "timestamp",
+        "failureLabels",
+        "taskName",
+        "endpoint",
+        "taskManagerId",
+        "concurrentExceptions",
+    }

@@ -1,0 +1,121 @@
+"""/openapi.json describes what is there, and what is there behaves as described, whatever it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+import pytest
+import schemathesis
+import schemathesis.checks
+import uvicorn
+from hypothesis import HealthCheck, settings
+from msgspec import structs
+from schemathesis.config import SchemathesisConfig
+from tests.unit.rest.porch import RESOURCES, A, B, Porch, ended, running
+
+from flintlock.model.ids import StepName
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import ResultRows
+from flintlock.rest.openapi import openapi
+from flintlock.rest.table import ENDPOINTS, EVENTS
+
+DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi("0.1.0")))
+FEW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+#: A graph that fits the schema may still be a bad one.
+ANYTHING_MAY_BE_WRONG = [schemathesis.checks.positive_data_acceptance]
+
+
+def described(*, coverage: bool) -> Any:
+    """The description without the stream of events, which has no end."""
+    paths = {path: item for path, item in DESCRIPTION["paths"].items() if path != EVENTS.path}
+    return schemathesis.openapi.from_dict(
+        deepcopy({**DESCRIPTION, "paths": paths}),
+        config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": coverage}}}),
+    )
+
+
+schema = described(coverage=True)
+#: Trying out every corner of the form of a job takes long; a few random ones have to do.
+submission = described(coverage=False).include(method="POST", path="/jobs")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A porch on a real socket, with jobs in every state that answers differ by."""
+    porch = Porch()
+    porch.resource_manager.seen = RESOURCES
+    finished = structs.replace(ended(running(B), JobStatus.FINISHED), result_names=(StepName("top"),))
+    porch.dispatcher.put(running(A), finished)
+    porch.dispatcher.results[B, "top"] = ResultRows(
+        name=StepName("top"),
+        rows=1,
+        truncated=False,
+        arrow=b"",
+        json=b'{"columns":[{"name":"k","type":"int"}],"rows":[[1]]}',
+    )
+    server = uvicorn.Server(uvicorn.Config(porch.app, port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="uvicorn")
+    thread.start()
+    while not server.started:
+        thread.join(0.01)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    yield f"http://{host}:{port}"
+    server.should_exit = True
+    thread.join()
+
+
+def test_the_description_is_openapi() -> None:
+    """It has the form that OpenAPI 3.1 prescribes, and is served as JSON."""
+    schema.validate()
+
+    response = Porch().call("GET", "/openapi.json")
+    assert response.json() == DESCRIPTION
+    assert DESCRIPTION["openapi"] == "3.1.0"
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """No schema is named that is not there."""
+    named = set(re.findall(r"#/components/schemas/([\w.]+)", repr(DESCRIPTION)))
+
+    assert named == set(DESCRIPTION["components"]["schemas"])
+
+
+def test_every_endpoint_is_described_once() -> None:
+    """Routes and description come from the same table; operations have names of their own."""
+    described = {(method.upper(), path) for path, item in DESCRIPTION["paths"].items() for method in item}
+    names = [operation["operationId"] for item in DESCRIPTION["paths"].values() for operation in item.values()]
+
+    assert described == {(row.method, row.path) for row in ENDPOINTS} | {("GET", EVENTS.path)}
+    assert len(set(names)) == len(names)
+
+
+@schema.exclude(method="POST", path="/jobs").parametrize()
+@FEW
+def test_nothing_that_is_sent_breaks_anything(case: Any, address: str) -> None:
+    """Good and bad requests alike get a described status, content type and shape; never a 5xx."""
+    case.call_and_validate(base_url=address, excluded_checks=ANYTHING_MAY_BE_WRONG)
+
+
+@submission.parametrize()
+@settings(FEW, max_examples=10)
+def test_no_submission_breaks_anything(case: Any, address: str) -> None:
+    """Whatever is sent as a job is accepted or refused as described."""
+    case.call_and_validate(base_url=address, excluded_checks=ANYTHING_MAY_BE_WRONG)
+
+
+@pytest.mark.parametrize("path", [row.path for row in ENDPOINTS if row.method == "GET"])
+def test_answers_have_the_described_shape(path: str, address: str) -> None:
+    """Of jobs that are there, with all that they have."""
+    known = {"taskmanagerid": "tm-1", "name": "top", "jobid": B}
+    operation: Any = schema[path]["GET"]
+    case = operation.Case(path_parameters={name: known[name] for name in re.findall(r"{(\w+)}", path)})
+    response = case.call(base_url=address)
+
+    assert response.status_code == (409 if path.endswith("yarn-cancel") else 200)
+    case.validate_response(response)

@@ -1,0 +1,450 @@
+"""POST /jobs and /blobs: what is accepted, what is refused, and that nothing is stored of what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.rest.porch import NEW_ID, A, B, Porch
+
+from flintlock.model.errors import Fenced, FlintlockError, Unavailable
+from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.jobgraph import ArtifactKind, Function
+from flintlock.model.regions import topological
+
+SPEC: dict[str, Any] = {
+    "name": "revenue",
+    "params": {"day": "2026-01-01", "n": 3},
+    "steps": {
+        "out": {"sink": {"format": "parquet", "path": "out/${day}"}, "inputs": ["clean"]},
+        "clean": {"sql": "SELECT * FROM orders", "inputs": ["orders"]},
+        "orders": {"source": {"format": "csv", "path": "in"}},
+    },
+}
+LIB = b"PK a zip"
+LIB_KEY = BlobKey("sha256-" + hashlib.sha256(LIB).hexdigest())
+WITH_LIB = {**SPEC, "artifacts": ["lib.zip"]}
+Files = list[tuple[str, tuple[str | None, bytes | str, str]]]
+
+
+@pytest.fixture
+def porch() -> Porch:
+    return Porch()
+
+
+def submit(porch: Porch, document: object = SPEC, *, key: str | None = None) -> str:
+    """Submit as JSON and return the job's id."""
+    headers = {} if key is None else {"Idempotency-Key": key}
+    response = porch.call("POST", "/jobs", json=document, headers=headers)
+    assert response.status_code == 202, response.text
+    return response.json()["jobid"]
+
+
+def parts(document: object, **files: bytes) -> Files:
+    """The parts of a multipart submission; `lib_zip` is the file `lib.zip`."""
+    request = ("request", (None, json.dumps(document), "application/json"))
+    named = [("file", (name.replace("_", "."), content, "application/octet-stream")) for name, content in files.items()]
+    return [request, *named]
+
+
+def test_a_document_is_submitted(porch: Porch) -> None:
+    """202 with the job's id, once the Dispatcher has it, checked and in topological order."""
+    assert submit(porch) == NEW_ID
+
+    (submission,) = porch.dispatcher.submissions
+    assert submission.graph.job_id == NEW_ID
+    assert [vertex.name for vertex in submission.graph.vertices] == ["orders", "clean", "out"]
+    assert topological(submission.graph.vertices) == ("orders", "clean", "out")
+    assert submission.graph.params == {"day": "2026-01-01", "n": 3}
+    assert submission.idempotency_key is None
+    assert submission.digest
+
+
+def test_a_client_may_choose_the_jobs_id(porch: Porch) -> None:
+    """The id in the document is the job's."""
+    assert submit(porch, {**SPEC, "jobId": B}) == B
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", ""]
+)
+def test_json_is_taken_however_it_is_announced(porch: Porch, content_type: str) -> None:
+    """With parameters, in capitals, or not announced at all."""
+    response = porch.call("POST", "/jobs", content=json.dumps(SPEC), headers={"content-type": content_type})
+
+    assert response.status_code == 202
+
+
+def test_files_travel_with_the_document(porch: Porch) -> None:
+    """Stored under their own hash before the job is handed on, and held meanwhile."""
+    document = {
+        **SPEC,
+        "artifacts": ["lib.zip", {"name": "f.pickle", "kind": "pickle"}],
+        "steps": {**SPEC["steps"], "clean": {"function": {"pickle": "f.pickle"}, "inputs": ["orders"]}},
+    }
+
+    response = porch.call("POST", "/jobs", files=parts(document, lib_zip=LIB, f_pickle=b"pickled"))
+
+    assert response.status_code == 202, response.text
+    (submission,) = porch.dispatcher.submissions
+    lib, pickle = submission.graph.artifacts
+    assert (lib.name, lib.blob, lib.size, lib.kind) == ("lib.zip", LIB_KEY, len(LIB), ArtifactKind.PY_FILE)
+    assert (pickle.name, pickle.kind) == ("f.pickle", ArtifactKind.PICKLE)
+    assert submission.graph.vertex("clean").operation == Function(pickle="f.pickle")
+    assert porch.blobs.content[LIB_KEY] == LIB
+    assert set(porch.blobs.held[0]) == {lib.blob, pickle.blob} == set(porch.blobs.content)
+    assert porch.blobs.holding == 0
+
+
+def test_large_files_are_stored_whole(porch: Porch) -> None:
+    """What is too large for memory waits on disk, and arrives as it was sent."""
+    large = bytes(range(256)) * 20_000
+
+    response = porch.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=large))
+
+    assert response.status_code == 202
+    assert [*porch.blobs.content.values()] == [large]
+
+
+def test_blobs_that_are_there_already_need_not_be_sent_again(porch: Porch) -> None:
+    """POST /blobs answers with the content's hash and size; a document names it."""
+    response = porch.call("POST", "/blobs", content=LIB)
+    assert (response.status_code, response.json()) == (201, {"blob": LIB_KEY, "size": len(LIB)})
+
+    submit(porch, {**SPEC, "artifacts": [{"name": "lib.zip", "blob": LIB_KEY}]})
+
+    (artifact,) = porch.dispatcher.submissions[0].graph.artifacts
+    assert (artifact.name, artifact.blob, artifact.size) == ("lib.zip", LIB_KEY, len(LIB))
+
+
+@pytest.mark.parametrize("blob", [LIB_KEY, "nonsense", ""])
+def test_a_blob_that_is_not_here_is_refused(porch: Porch, blob: str) -> None:
+    """The artifact and the blob are named."""
+    errors = porch.refused(400, "POST", "/jobs", json={**SPEC, "artifacts": [{"name": "lib.zip", "blob": blob}]})
+
+    assert errors == [f"job, field 'artifacts': the artifact 'lib.zip' names the blob {blob!r}, which is not here"]
+
+
+def test_the_same_key_is_the_same_job(porch: Porch) -> None:
+    """However often it is sent, and with the keys of the document in any order; the answer says that it is a replay."""
+    first = porch.call("POST", "/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
+    turned = {key: SPEC[key] for key in reversed(SPEC)} | {"params": {"n": 3, "day": "2026-01-01"}}
+    again = porch.call("POST", "/jobs", json=turned, headers={"Idempotency-Key": "k"})
+
+    assert first.json() == again.json() == {"jobid": NEW_ID}
+    assert "idempotent-replay" not in first.headers
+    assert again.headers["idempotent-replay"] == "true"
+    assert len(porch.dispatcher.submissions) == 1
+
+
+def test_the_same_key_with_another_graph_is_refused(porch: Porch) -> None:
+    """422: the client has mixed something up."""
+    submit(porch, key="k")
+
+    errors = porch.refused(
+        422, "POST", "/jobs", json={**SPEC, "params": {"day": "x", "n": 4}}, headers={"Idempotency-Key": "k"}
+    )
+
+    assert "idempotency key 'k'" in errors[0]
+
+
+def digest(porch: Porch, document: dict[str, Any], **files: bytes) -> str:
+    """Return the digest that a submission has."""
+    response = porch.call("POST", "/jobs", files=parts(document, **files))
+    assert response.status_code == 202, response.text
+    return porch.dispatcher.submissions[-1].digest
+
+
+def test_a_digest_tells_documents_and_files_apart_but_not_ids() -> None:
+    """Equal for equal documents and contents, whatever the job's id; different for anything else."""
+    porch = Porch()
+    base = digest(porch, {**WITH_LIB, "jobId": A}, lib_zip=LIB)
+
+    assert digest(porch, {**WITH_LIB, "jobId": B}, lib_zip=LIB) == base
+    assert digest(porch, WITH_LIB, lib_zip=LIB) == base
+    assert digest(porch, WITH_LIB, lib_zip=LIB + b"!") != base
+    assert digest(porch, {**WITH_LIB, "parallelism": 2}, lib_zip=LIB) != base
+    assert digest(porch, {**WITH_LIB, "name": "other"}, lib_zip=LIB) != base
+    assert digest(porch, {**WITH_LIB, "artifacts": [{"name": "lib.zip", "kind": "file"}]}, lib_zip=LIB) != base
+    assert digest(porch, {**WITH_LIB, "artifacts": ["x.zip"]}, x_zip=LIB) != base
+
+
+def test_a_digest_is_the_same_for_content_sent_now_or_before() -> None:
+    """Only the content counts, not the way it came."""
+    porch = Porch()
+    sent = digest(porch, WITH_LIB, lib_zip=LIB)
+
+    assert digest(porch, WITH_LIB, lib_zip=LIB) == sent
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+def test_a_key_that_is_none_is_refused(porch: Porch, key: str) -> None:
+    """Empty, endless or unprintable."""
+    errors = porch.refused(400, "POST", "/jobs", json=SPEC, headers={"Idempotency-Key": key})
+
+    assert errors == ["header Idempotency-Key: give 1 to 255 printable characters"]
+    assert porch.dispatcher.submissions == []
+
+
+def test_a_known_id_is_a_conflict(porch: Porch) -> None:
+    """409: one job id is one job."""
+    submit(porch, {**SPEC, "jobId": A})
+
+    assert porch.refused(409, "POST", "/jobs", json={**SPEC, "jobId": A}) == [f"job {A} is known already"]
+
+
+@pytest.mark.parametrize("job_id", ["", "x", "A" * 32, "a" * 31, "a" * 33, "../../../../../../etc/passwd"])
+def test_a_bad_job_id_is_refused(porch: Porch, job_id: str) -> None:
+    """32 lower-case hex digits."""
+    (error,) = porch.refused(400, "POST", "/jobs", json={**SPEC, "jobId": job_id})
+
+    assert error == f"job, field 'jobId': {job_id!r} is not a job id: 32 lower-case hex digits"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "the request is not JSON"),
+        (b"{", "the request is not JSON"),
+        (b"{'name': 1}", "the request is not JSON"),
+        (b"\xff\xfe", "the request is not JSON"),
+        (b"[" * 100_000, "the request is not JSON"),
+        (b'{"name": 1e999}', "the request is not JSON"),
+        (b"[]", "job: must be a mapping, not list"),
+        (b"null", "job: must be a mapping, not nothing"),
+        (b'"x"', "job: must be a mapping, not text"),
+    ],
+)
+def test_a_malformed_body_is_refused(porch: Porch, body: bytes, told: str) -> None:
+    """What is wrong is said, never guessed."""
+    (error,) = porch.refused(400, "POST", "/jobs", content=body, headers={"content-type": "application/json"})
+
+    assert error.startswith(told)
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-yaml", "application/x-www-form-urlencoded", "x"])
+def test_an_unknown_content_type_is_refused(porch: Porch, content_type: str) -> None:
+    """With the ones that are known."""
+    errors = porch.refused(400, "POST", "/jobs", content=b"{}", headers={"content-type": content_type})
+
+    assert errors == [f"content type {content_type!r}: send multipart/form-data or application/json"]
+
+
+def test_every_problem_is_told_and_nothing_is_stored(porch: Porch) -> None:
+    """All problems of graph, parameters, files and configuration at once; neither blobs nor a job are left."""
+    document = {
+        **SPEC,
+        "name": "",
+        "jobId": "x",
+        "artifacts": ["lib.zip", "gone.zip"],
+        "config": {"rest.port": 1, "restart-strategy.typ": "none"},
+        "steps": {
+            "orders": {"source": {"format": "csv", "path": "${dya}"}},
+            "out": {"sink": {"format": "parquet", "path": "out"}, "inputs": ["order"]},
+        },
+    }
+
+    errors = porch.refused(400, "POST", "/jobs", files=parts(document, lib_zip=LIB, more_zip=b"x"))
+
+    assert errors == [
+        "job, field 'jobId': 'x' is not a job id: 32 lower-case hex digits",
+        "job, field 'artifacts': the file 'more.zip' was sent, but is not among the job's artifacts",
+        "step 'orders', field 'source': no parameter 'dya' for ${dya}; did you mean 'day'?",
+        "job, field 'artifacts': no file was sent for the artifact 'gone.zip'",
+        "job, field 'name': the job needs a name",
+        "step 'out', field 'inputs': there is no step 'order'; did you mean 'orders'?",
+        "job, field 'config.rest.port': is an option of the cluster: a job cannot set it",
+        "job, field 'config.restart-strategy.typ': unknown option; did you mean 'restart-strategy.type'?",
+    ]
+    assert porch.blobs.content == {}
+    assert porch.blobs.held == []
+    assert porch.dispatcher.submissions == []
+
+
+def test_an_unknown_key_is_told_with_the_nearest(porch: Porch) -> None:
+    """Nothing in a document is passed over."""
+    assert porch.refused(400, "POST", "/jobs", json={**SPEC, "parallelizm": 2}) == [
+        "job, field 'parallelizm': unknown key; did you mean 'parallelism'?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ([("file", ("lib.zip", LIB, "application/zip"))], "needs exactly one part 'request', not 0"),
+        ([*parts(SPEC), *parts(SPEC)], "needs exactly one part 'request', not 2"),
+        ([*parts(SPEC), ("other", ("x", b"", "text/plain"))], "unknown part 'other' in the multipart body"),
+        ([*parts(SPEC), ("file", (None, b"x", "text/plain"))], "a part 'file' needs a file name"),
+        (
+            [*parts(WITH_LIB, lib_zip=LIB), ("file", ("lib.zip", b"y", "application/zip"))],
+            "two parts 'file' have the name 'lib.zip'",
+        ),
+        ([("request", (None, "{", "application/json"))], "the request is not JSON"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(porch: Porch, files: Files, told: str) -> None:
+    """Which part, and what is wrong with it."""
+    (error,) = porch.refused(400, "POST", "/jobs", files=files)
+
+    assert told in error
+    assert porch.blobs.content == {}
+
+
+def test_the_document_may_come_as_a_file_part(porch: Porch) -> None:
+    """Some clients give every part a file name."""
+    response = porch.call("POST", "/jobs", files=[("request", ("job.json", json.dumps(SPEC), "application/json"))])
+
+    assert response.status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary=x", b""),
+        ("multipart/form-data; boundary=x", b"garbage"),
+        ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--\r\n"),
+        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="request"\r\n\r\n{'),
+        ("multipart/form-data; boundary=x; charset=martian", b"--x\r\n"),
+    ],
+)
+def test_a_broken_multipart_body_is_refused(porch: Porch, content_type: str, body: bytes) -> None:
+    """However it is broken."""
+    porch.refused(400, "POST", "/jobs", content=body, headers={"content-type": content_type})
+
+    assert porch.dispatcher.submissions == []
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=200))
+def test_no_multipart_body_is_too_strange_to_be_refused(body: bytes) -> None:
+    """Whatever stands between the boundaries."""
+    porch = Porch()
+    start = b'--x\r\nContent-Disposition: form-data; name="request"\r\n\r\n'
+
+    porch.refused(
+        400, "POST", "/jobs", content=start + body, headers={"content-type": "multipart/form-data; boundary=x"}
+    )
+
+
+async def pieces(size: int) -> AsyncIterator[bytes]:
+    """A body without an announced length."""
+    for _ in range(size // 1000):
+        yield b"x" * 1000
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/blobs"])
+def test_what_is_announced_too_large_is_refused_unread(path: str) -> None:
+    """413, before the first byte."""
+    porch = Porch(**{"rest.server.max-content-length": "10k"})
+
+    (error,) = porch.refused(413, "POST", path, content=b"x" * 20_000)
+
+    assert error == "the body has 20000 bytes; rest.server.max-content-length allows 10240"
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [
+        ("/jobs", "application/json"),
+        ("/blobs", "application/octet-stream"),
+    ],
+)
+def test_what_turns_out_too_large_is_refused_as_soon_as_it_is(path: str, content_type: str) -> None:
+    """413, though no length was announced; nothing of it stays."""
+    porch = Porch(**{"rest.server.max-content-length": "10k"})
+
+    async def send() -> tuple[int, dict[str, list[str]]]:
+        response = await porch.request("POST", path, content=pieces(50_000), headers={"content-type": content_type})
+        return response.status_code, response.json()
+
+    assert asyncio.run(send()) == (
+        413,
+        {"errors": ["the body is larger than the 10240 bytes that rest.server.max-content-length allows"]},
+    )
+    assert porch.blobs.content == {}
+
+
+def test_a_file_that_is_too_large_is_refused_though_its_length_was_not_announced() -> None:
+    """Files on their way to disk count like everything else."""
+    porch = Porch(**{"rest.server.max-content-length": "10k"})
+    head = (
+        b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.zip"\r\n'
+        b"Content-Type: application/octet-stream\r\n\r\n"
+    )
+
+    async def body() -> AsyncIterator[bytes]:
+        yield head
+        async for piece in pieces(50_000):
+            yield piece
+
+    async def send() -> int:
+        kind = {"content-type": "multipart/form-data; boundary=x"}
+        return (await porch.request("POST", "/jobs", content=body(), headers=kind)).status_code
+
+    assert asyncio.run(send()) == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [
+        ("/jobs", b"application/json"),
+        ("/jobs", b"multipart/form-data; boundary=x"),
+        ("/blobs", b"application/octet-stream"),
+    ],
+)
+def test_a_client_that_goes_away_in_the_middle_leaves_nothing(porch: Porch, path: str, content_type: bytes) -> None:
+    """Half a body is no body; nobody is blamed for it in the log."""
+    heard: list[Any] = [
+        {"type": "http.request", "body": b'--x\r\nContent-Disposition: form-data; name="request"', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return heard.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def serve() -> None:
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+        await porch.app({**scope, "headers": [(b"content-type", content_type)]}, receive, send)
+
+    asyncio.run(serve())
+
+    assert sent[0]["status"] == 400
+    assert b"the body ended before it was whole" in sent[1]["body"]
+    assert porch.blobs.content == {}
+    assert porch.dispatcher.submissions == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("not any more")])
+def test_without_a_leader_a_submission_may_be_repeated(porch: Porch, error: FlintlockError) -> None:
+    """503 with Retry-After; the client's key makes repeating safe."""
+    porch.dispatcher.fail_with = error
+
+    response = porch.call("POST", "/jobs", json=SPEC)
+
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert response.json() == {"errors": [error.public]}
+
+
+def test_blobs_are_addressed_by_their_content(porch: Porch) -> None:
+    """The same content twice is one blob; empty content is one, too."""
+    keys = [porch.call("POST", "/blobs", content=content).json()["blob"] for content in (LIB, LIB, b"")]
+
+    assert keys[0] == keys[1] == LIB_KEY
+    assert porch.blobs.content == {LIB_KEY: LIB, keys[2]: b""}
+
+
+def test_a_new_id_is_drawn_for_every_submission(porch: Porch) -> None:
+    """Two submissions without a key are two jobs."""
+    assert submit(porch) != submit(porch)
+    assert JobId(NEW_ID) in {submission.graph.job_id for submission in porch.dispatcher.submissions}
