@@ -1,0 +1,71 @@
+"""`flintlock info --analyze`: what every step's rows look like, asked of a Spark engine that runs for just that.
+
+The graph's functions are called, as they are when a job runs, and build DataFrames; no Spark job of ours is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from flintlock.client.configuration_files import Settings
+from flintlock.model.errors import FlintlockError
+from flintlock.model.options import TM_ENGINE_MEMORY
+
+if TYPE_CHECKING:
+    from flintlock.client.artifact_files import Content
+    from flintlock.client.package import JobPackage
+    from flintlock.model.jobgraph import JobGraph
+    from flintlock.spark.wire import Analyzed
+
+_CORES: Final = 2
+
+
+def analyze(package: JobPackage, settings: Settings) -> Analyzed:
+    """Return each step's schema up to the first step that fails, with its failure. Starts and ends an engine."""
+    with tempfile.TemporaryDirectory(prefix="flintlock-analyze-") as directory:
+        places = _laid_out(package.files, Path(directory) / "artifacts")
+        return asyncio.run(_analyzed(package.graph, places, settings, Path(directory)))
+
+
+async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Settings, directory: Path) -> Analyzed:
+    from flintlock.spark.engine import EngineSettings, SparkEngine
+    from flintlock.spark.house import EngineDoor
+    from flintlock.spark.java import find_java
+    from flintlock.spark.runners import PoolSettings, runner_pool
+
+    engine = EngineSettings(
+        java=find_java(os.environ),
+        scratch_dir=str(directory / "engine"),
+        log_file=str(directory / "engine.log"),
+        run_dir=str(directory / "run"),
+        cores=_CORES,
+        heap_bytes=settings.configuration.get(TM_ENGINE_MEMORY),
+        conf=settings.configuration.spark(),
+        working_dir=os.getcwd(),  # noqa: PTH109 relative paths mean what they mean to the user
+    )
+    pool = PoolSettings(scratch_dir=str(directory / "runners"), run_dir=str(directory / "run"), slots=_CORES, warm=0)
+
+    try:
+        async with runner_pool(pool) as runners, SparkEngine.start(engine) as running:
+            runners.use_engine(EngineDoor(running))
+            return await runners.analyze(graph, str(directory / "output.log"), artifacts)
+    except BaseExceptionGroup as group:  # the pool's scope wraps what happens in it
+        causes = [error for error in group.exceptions if isinstance(error, FlintlockError)]
+        raise causes[0] if causes else group from group
+
+
+def _laid_out(files: Mapping[str, Content], directory: Path) -> dict[str, str]:
+    """Return where each artifact lies: the user's own file, or one written here."""
+    directory.mkdir()
+    places: dict[str, str] = {}
+    for name, content in files.items():
+        place = content if isinstance(content, Path) else directory / name
+        if isinstance(content, bytes):
+            place.write_bytes(content)
+        places[name] = str(place)
+    return places

@@ -1,0 +1,129 @@
+"""`flintlock cluster start|stop|status`, and the two server processes in the foreground."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from flintlock.cli.settings import cluster_options, define_option, json_option, place_options, print_json, read_settings
+from flintlock.model.errors import FlintlockError, Unavailable
+
+
+@click.group()
+def cluster() -> None:
+    """Start, stop and look at a cluster on this machine."""
+
+
+@cluster.command()
+@click.option("--taskmanagers", type=click.IntRange(1, 64), default=1, show_default=True, help="How many TaskManagers.")
+@click.option("--slots", type=click.IntRange(1, 1024), help="Slots of each TaskManager (else as configured).")
+@click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds to wait for it.")
+@define_option
+@json_option
+@place_options
+def start(
+    *,taskmanagers: int, slots: int | None, timeout: float, defines: tuple[str, ...], as_json: bool,
+          conf: Path | None, state_dir: str | None) -> None:  # fmt: skip
+    """Start a cluster in the background and wait until it is ready."""
+    from flintlock.client.connection import Client
+    from flintlock.client.local_cluster import start_cluster
+
+    settings, directory = read_settings(conf, state_dir, defines)
+    if not as_json:
+        click.echo(f"starting a JobManager and {_counted(taskmanagers, 'TaskManager')} …", err=True)
+    found = start_cluster(settings, directory, defines, taskmanagers=taskmanagers, slots=slots, patience_s=timeout)
+    with Client([found.rest]) as client:
+        overview = client.overview()
+    if as_json:
+        print_json({"cluster-id": found.cluster_id, "rest": found.rest, "state-dir": str(directory),
+                    "taskmanagers": overview.taskmanagers, "slots": overview.slots_total})  # fmt: skip
+        return
+    has = f"{_counted(overview.taskmanagers, 'TaskManager')}, {_counted(overview.slots_total, 'slot')}"
+    click.echo(f"cluster {found.cluster_id!r} is up at {found.rest}: {has}")
+    click.echo(f"logs and state: {directory}", err=True)
+
+
+@cluster.command()
+@json_option
+@place_options
+def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
+    """Stop the cluster of the state directory. Its jobs are kept and go on when it is started again."""
+    from flintlock.client.local_cluster import stop_cluster
+
+    _, directory = read_settings(conf, state_dir)
+    ended = stop_cluster(directory)
+    if as_json:
+        print_json({"state-dir": str(directory), "stopped": ended})
+        return
+    for name, killed in ended.items():
+        click.echo(f"{name} {'killed: it did not end by itself' if killed else 'stopped'}")
+    if not ended:
+        click.echo(f"no cluster runs in {directory}", err=True)
+
+
+@cluster.command("status")
+@json_option
+@cluster_options
+def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> int:
+    """Tell whether a cluster runs, and what it has. Exits with 3 if none answers."""
+    from flintlock.client import local_cluster
+    from flintlock.client.choosing import standing_client
+
+    settings, directory = read_settings(conf, state_dir)
+    here = local_cluster.cluster_status(directory)
+    try:
+        with standing_client(settings, urls, directory) as client:
+            overview, address, why = client.overview(), client.http.urls[0], ""
+    except Unavailable as error:
+        overview, address, why = None, None, error.public
+    if as_json:
+        print_json({"state-dir": str(directory), "processes": here.processes, "rest": address, "overview": overview})
+    elif overview is None:
+        click.echo(why, err=True)
+    else:
+        click.echo(f"rest          {address}")
+        click.echo(f"taskmanagers  {overview.taskmanagers}")
+        click.echo(f"slots         {overview.slots_available} of {overview.slots_total} free")
+        click.echo(f"jobs          {overview.jobs_running} running, {overview.jobs_finished} finished, "
+                   f"{overview.jobs_failed} failed, {overview.jobs_cancelled} cancelled")  # fmt: skip
+        for name, pid in here.processes.items():
+            click.echo(f"process       {name} (pid {pid})")
+        click.echo(f"state         {directory}")
+    return 0 if overview is not None else 3
+
+
+@click.command()
+@define_option
+@place_options
+def jobmanager(defines: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
+    """Run a JobManager in the foreground, for a service manager."""
+    _become("flintlock.entrypoints.jobmanager", defines, conf, state_dir)
+
+
+@click.command()
+@click.option("--index", type=click.IntRange(0), default=0, help="Tells TaskManagers of one state directory apart.")
+@define_option
+@place_options
+def taskmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
+    """Run a TaskManager in the foreground, for a service manager."""
+    _become("flintlock.entrypoints.taskmanager", defines, conf, state_dir, "--index", str(index))
+
+
+def _become(module: str, defines: tuple[str, ...], conf: Path | None, state_dir: str | None, *more: str) -> NoReturn:
+    """Replace this process by an entrypoint: signals and exit codes are then its own."""
+    settings, directory = read_settings(conf, state_dir, defines)
+    if settings.file is not None:
+        os.environ["FLINTLOCK_CONF"] = str(settings.file)
+    flags = [part for text in defines for part in ("-D", text)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, "--state-dir", str(directory), *flags, *more])  # noqa: S606 no shell
+    raise FlintlockError(f"{module} could not be started")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

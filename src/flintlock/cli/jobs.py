@@ -1,0 +1,142 @@
+"""`flintlock list`, `status`, `cancel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from flintlock.cli.settings import cluster_options, connect, json_option, print_json
+from flintlock.cli.tables import aligned, coloured, duration, moment
+from flintlock.model.errors import NotFound, Refused
+from flintlock.model.ids import is_job_id
+from flintlock.model.states import JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flintlock.client.answers import AttemptLine, JobLine
+    from flintlock.client.connection import Client
+    from flintlock.client.handle import JobHandle
+
+_ENDED: Final = (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED)
+_SCHEDULED: Final = (JobStatus.INITIALIZING, JobStatus.CREATED)
+_SHORTEST_PREFIX: Final = 4
+
+
+@click.command("list")
+@click.option("-r", "--running", is_flag=True, help="Only jobs that run.")
+@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not begun to run.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Ended jobs too.")
+@json_option
+@cluster_options
+def list_jobs(
+    *,
+    running: bool, scheduled: bool, everything: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None,
+    state_dir: str | None,
+) -> None:  # fmt: skip
+    """List the jobs of the cluster that have not ended; newest first."""
+    with connect(urls, conf, state_dir) as client:
+        jobs = chosen_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
+    if as_json:
+        print_json({"jobs": jobs})
+        return
+    if not jobs:
+        click.echo("no jobs" if everything else "no jobs that have not ended; -a lists the others too", err=True)
+        return
+    rows = [(job.jid, job.name, job.state, moment(job.start_time), duration(job.duration), _tasks(job)) for job in jobs]
+    for line in aligned(("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS"), rows):
+        click.echo(coloured(line))
+
+
+@click.command()
+@click.argument("job")
+@click.option("-v", "--verbose", is_flag=True, help="Show the stack traces of a failure too.")
+@json_option
+@cluster_options
+def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+    """Show one job: its regions, their attempts, its last failure. JOB is an id, the beginning of one, or a name."""
+    from flintlock.client.answers import read_failure
+    from flintlock.client.progress import publishing_line, region_rows
+
+    with connect(urls, conf, state_dir) as client:
+        found = find_job(client, job).attempts()
+    if as_json:
+        print_json(found)
+        return
+    click.echo(coloured(f"{found.name}  {found.jobid}  {found.status}"))
+    rows = [
+        (str(region.region), row.title, row.state, str(len(region.attempts)), _where(region.latest), row.detail)
+        for region, row in zip(found.regions, region_rows(found), strict=True)
+    ]
+    if rows:
+        for line in aligned(("REGION", "STEPS", "STATE", "ATTEMPTS", "TASKMANAGER", ""), rows):
+            click.echo(coloured(line))
+    if found.publishing is not None:
+        click.echo(publishing_line(found))
+    failure = read_failure(found.failure)
+    if failure is not None:
+        from flintlock.model.failure_text import render
+
+        click.echo("\n" + render(failure, verbose=verbose))
+
+
+@click.command()
+@click.argument("job")
+@click.option("--wait/--no-wait", default=True, help="Wait until the job has ended (default).")
+@json_option
+@cluster_options
+def cancel(*, job: str, wait: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+    """Cancel a job. JOB is an id, the beginning of one, or a name."""
+    with connect(urls, conf, state_dir) as client:
+        handle = find_job(client, job)
+        handle.cancel()
+        while wait and not handle.ended_within(10.0):
+            pass
+        state = handle.status
+    if as_json:
+        print_json({"jobid": handle.id, "status": state})
+    else:
+        click.echo(f"{handle.id} {state}")
+
+
+def chosen_jobs(jobs: Sequence[JobLine], *, running: bool, scheduled: bool, everything: bool) -> tuple[JobLine, ...]:
+    """Pick what the flags ask for; without any, the jobs that have not ended."""
+    if everything:
+        return tuple(jobs)
+    return tuple(
+        job
+        for job in jobs
+        if job.state not in _ENDED
+        and ((not running and not scheduled) or (scheduled if job.state in _SCHEDULED else running))
+    )
+
+
+def find_job(client: Client, text: str) -> JobHandle:
+    """Return the job with this id, this beginning of an id, or this name. Raises NotFound, or Refused for several."""
+    if is_job_id(text):
+        return client.job(text)
+    return client.job(matching(text, client.jobs()).jid)
+
+
+def matching(text: str, jobs: Sequence[JobLine]) -> JobLine:
+    """Return the one job that `text` means. A name that several had means the newest that has not ended."""
+    prefixed = [job for job in jobs if len(text) >= _SHORTEST_PREFIX and job.jid.startswith(text.lower())]
+    named = [job for job in jobs if job.name == text]
+    living = [job for job in named if job.state not in _ENDED]
+    for found in (prefixed, living, named):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(job.jid for job in found[:5])
+            raise Refused(f"{text!r} means {len(found)} jobs: {ids}{' …' if len(found) > 5 else ''}")
+    raise NotFound(f"there is no job {text!r}; `flintlock list -a` shows all")
+
+
+def _tasks(job: JobLine) -> str:
+    return f"{job.tasks.get('finished', 0)}/{job.tasks.get('total', 0)}"
+
+
+def _where(attempt: AttemptLine | None) -> str:
+    return (attempt.taskmanager_id if attempt is not None else None) or "-"

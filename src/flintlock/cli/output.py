@@ -1,0 +1,91 @@
+"""`flintlock logs` and `result`: what a job has said."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from flintlock.cli.jobs import find_job
+from flintlock.cli.settings import cluster_options, connect, json_option, print_json
+from flintlock.model.errors import NotFound, Refused
+
+if TYPE_CHECKING:
+    from flintlock.client.answers import JobAttempts, LogPart
+
+_TICK_S: Final = 0.5
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Go on until the job has ended.")
+@json_option
+@cluster_options
+def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+    """Print what a job's own code has written, attempt by attempt. JOB is an id, the beginning of one, or a name."""
+    if follows and as_json:
+        raise Refused("--json gives one whole answer: it cannot be followed")
+    from flintlock.client.answers import TERMINAL
+    from flintlock.client.following import OutputReader
+
+    with connect(urls, conf, state_dir) as client:
+        handle = find_job(client, job)
+        reader, printer, parts = OutputReader(handle), Printer(), list[object]()
+        while True:
+            state = handle.attempts()
+            for part in reader.new(state):
+                if as_json:
+                    parts.append(part)
+                else:
+                    printer.show(part, state)
+            if not follows or state.status in TERMINAL:
+                break
+            handle.ended_within(_TICK_S)
+    if as_json:
+        print_json({"logs": parts})
+
+
+@click.command()
+@click.argument("job")
+@click.argument("name", required=False)
+@json_option
+@cluster_options
+def result(*, job: str, name: str | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+    """Print the result NAME of a job (not needed if it has one only). JOB is an id, the beginning of one, or a name."""
+    with connect(urls, conf, state_dir) as client:
+        handle = find_job(client, job)
+        table = handle.result(name or only_name(handle.results())).table
+    if as_json:
+        print_json(table)
+    else:
+        from flintlock.client.display import output_console, result_table
+
+        output_console().print(result_table(table))
+
+
+class Printer:
+    """Writes pieces of output; says whose they are wherever that changes, once there are several attempts."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None  # whose piece was written last
+
+    def show(self, part: LogPart, job: JobAttempts) -> None:
+        """Write one piece."""
+        whose = (part.region, part.attempt)
+        if whose != self._last and (self._last is not None or sum(len(region.attempts) for region in job.regions) > 1):
+            steps = next((", ".join(region.steps) for region in job.regions if region.region == part.region), "")
+            click.echo(f"==> region {part.region} ({steps}), attempt {part.attempt} on {part.taskmanager_id} <==")
+        self._last = whose
+        sys.stdout.write(part.text)
+        sys.stdout.flush()
+
+
+def only_name(names: tuple[str, ...]) -> str:
+    """Return the only name there is. Raises NotFound if there is none, Refused if there are several."""
+    if not names:
+        raise NotFound("the job has no results")
+    if len(names) > 1:
+        raise Refused(f"the job has several results: name one of {', '.join(names)}")
+    return next(iter(names))

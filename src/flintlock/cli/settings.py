@@ -1,0 +1,91 @@
+"""Options that many commands share, and what they lead to: configuration, state directory, client."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+
+from flintlock.client.configuration_files import Settings, load, split_assignment, state_directory
+from flintlock.model.configuration import Scope
+from flintlock.model.options import OPTIONS
+
+if TYPE_CHECKING:
+    from flintlock.client.connection import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_JOB_KEYS: Final = frozenset(option.key for option in OPTIONS if option.scope is Scope.JOB)
+
+
+def _paths(command: F) -> F:
+    command = click.option(
+        "--conf", type=click.Path(path_type=Path), metavar="FILE", help="The configuration file (else FLINTLOCK_CONF)."
+    )(command)
+    return click.option("--state-dir", metavar="DIR", help="The cluster's state directory (else FLINTLOCK_STATE_DIR).")(
+        command
+    )
+
+
+def cluster_options(command: F) -> F:
+    """Add what names a cluster: `-m`, `--state-dir`, `--conf`."""
+    option = click.option(
+        "-m", "--jobmanager", "urls", multiple=True, metavar="URL", help="A JobManager's address; repeatable."
+    )
+    return option(_paths(command))
+
+
+def place_options(command: F) -> F:
+    """Add what names a state directory: `--state-dir`, `--conf`."""
+    return _paths(command)
+
+
+def define_option(command: F) -> F:
+    """Add `-D key=value`."""
+    return click.option("-D", "defines", multiple=True, metavar="KEY=VALUE", help="Set an option; repeatable.")(command)
+
+
+def json_option(command: F) -> F:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def read_settings(conf: Path | None, state_dir: str | None, defines: tuple[str, ...] = ()) -> tuple[Settings, Path]:
+    """Return the settings in force and the state directory."""
+    settings = load(defines, conf=conf)
+    return settings, state_directory(settings, state_dir)
+
+
+def connect(urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> Client:
+    """Return a client of the standing cluster. Raises Unavailable if there is none."""
+    from flintlock.client.choosing import standing_client
+
+    settings, directory = read_settings(conf, state_dir)
+    return standing_client(settings, urls, directory)
+
+
+def split_defines(defines: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Part `-D` settings into the job's own (job options and `spark.*`) and the cluster's."""
+    job: dict[str, str] = {}
+    cluster: list[str] = []
+    for text in defines:
+        key, value = split_assignment(text, "-D")
+        if key.startswith("spark.") or key in _JOB_KEYS:
+            job[key] = value
+        else:
+            cluster.append(text)
+    return job, tuple(cluster)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, indented."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def on_terminal() -> bool:
+    """Tell whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

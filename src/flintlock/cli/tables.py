@@ -1,0 +1,45 @@
+"""Aligned columns without a table library: `flintlock list` has to start fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import click
+
+STATE_COLOURS: Final[Mapping[str, str]] = {
+    "FINISHED": "green", "RUNNING": "cyan", "FAILED": "red", "FAILING": "red", "CANCELED": "yellow",
+    "CANCELLING": "yellow", "CANCELING": "yellow", "RESTARTING": "yellow",
+}  # fmt: skip
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines under a head, every column as wide as its widest cell."""
+    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    ]
+
+
+def coloured(line: str) -> str:
+    """Colour the states in a line (click takes colours out again where no terminal is)."""
+    for word in line.split():
+        if word in STATE_COLOURS:
+            return line.replace(word, click.style(word, fg=STATE_COLOURS[word]), 1)
+    return line
+
+
+def moment(ms: int) -> str:
+    """Write a time as the local clock shows it; nothing for none."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S") if ms > 0 else "-"
+
+
+def duration(ms: int) -> str:
+    """Write a duration so that its size is seen at once."""
+    seconds = max(0, ms) / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

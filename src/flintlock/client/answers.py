@@ -1,0 +1,166 @@
+"""What the REST endpoint answers, as far as the client reads it. Unknown fields are let pass: servers may be newer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure
+
+TERMINAL: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED})
+
+
+class _Answer(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """Base: Flink writes its field names with hyphens."""
+
+
+class JobLine(_Answer, frozen=True, kw_only=True):
+    """One line of a listing."""
+
+    jid: str
+    name: str
+    state: JobStatus
+    start_time: int = 0
+    end_time: int = -1
+    duration: int = 0
+    tasks: dict[str, int] = {}
+
+
+class JobLines(_Answer, frozen=True, kw_only=True):
+    """`GET /jobs/overview`."""
+
+    jobs: tuple[JobLine, ...] = ()
+
+
+class Metrics(_Answer, frozen=True, kw_only=True):
+    """What Spark counted for one attempt."""
+
+    read_records: int = 0
+    read_bytes: int = 0
+    write_records: int = 0
+    write_bytes: int = 0
+    stages_done: int = 0
+    stages_total: int = 0
+    tasks_done: int = 0
+    tasks_total: int = 0
+
+
+class OutputLine(_Answer, frozen=True, kw_only=True):
+    """Rows and bytes of one output step."""
+
+    step: str
+    rows: int = 0
+    bytes: int = 0
+
+
+class AttemptLine(_Answer, frozen=True, kw_only=True):
+    """One attempt at one region."""
+
+    attempt: int
+    state: ExecutionState
+    taskmanager_id: str | None = None
+    slots: int = 0
+    timestamps: dict[str, int] = {}
+    activity: str = ""
+    metrics: Metrics = Metrics()
+    outputs: tuple[OutputLine, ...] = ()
+    failure: dict[str, Any] | None = None
+
+
+class RegionLine(_Answer, frozen=True, kw_only=True):
+    """One region and all attempts at it, the latest last."""
+
+    region: int
+    steps: tuple[str, ...] = ()
+    parallelism: int | None = None
+    reads: tuple[str, ...] = ()
+    materialises: tuple[str, ...] = ()
+    attempts: tuple[AttemptLine, ...] = ()
+
+    @property
+    def latest(self) -> AttemptLine | None:
+        """The attempt that counts now."""
+        return self.attempts[-1] if self.attempts else None
+
+
+class Publishing(_Answer, frozen=True, kw_only=True):
+    """How many files are published."""
+
+    done: int
+    total: int
+
+
+class JobAttempts(_Answer, frozen=True, kw_only=True):
+    """`GET /jobs/:id/attempts`: everything that a display of a job needs."""
+
+    jobid: str
+    name: str
+    status: JobStatus
+    engine: str = "shared"
+    regions: tuple[RegionLine, ...] = ()
+    publishing: Publishing | None = None
+    failure: dict[str, Any] | None = None
+
+
+class Overview(_Answer, frozen=True, kw_only=True):
+    """`GET /overview`."""
+
+    taskmanagers: int = 0
+    slots_total: int = 0
+    slots_available: int = 0
+    jobs_running: int = 0
+    jobs_finished: int = 0
+    jobs_cancelled: int = 0
+    jobs_failed: int = 0
+
+
+class LogPart(_Answer, frozen=True, kw_only=True):
+    """A piece of an attempt's captured output."""
+
+    region: int
+    attempt: int
+    taskmanager_id: str | None = None
+    offset: int = 0
+    next_offset: int | None = None  # where the next piece begins; an older server does not say
+    size: int = 0
+    complete: bool = False
+    text: str = ""
+
+
+class LogParts(_Answer, frozen=True, kw_only=True):
+    """`GET /jobs/:id/logs`."""
+
+    logs: tuple[LogPart, ...] = ()
+
+
+class Column(_Answer, frozen=True, kw_only=True):
+    """A column of a result, with Spark's name of its type."""
+
+    name: str
+    type: str = ""
+
+
+class ResultTable(_Answer, frozen=True, kw_only=True):
+    """`GET /jobs/:id/results/:name` as JSON."""
+
+    name: str
+    columns: tuple[Column, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()
+    truncated: bool = False
+
+
+class ResultNames(_Answer, frozen=True, kw_only=True):
+    """`GET /jobs/:id/results`."""
+
+    results: tuple[str, ...] = ()
+
+
+def read_failure(answer: Mapping[str, Any] | None) -> Failure | None:
+    """Return a failure as the model knows it."""
+    if answer is None:
+        return None
+    return msgspec.convert({key.replace("-", "_"): value for key, value in answer.items()}, Failure, strict=False)

@@ -1,0 +1,118 @@
+"""A job on a cluster, as its client holds it. It keeps nothing: every question is asked of the cluster anew."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from flintlock.client.answers import JobAttempts, LogPart, LogParts, ResultNames, ResultTable, read_failure
+from flintlock.client.errors import JobCanceled
+from flintlock.client.http import Http
+from flintlock.client.results import Result
+from flintlock.model.errors import FlintlockError, JobFailed
+from flintlock.model.ids import JobId
+from flintlock.model.states import JobStatus
+
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+_LONG_POLL_S: Final = 30.0
+
+
+class JobHandle:
+    """One job of one cluster."""
+
+    def __init__(self, http: Http, job_id: JobId, name: str = "") -> None:
+        self.id: Final = job_id
+        self.name: Final = name
+        self._http: Final = http
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's state now."""
+        answer = self._http.get(f"/jobs/{self.id}/status", dict[str, str])
+        return JobStatus(answer["status"])
+
+    def wait(self, timeout: float | None = None) -> JobHandle:
+        """Wait until the job is FINISHED and return the handle.
+
+        Raises JobFailed with the structured failure, JobCanceled, or TimeoutError after `timeout` seconds; the job
+        goes on then. A JobManager that restarts meanwhile is waited for.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _LONG_POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
+            if self.ended_within(min(left, _LONG_POLL_S)):
+                return self.require_success()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")
+
+    def ended_within(self, wait_s: float) -> bool:
+        """Wait up to `wait_s` for the job's end and tell whether it has come."""
+        answer = self._http.get(
+            f"/jobs/{self.id}/execution-result",
+            dict[str, Any],
+            params={"wait": f"{int(wait_s * 1000)}ms"} if wait_s > 0 else None,
+            hold_s=wait_s,
+        )
+        return answer["status"]["id"] == "COMPLETED"
+
+    def require_success(self) -> JobHandle:
+        """Return the handle of an ended job if it is FINISHED, else raise JobFailed or JobCanceled."""
+        job = self.attempts()
+        match job.status:
+            case JobStatus.FINISHED:
+                return self
+            case JobStatus.CANCELED:
+                raise JobCanceled(f"job {job.name!r} ({self.id}) was cancelled", self.id)
+            case JobStatus.FAILED:
+                raise failed(job)
+            case _:
+                raise FlintlockError(f"job {self.id} has not ended: it is {job.status}")
+
+    def attempts(self) -> JobAttempts:
+        """Return regions, attempts, progress and failures as they are now."""
+        return self._http.get(f"/jobs/{self.id}/attempts", JobAttempts)
+
+    def logs(
+        self,
+        region: int | None = None,
+        attempt: int | None = None,
+        *,
+        offset: int = 0,
+        patience_s: float | None = None,
+    ) -> tuple[LogPart, ...]:
+        """Return what user code wrote, for each attempt; of one attempt from `offset` on."""
+        params = {} if region is None else {"region": region, "attempt": attempt or 0, "offset": offset}
+        return self._http.get(f"/jobs/{self.id}/logs", LogParts, params=params, patience_s=patience_s).logs
+
+    def results(self) -> tuple[str, ...]:
+        """Return the names of the results that are there."""
+        return self._http.get(f"/jobs/{self.id}/results", ResultNames).results
+
+    def result(self, name: str) -> Result:
+        """Return a result by its step's name. Its rows are fetched when asked for; NotFound if there are none."""
+        path = f"/jobs/{self.id}/results/{name}"
+        return Result(
+            name,
+            lambda: self._http.get(path, ResultTable),
+            lambda: self._http.call("GET", path, headers={"Accept": ARROW_STREAM}).content,
+        )
+
+    def cancel(self) -> None:
+        """Ask for the job's end; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
+        self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"})
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} {self.name!r}>"
+
+
+def failed(job: JobAttempts) -> JobFailed:
+    """Return the error for a failed job: its text is what a user should read first."""
+    failure = read_failure(job.failure)
+    if failure is None:
+        error = JobFailed(f"job {job.name!r} ({job.jobid}) failed")
+    else:
+        from flintlock.model.failure_text import render
+
+        error = JobFailed(f"job {job.name!r} ({job.jobid}) failed\n{render(failure, verbose=False)}")
+    error.failure, error.job_id = failure, JobId(job.jobid)
+    return error

@@ -1,0 +1,177 @@
+"""HTTP to a JobManager: keep-alive, retries where repeating is harmless, errors as the model names them.
+
+Several addresses may be given; any JobManager answers for the leader. A call that may be repeated is, while nobody
+listens or no leader is there, up to `patience_s`; but if nobody has listened yet at the very first call, no cluster is
+there, and that is said at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+# httpx imports its own command line (rich, pygments, click) when it can: most of its import time, of no use here.
+_own_command_line = sys.modules.get("httpx._main")
+sys.modules.setdefault("httpx._main", None)  # pyright: ignore[reportArgumentType] None is Python's way to say "no"
+import httpx  # noqa: E402
+
+if _own_command_line is None:
+    del sys.modules["httpx._main"]
+
+from flintlock.model.errors import (  # noqa: E402
+    Conflict,
+    DuplicateJob,
+    FlintlockError,
+    Invalid,
+    KeyReused,
+    NotFound,
+    Refused,
+    TooLarge,
+    Unavailable,
+)
+
+T = TypeVar("T")
+_NO_LEADER: Final = 503
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+_ERRORS: Final[Mapping[int, type[FlintlockError]]] = {
+    400: Invalid, 404: NotFound, 408: Unavailable, 409: Conflict, 413: TooLarge, 415: Refused, 503: Unavailable,
+}  # fmt: skip
+_SUBMISSION_ERRORS: Final[Mapping[int, type[FlintlockError]]] = {**_ERRORS, 409: DuplicateJob, 422: KeyReused}
+
+
+class Http:
+    """A connection to one cluster, by any of its addresses."""
+
+    def __init__(self, urls: Sequence[str], *, patience_s: float = 30.0, timeout_s: float = 30.0) -> None:
+        self.urls: Final = tuple(_checked_url(url) for url in urls)
+        self.patience_s: Final = patience_s
+        self._timeout_s: Final = timeout_s
+        self._answered = False  # whether anybody has answered yet; never becomes False again
+        self._current = 0  # index of the address that answered last
+        plain = all(url.startswith("http://") for url in self.urls)
+        loopback = all(urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") for url in self.urls)
+        self._client: Final = httpx.Client(
+            verify=not plain,  # loading certificates takes longer than most calls
+            trust_env=not loopback,  # no proxy stands between a machine and itself
+            timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
+        )
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._client.close()
+
+    def get(
+        self,
+        path: str,
+        kind: type[T],
+        *,
+        params: Mapping[str, Any] | None = None,
+        hold_s: float = 0.0,
+        patience_s: float | None = None,
+    ) -> T:
+        """Return the answer, read as `kind`. `hold_s` is how long the server may hold it back on purpose."""
+        return _decoded(self.call("GET", path, params=params, hold_s=hold_s, patience_s=patience_s).content, kind)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Callable[[], Mapping[str, Any]] | None = None,
+        hold_s: float = 0.0,
+        patience_s: float | None = None,
+    ) -> httpx.Response:
+        """Call the cluster until it answers. Only for calls that may be repeated: reads, cancels, keyed submissions.
+
+        `body` gives httpx's arguments for the body, anew for each try. Raises Unavailable when patience ends, else the
+        error that the answer's status stands for.
+        """
+        patient = self.patience_s if patience_s is None else patience_s
+        deadline = time.monotonic() + (patient if self._answered else min(patient, 5.0))
+        pause = _FIRST_PAUSE_S
+        while True:
+            reason, refused = "", True
+            for _ in self.urls:
+                try:
+                    response = self._client.request(
+                        method, self.urls[self._current] + path, params=dict(params or {}), headers=dict(headers or {}),
+                        timeout=self._timeout(hold_s), **(body() if body else {}),
+                    )  # fmt: skip
+                except httpx.TransportError as error:
+                    reason = f"{self.urls[self._current]}: {_told(error)}"
+                    refused = refused and isinstance(error, httpx.ConnectError)
+                else:
+                    self._answered = True
+                    if response.status_code != _NO_LEADER:
+                        return _accepted(response, submission=(method, path) == ("POST", "/jobs"))
+                    reason, refused = f"{self.urls[self._current]}: {_errors(response)[0]}", False
+                self._current = (self._current + 1) % len(self.urls)
+            if (refused and not self._answered) or time.monotonic() + pause > deadline:
+                raise _unavailable(reason, refused)
+            time.sleep(pause)  # noqa: TID251 the other side gives no sign when it is back
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _timeout(self, hold_s: float) -> httpx.Timeout:
+        return httpx.Timeout(self._timeout_s, connect=min(5.0, self._timeout_s), read=self._timeout_s + hold_s)
+
+
+def _accepted(response: httpx.Response, submission: bool) -> httpx.Response:
+    if response.is_success:
+        return response
+    errors = _errors(response)
+    kind = (_SUBMISSION_ERRORS if submission else _ERRORS).get(response.status_code)
+    text = "\n".join(errors)
+    if kind is Invalid:
+        raise Invalid(text, problems=errors)
+    if kind is not None:
+        raise kind(text)
+    if response.is_client_error:
+        raise Refused(text)
+    raise FlintlockError(f"the cluster answered with an error of its own ({response.status_code}): {text}")
+
+
+def _errors(response: httpx.Response) -> tuple[str, ...]:
+    """Return what the answer says went wrong; its body may come from a proxy and be anything."""
+    try:
+        errors = msgspec.json.decode(response.content, type=dict[str, Any]).get("errors")
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        errors = None
+    told: list[str] = [str(item) for item in errors] if isinstance(errors, list) else []  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return tuple(told) or (f"{response.status_code} {response.reason_phrase}",)
+
+
+def _decoded(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise FlintlockError(f"the answer is not one of a Flintlock cluster: {error}") from error
+
+
+def _unavailable(reason: str, refused: bool) -> Unavailable:
+    error = Unavailable(f"no cluster answers at {reason}" if refused else f"the cluster does not answer: {reason}")
+    error.unreachable = refused
+    return error
+
+
+def _told(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _checked_url(url: str) -> str:
+    text = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(text)
+        fits = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise Refused(f"{url!r} is not the address of a cluster: give one such as http://127.0.0.1:8081")
+    return text.rstrip("/")

@@ -1,0 +1,217 @@
+"""Clusters on this machine: standing ones in a state directory, and an embedded one for the time of a job.
+
+Both are the same real processes (one JobManager, TaskManagers beside it). A standing cluster outlives whoever starts
+it. An embedded one lives in a temporary directory and dies with its client, even if that is killed: its processes ask
+the kernel for a signal when their parent ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from flintlock.client import processes
+from flintlock.client.configuration_files import Settings
+from flintlock.client.connection import Client
+from flintlock.client.processes import ClusterFile, Started
+from flintlock.model.errors import Conflict, FlintlockError, Unavailable
+from flintlock.model.options import TM_SLOTS
+
+JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"
+TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"
+START_PATIENCE_S: Final = 300.0  # an engine is warm after 10 s, on a machine that is busy after minutes
+STOP_PATIENCE_S: Final = 20.0
+_EMBEDDED: Final = "flintlock-embedded-"
+_REASONS: Final = {2: "it was configured wrongly", 4: "a port is in use or the state directory cannot be used"}
+
+
+class ClusterStatus(Struct, frozen=True, kw_only=True):
+    """What runs in a state directory."""
+
+    state_dir: str
+    cluster: ClusterFile | None
+    processes: dict[str, int]  # name -> pid
+
+
+class EmbeddedCluster:
+    """A cluster for the time of a job. `check` tells if one of its processes has ended before its time."""
+
+    def __init__(self, url: str, state_dir: Path, children: Sequence[Started]) -> None:
+        self.url: Final = url
+        self.state_dir: Final = state_dir
+        self._children: Final = tuple(children)
+
+    def check(self) -> None:
+        """Raise FlintlockError, with the end of its log, if a process of the cluster has ended."""
+        for child in self._children:
+            _require_running(child)
+
+
+def start_cluster(
+    settings: Settings, state_dir: Path, overrides: Sequence[str], *, taskmanagers: int = 1, slots: int | None = None,
+    patience_s: float = START_PATIENCE_S,
+) -> ClusterFile:  # fmt: skip
+    """Start a standing cluster in the background and return once it has its slots.
+
+    Raises Conflict if one runs in the state directory already, FlintlockError with the end of a log if a process ends
+    early, Unavailable if it is not ready in time; what was started is ended then.
+    """
+    standing = processes.cluster_processes(state_dir)
+    if standing:
+        raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in standing.items()})})")
+    (state_dir / "cluster.json").unlink(missing_ok=True)  # of a JobManager that is gone: nobody may connect to it
+    flags = [*overrides, *([f"{TM_SLOTS.key}={slots}"] if slots is not None else [])]
+    environ = dict(os.environ)
+    if settings.file is not None:
+        environ["FLINTLOCK_CONF"] = str(settings.file)
+    children: list[Started] = []
+    _make_state_dir(state_dir)
+    try:
+        for name, arguments in _commands(state_dir, flags, taskmanagers):
+            log = state_dir / "log" / f"{name}.log"
+            children.append(processes.start(name, arguments, log, environ=environ, directory=state_dir))
+        expected = taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1)
+        return _ready(state_dir, children, taskmanagers, expected, time.monotonic() + patience_s)
+    except BaseException:
+        _end(children)
+        raise
+
+
+def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[str, bool]:
+    """End the cluster of a state directory; its jobs are kept. Returns each process and whether it had to be killed.
+
+    TaskManagers end first, so that none of them looks for a JobManager that is gone.
+    """
+    found = processes.cluster_processes(state_dir)
+    workers = [process for name, process in found.items() if name != "jobmanager"]
+    masters = [process for name, process in found.items() if name == "jobmanager"]
+    killed = [*processes.end(workers, patience_s), *processes.end(masters, patience_s)]
+    if found and not processes.cluster_processes(state_dir):
+        (state_dir / "cluster.json").unlink(missing_ok=True)
+        for name in found:
+            (state_dir / "run" / f"{name}.json").unlink(missing_ok=True)
+    return {name: process in killed for name, process in found.items()}
+
+
+def cluster_status(state_dir: Path) -> ClusterStatus:
+    """Tell what runs in a state directory."""
+    found = processes.cluster_processes(state_dir)
+    return ClusterStatus(
+        state_dir=str(state_dir),
+        cluster=processes.read_cluster_file(state_dir),
+        processes={name: process.pid for name, process in found.items()},
+    )
+
+
+@contextmanager
+def embedded_cluster(
+    settings: Settings, overrides: Sequence[str] = (), *, patience_s: float = START_PATIENCE_S
+) -> Generator[EmbeddedCluster]:
+    """Run a cluster for the time of the block; yields once it takes jobs (its slots may come later).
+
+    On exit its processes are ended and its directory is removed. Must be entered by a thread that lives as long as
+    the block: its processes end with that thread.
+    """
+    remove_leftovers(Path(tempfile.gettempdir()))
+    state_dir = Path(tempfile.mkdtemp(prefix=_EMBEDDED))
+    (state_dir / "owner.json").write_bytes(msgspec.json.encode(processes.identity(os.getpid())))
+    environ = dict(os.environ)
+    environ.pop("FLINTLOCK_STATE_DIR", None)
+    if settings.file is not None:
+        environ["FLINTLOCK_CONF"] = str(settings.file)
+    flags = [*overrides, "rest.address=127.0.0.1", "rest.port=0", "jobmanager.rpc.address=127.0.0.1",
+             "jobmanager.rpc.port=0", "taskmanager.host=127.0.0.1", "taskmanager.rpc.port=0"]  # fmt: skip
+    children: list[Started] = []
+    try:
+        for name, arguments in _commands(state_dir, flags, 1):
+            log = state_dir / "log" / f"{name}.log"
+            children.append(processes.start(name, [*arguments, "--die-with-parent"], log, environ=environ))
+        cluster = _ready(state_dir, children, 0, 0, time.monotonic() + patience_s)
+        yield EmbeddedCluster(cluster.rest, state_dir, children)
+    finally:
+        try:
+            _end(children)
+        finally:
+            shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def _commands(state_dir: Path, flags: Sequence[str], taskmanagers: int) -> list[tuple[str, list[str]]]:
+    defines = [part for flag in flags for part in ("-D", flag)]
+    own = ["--state-dir", str(state_dir), *defines]
+    return [
+        ("jobmanager", [JOB_MANAGER, *own]),
+        *((f"taskmanager-{n}", [TASK_MANAGER, *own, "--index", str(n)]) for n in range(taskmanagers)),
+    ]
+
+
+def _ready(state_dir: Path, children: Sequence[Started], taskmanagers: int, slots: int, deadline: float) -> ClusterFile:
+    """Wait for cluster.json, then for a leader, then for the slots."""
+    seen = "its JobManager has not written cluster.json"
+    while time.monotonic() < deadline:
+        for child in children:
+            _require_running(child)
+        children[0].ended_within()  # the pause between two looks; over at once if the JobManager ends
+        cluster = processes.read_cluster_file(state_dir)
+        if cluster is None:
+            continue
+        with Client([cluster.rest], patience_s=0) as client:
+            try:
+                client.http.call("GET", "/readyz")
+                overview = client.overview()
+            except Unavailable as error:
+                seen = error.public
+                continue
+        if overview.taskmanagers >= taskmanagers and overview.slots_total >= slots:
+            return cluster
+        seen = f"it has {overview.taskmanagers} TaskManagers with {overview.slots_total} slots so far"
+    tails = "\n".join(f"--- {child.log}\n{child.tail()}" for child in children)
+    raise Unavailable(f"the cluster is not ready in time: {seen}\n{tails}")
+
+
+def _require_running(child: Started) -> None:
+    code = child.process.poll()
+    if code is not None:
+        why = _REASONS.get(code, f"signal {-code}" if code < 0 else f"exit code {code}")
+        raise FlintlockError(f"the {child.name} has ended: {why}\n--- {child.log}\n{child.tail()}")
+
+
+def _end(children: Sequence[Started]) -> None:
+    """End what was started here, TaskManagers first; what does not obey in time is killed."""
+    for child in reversed(children):
+        child.process.terminate()
+    deadline = time.monotonic() + STOP_PATIENCE_S
+    try:
+        for child in reversed(children):
+            child.ended_within(max(0.0, deadline - time.monotonic()))
+    finally:  # a second Ctrl-C ends the patience, not the ending
+        for child in reversed(children):
+            child.process.kill()
+            child.process.wait()
+
+
+def _make_state_dir(state_dir: Path) -> None:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise FlintlockError(f"the state directory {state_dir} cannot be made: {error.strerror}") from error
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove directories of embedded clusters whose owner, a process of this user, was killed before it could."""
+    for path in root.glob(f"{_EMBEDDED}*"):
+        owner = processes.read_pid_file(path / "owner.json")
+        if owner is not None and path.stat().st_uid == os.getuid() and processes.running(owner) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _listed(found: dict[str, int]) -> str:
+    return ", ".join(f"{name} {pid}" for name, pid in found.items())

@@ -1,0 +1,41 @@
+"""Where in the user's own files something was said: `file:line`, taken from the frames of the call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_OWN_FOLDER: Final = str(Path(__file__).parent)
+
+
+def caller() -> FrameType:
+    """Return the first frame outside of the client: the user's own."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] the only way
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        frame = frame.f_back
+    return frame
+
+
+def place_of(frame: FrameType) -> str:
+    """Return the file and line that a frame stands at."""
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def place_of_function(function: object) -> str | None:
+    """Return the file and line where a function is defined; None if it has no Python code."""
+    code = getattr(function, "__code__", None)
+    return None if code is None else f"{shown(code.co_filename)}:{code.co_firstlineno}"
+
+
+def file_of(frame: FrameType) -> Path | None:
+    """Return the file that a frame's code stands in; None in notebooks and shells, which have none."""
+    path = Path(frame.f_code.co_filename)
+    return path.resolve() if path.is_file() else None
+
+
+def shown(file: str | Path) -> str:
+    """Return a file's path as it can be opened from the current directory, the shorter way."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(file)

@@ -1,0 +1,155 @@
+"""A cluster's processes on this machine: found by their pid files, started, ended.
+
+A pid alone proves nothing, since pids are used again: a process is the one meant only if its start time fits too, and
+nothing is ever signalled without that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+_TAIL_BYTES: Final = 4000
+_PAUSE_S: Final = 0.05
+_START_TIME_SLACK_S: Final = 1.0  # psutil rounds to clock ticks
+
+
+class PidFile(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """One process, once and for all."""
+
+    pid: int
+    start_time: float
+
+
+_File = TypeVar("_File", bound=PidFile)
+
+
+class ClusterFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
+    """`cluster.json`: written by a JobManager once it listens."""
+
+    cluster_id: str
+    rest: str
+    rpc: str = ""
+
+
+class Started(Struct, frozen=True):
+    """A process that was started here, and where its output goes."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ended_within(self, wait_s: float = _PAUSE_S) -> bool:
+        """Wait a moment for the process to end and tell whether it has."""
+        try:
+            self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def tail(self) -> str:
+        """Return the end of its output."""
+        try:
+            with self.log.open("rb") as stream:
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
+                return stream.read().decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+
+def running(file: PidFile | None) -> psutil.Process | None:
+    """Return the very process that the file means, if it still runs."""
+    if file is None:
+        return None
+    try:
+        process = psutil.Process(file.pid)
+        if (
+            abs(process.create_time() - file.start_time) > _START_TIME_SLACK_S
+            or process.status() == psutil.STATUS_ZOMBIE
+        ):
+            return None
+    except psutil.Error:
+        return None
+    return process
+
+
+def read_pid_file(path: Path) -> PidFile | None:
+    """Return what the file says; None if it is not there, or half-written or damaged."""
+    return _read(path, PidFile)
+
+
+def read_cluster_file(state_dir: Path) -> ClusterFile | None:
+    """Return the cluster of a state directory, if its JobManager runs."""
+    found = _read(state_dir / "cluster.json", ClusterFile)
+    return found if running(found) is not None else None
+
+
+def cluster_processes(state_dir: Path) -> dict[str, psutil.Process]:
+    """Return the running processes of a state directory by name (`jobmanager`, `taskmanager-0`, …)."""
+    found: dict[str, psutil.Process] = {}
+    for path in sorted((state_dir / "run").glob("*.json")):
+        process = running(read_pid_file(path))
+        if process is not None:
+            found[path.stem] = process
+    cluster = read_cluster_file(state_dir)
+    process = running(cluster)
+    if process is not None and process not in found.values():
+        found["jobmanager"] = process
+    return found
+
+
+def start(name: str, arguments: Sequence[str], log: Path, *, environ: Mapping[str, str] | None = None,
+          directory: Path | None = None) -> Started:  # fmt: skip
+    """Start an entrypoint as a session of its own (Ctrl-C in the terminal does not reach it), output into `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=directory,
+            env=dict(environ) if environ is not None else None,
+        )
+    return Started(name, process, log)
+
+
+def end(processes: Iterable[psutil.Process], patience_s: float) -> list[psutil.Process]:
+    """End the processes with SIGTERM, after `patience_s` with SIGKILL; return those that had to be killed."""
+    living = list(processes)
+    for process in living:
+        _signal(process, signal.SIGTERM)
+    _, stubborn = psutil.wait_procs(living, timeout=patience_s)
+    for process in stubborn:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(stubborn, timeout=5.0)
+    return stubborn
+
+
+def identity(pid: int) -> PidFile:
+    """Return what tells this process from any other that ever had its pid."""
+    return PidFile(pid=pid, start_time=psutil.Process(pid).create_time())
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)  # psutil looks at the start time again before it signals
+    except psutil.NoSuchProcess:
+        return
+
+
+def _read(path: Path, kind: type[_File]) -> _File | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return None

@@ -1,0 +1,372 @@
+"""Commands as a shell calls them: arguments in, exit code, stdout and stderr out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.client.answering import serving
+
+from flintlock.cli.main import COMMANDS, HELP, run_app
+
+JOB = "0123456789abcdef" * 2
+OTHER = "0123fedcba987654" * 2
+GRAPH = """\
+import flintlock as fl
+job = fl.Job("small", params={"n": 1})
+one = job.sql("one", "SELECT :n AS x", exchange="blocking")
+job.result("top", job.sql("two", "SELECT * FROM one", inputs=[one]), limit=3)
+job.sink("out", one, format="parquet", path="out")
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty directory, with no configuration and no cluster."""
+    for name in [name for name in os.environ if name.startswith("FLINTLOCK_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(GRAPH)
+    return tmp_path
+
+
+def line_of(jid: str, name: str, state: str) -> dict[str, Any]:
+    return {"jid": jid, "name": name, "state": state, "start-time": 1_700_000_000_000, "end-time": -1,
+            "duration": 61_000, "tasks": {"total": 2, "finished": 1}}  # fmt: skip
+
+
+def test_every_command_can_be_imported_and_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert COMMANDS.keys() == HELP.keys()
+    for command in COMMANDS:
+        assert run_app([command, "--help"]) == 0
+    assert run_app([]) == 2
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_asked_wrongly_is_exit_2_with_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["lst"]) == 2
+    assert "Did you mean 'list'?" in capsys.readouterr().err
+    assert run_app(["status"]) == 2
+    assert run_app(["run", "nope.yaml"]) == 2
+    assert "there is no file 'nope.yaml'" in capsys.readouterr().err
+
+
+def test_no_cluster_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["list"]) == 3
+    assert "start one with `flintlock cluster start`" in capsys.readouterr().err
+    with serving({}) as server:
+        gone = server.url
+    assert run_app(["list", "-m", gone]) == 3
+    assert run_app(["cluster", "status"]) == 3
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("flintlock 0.")
+
+
+def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "waits", "CREATED"), line_of("f" * 32, "ended", "FAILED")]
+    with serving({"GET /jobs/overview": [(200, {"jobs": jobs})]}) as server:
+
+        def names(*flags: str) -> list[str]:
+            assert run_app(["list", "-m", server.url, "--json", *flags]) == 0
+            return [job["name"] for job in json.loads(capsys.readouterr().out)["jobs"]]
+
+        assert names() == ["runs", "waits"]
+        assert names("-r") == ["runs"]
+        assert names("-s") == ["waits"]
+        assert names("-r", "-s") == ["runs", "waits"]
+        assert names("-a") == ["runs", "waits", "ended"]
+        assert run_app(["list", "-m", server.url]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["JOB", "ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS"]
+    assert lines[1].startswith(f"{JOB}  runs   RUNNING  20")
+    assert lines[1].endswith("1 min 01 s  1/2")
+
+
+def test_a_job_may_be_named_by_the_beginning_of_its_id_or_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [line_of(JOB, "one", "RUNNING"), line_of(OTHER, "two", "RUNNING"), line_of("a" * 32, "two", "FAILED")]
+    answers = {"GET /jobs/overview": [(200, {"jobs": jobs})]} | {
+        f"GET /jobs/{jid}/attempts": [(200, {"jobid": jid, "name": "n", "status": "RUNNING"})] for jid in (JOB, OTHER)
+    }
+    with serving(answers) as server:
+
+        def shown(text: str) -> str:
+            code = run_app(["status", text, "-m", server.url])
+            captured = capsys.readouterr()
+            return captured.out.split()[1] if code == 0 else f"{code} {captured.err}"
+
+        assert shown("012345") == JOB
+        assert shown("two") == OTHER
+        assert shown("0123").startswith("2 error: '0123' means 2 jobs")
+        assert shown("three").startswith("2 error: there is no job 'three'")
+
+
+def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "priced",
+               "frames": [{"file": "job.py", "line": 7, "function": "priced", "source": "1 / 0"}], "error-class": None,
+               "query-context": None, "stack-trace": "Traceback: whole", "jvm-stack-trace": None}  # fmt: skip
+    attempt = {"attempt": 0, "state": "FAILED", "taskmanager-id": "tm-1", "failure": failure}
+    job = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
+           "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": [attempt]}]}  # fmt: skip
+    with serving({f"GET /jobs/{JOB}/attempts": [(200, job)]}) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        told = capsys.readouterr().out
+        assert run_app(["status", JOB, "-m", server.url, "--verbose"]) == 0
+        verbose = capsys.readouterr().out
+        assert run_app(["status", JOB, "-m", server.url, "--json"]) == 0
+
+    assert "0       orders, priced  FAILED  1         tm-1" in told
+    assert 'File "job.py", line 7, in priced' in told
+    assert "Traceback: whole" not in told
+    assert "Traceback: whole" in verbose
+    assert json.loads(capsys.readouterr().out)["jobid"] == JOB
+
+
+def test_cancel_waits_for_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"PATCH /jobs/{JOB}": [(202, {})],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": s}}) for s in ("IN_PROGRESS", "COMPLETED")],
+        f"GET /jobs/{JOB}/status": [(200, {"status": "CANCELED"})],
+    }
+    with serving(answers) as server:
+        assert run_app(["cancel", JOB, "-m", server.url]) == 0
+        assert len(server.seen) == 4
+    assert capsys.readouterr().out == f"{JOB} CANCELED\n"
+
+
+def attempts(status: str, *states: str) -> dict[str, Any]:
+    return {"jobid": JOB, "name": "small", "status": status,
+            "regions": [{"region": number, "steps": [f"s{number}"], "attempts": [{"attempt": 0, "state": state}]}
+                        for number, state in enumerate(states)]}  # fmt: skip
+
+
+def log(region: int, offset: int, text: str, size: int, complete: bool) -> dict[str, Any]:
+    part = {"region": region, "attempt": 0, "taskmanager-id": "tm-1", "offset": offset, "size": size,
+            "complete": complete, "text": text}  # fmt: skip
+    return {"logs": [part]}
+
+
+def test_logs_are_followed_to_the_end_and_nothing_is_printed_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "RUNNING")), (200, attempts("FINISHED", "FINISHED"))],
+        f"GET /jobs/{JOB}/logs": [
+            (200, log(0, 0, "one\ntw", 9, complete=False)),  # cut short: there is more already
+            (200, log(0, 6, "o\n", 8, complete=False)),
+            (200, log(0, 8, "three\n", 14, complete=True)),
+        ],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
+    }
+    with serving(answers) as server:
+        assert run_app(["logs", "-f", JOB, "-m", server.url]) == 0
+        offsets = [seen.path.partition("offset=")[2] for seen in server.seen if "/logs" in seen.path]
+
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+    assert offsets == ["0", "6", "8"]
+
+
+def test_logs_of_several_attempts_say_whose_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("FINISHED", "FINISHED", "FINISHED"))],
+        f"GET /jobs/{JOB}/logs": [(200, log(0, 0, "a\n", 2, complete=True)), (200, log(1, 0, "b\n", 2, complete=True))],
+    }
+    with serving(answers) as server:
+        assert run_app(["logs", JOB, "-m", server.url]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "==> region 0 (s0), attempt 0 on tm-1 <==", "a", "==> region 1 (s1), attempt 0 on tm-1 <==", "b",
+    ]  # fmt: skip
+
+
+def test_a_result_is_printed_whole_though_no_terminal_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"name": "top", "columns": [{"name": "text", "type": "string"}], "rows": [["x" * 300]], "truncated": False}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/results": [(200, {"results": ["top"]}), (200, {"results": ["top", "more"]})],
+        f"GET /jobs/{JOB}/results/top": [(200, table)],
+    }
+    with serving(answers) as server:
+        assert run_app(["result", JOB, "-m", server.url]) == 0
+        assert "x" * 300 in capsys.readouterr().out
+        assert run_app(["result", JOB, "-m", server.url]) == 2
+        assert "name one of top, more" in capsys.readouterr().err
+        assert run_app(["result", JOB, "top", "--json", "-m", server.url]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"] == [["x" * 300]]
+
+
+def test_info_prints_the_plan_as_a_tree(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["info", "job.py:job", "-p", "2"]) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "small  batch job, shared engine, parallelism 2",
+        "├── region 0",
+        "│   └── one  sql: SELECT :n AS x",
+        "├── region 1, after region 0",
+        "│   ├── two  sql: SELECT * FROM one",
+        "│   │   └── reads one (blocking, of another region)",
+        "│   └── top  result: at most 3 rows",
+        "│       ├── reads two",
+        "│       └── guarantee: once, with the job",
+        "└── region 2, after region 0",
+        f"    └── out  sink: parquet {place}/out, errorifexists",
+        "        ├── reads one (blocking, of another region)",
+        "        └── guarantee: whole and once",
+    ]
+    assert run_app(["info", "job.py:job", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [region["upstream"] for region in plan["regions"]] == [[], [0], [0]]
+
+
+def test_a_wrong_job_is_exit_2_with_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.yaml").write_text("name: x\nstpes: {}\nsteps: {a: {sqll: SELECT 1}}\n")
+
+    assert run_app(["info", "bad.yaml"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: bad.yaml:2:1: job, field 'stpes': unknown key; did you mean 'steps'?",
+        "error: bad.yaml:3:13: step 'a', field 'sqll': unknown key; did you mean 'sql'?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-d", "--local", "job.py:job"], "-d needs a standing cluster"),
+        (["-d", "job.py:job"], "no cluster runs: start one"),
+        (["--local", "-m", "http://h:1", "job.py:job"], "give either that or -m"),
+        (["--param", "n", "job.py:job"], "--param n: must have the form key=value"),
+        (["--local", "--param", "m=1", "job.py:job"], "the job has no parameter 'm'; it has n"),
+        (["-D", "rest.prot=1", "job.py:job"], "'rest.prot': unknown option; did you mean 'rest.port'?"),
+        (["--local", "--engine", "dedicated", "job.py:job"], "only programs can have a dedicated engine"),
+        (["--local", "--py-files", "nope.py", "job.py:job"], "there is no file or folder 'nope.py'"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_anything_is_started(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["run", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "starting" not in captured.err
+
+
+def versions() -> tuple[int, Any]:
+    import msgspec
+
+    from flintlock.client.versions import own_versions
+
+    return 200, msgspec.to_builtins(own_versions())
+
+
+def test_options_may_follow_a_graph_but_belong_to_a_program(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("script.py").write_text("print(1)\n")
+    with serving({"GET /versions": [versions()], "POST /jobs": [(202, {"jobid": JOB})]}) as server:
+        assert run_app(["run", "job.py:job", "-d", "-m", server.url, "--param", "n=5", "-D", "spark.x=1"]) == 0
+        assert run_app(["run", "-m", server.url, "-d", "script.py", "-d", "--param", "n=5"]) == 0
+        graph, program = [seen.body for seen in server.seen if seen.method == "POST"]
+
+    assert capsys.readouterr().out == f"{JOB}\n{JOB}\n"
+    document = json.loads(graph)
+    assert document["params"] == {"n": 5}
+    assert document["config"] == {"spark.x": "1"}
+    assert b'"args":["-d","--param","n=5"]' in program
+
+
+def test_a_run_streams_output_prints_results_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"name": "top", "columns": [{"name": "x", "type": "int"}], "rows": [[7]], "truncated": False}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /versions": [versions()],
+        "POST /jobs": [(202, {"jobid": JOB})],
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "RUNNING")), (200, attempts("FINISHED", "FINISHED"))],
+        f"GET /jobs/{JOB}/logs": [
+            (200, log(0, 0, "hel", 3, complete=False)),
+            (200, log(0, 3, "lo\nx", 7, complete=True)),
+        ],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "COMPLETED"}})],
+        f"GET /jobs/{JOB}/results": [(200, {"results": ["top"]})],
+        f"GET /jobs/{JOB}/results/top": [(200, table)],
+    }
+    with serving(dict(answers)) as server:
+        assert run_app(["run", "-m", server.url, "job.py:job"]) == 0
+    captured = capsys.readouterr()
+
+    assert "7" in captured.out
+    assert "RUNNING\nhello\n" in captured.err  # stdout holds results only, unless the job is a program
+    assert "small: RUNNING" in captured.err
+    assert "FINISHED\nx\nsmall FINISHED, 1 of 1 region finished" in captured.err
+
+    answers[f"GET /jobs/{JOB}/logs"] = [(200, log(0, 0, "hello\n", 6, complete=True))]
+    with serving(answers) as server:
+        assert run_app(["run", "-q", "--json", "-m", server.url, "job.py:job"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["results"]["top"]["rows"] == [[7]]
+    assert captured.err == "hello\n"
+
+
+def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    failure: dict[str, Any] = {
+        "kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "two",
+               "frames": [], "error-class": None, "query-context": None, "stack-trace": "all of it",
+               "jvm-stack-trace": None}  # fmt: skip
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /versions": [versions()],
+        "POST /jobs": [(202, {"jobid": JOB})],
+        f"GET /jobs/{JOB}/attempts": [(200, {**attempts("FAILED", "FAILED"), "failure": failure})],
+        f"GET /jobs/{JOB}/logs": [(404, {"errors": ["none"]})],
+    }
+    with serving(answers) as server:
+        assert run_app(["run", "-m", server.url, "job.py:job"]) == 1
+
+    told = capsys.readouterr().err
+    assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in told
+    assert "(--verbose shows the whole stack traces)" in told
+    assert "all of it" not in told
+
+
+def test_the_configuration_can_be_read_back(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("flintlock.yaml").write_text("rest.port: 8090\nspark.executor.cores: 2\n")
+    assert run_app(["config"]) == 0
+    printed = capsys.readouterr().out
+    assert f"rest.port: 8090  # {place}/flintlock.yaml:1:1" in printed
+    assert "# rest.address: 127.0.0.1" in printed
+    assert run_app(["config", "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)["set"]
+
+    Path("flintlock.yaml").write_text(printed)
+    assert run_app(["config", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["set"] == before == {"rest.port": "8090", "spark.executor.cores": "2"}
+
+
+def test_what_init_writes_is_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, target in (("first.py", "first.py:job"), ("first.yaml", "first.yaml")):
+        assert run_app(["init", name]) == 0
+        assert run_app(["info", target]) == 0
+        assert "result: at most 20 rows" in capsys.readouterr().out
+    assert run_app(["init", "first.py"]) == 2
+    assert run_app(["init", "first.txt"]) == 2
+
+
+def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "A Flintlock job"
+
+
+def test_doctor_finds_what_is_missing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({}) as server:
+        port = server.server_address[1]
+        assert run_app(["doctor", "--json", "-D", f"rest.port={port}"]) == 1
+        findings = {item["what"]: item for item in json.loads(capsys.readouterr().out)["findings"]}
+
+    assert not findings["REST"]["fine"]
+    assert "Address already in use" in findings["REST"]["detail"]
+    assert findings["state directory"]["fine"]
+
+
+def test_cluster_stop_where_none_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["cluster", "stop"]) == 0
+    assert "no cluster runs in" in capsys.readouterr().err

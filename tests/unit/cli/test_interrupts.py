@@ -1,0 +1,113 @@
+"""Ctrl-C while a job runs: real processes, with and without a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.client.answering import Server, serving
+
+from flintlock.client.versions import own_versions
+
+JOB = "0123456789abcdef" * 2
+PATIENCE_S = 30.0
+
+
+def attempts(status: str) -> tuple[int, Any]:
+    return 200, {"jobid": JOB, "name": "small", "status": status, "regions": []}
+
+
+@pytest.fixture
+def server() -> Generator[Server]:
+    """Serve a job that runs until it is cancelled."""
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /versions": [(200, msgspec.to_builtins(own_versions()))],
+        "POST /jobs": [(202, {"jobid": JOB})],
+        f"GET /jobs/{JOB}/attempts": [attempts("RUNNING")],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
+        f"PATCH /jobs/{JOB}": [(202, {})],
+    }
+    with serving(answers) as serving_:
+        yield serving_
+
+
+def command(server: Server, folder: Path) -> list[str]:
+    (folder / "job.yaml").write_text("name: small\nsteps: {a: {sql: SELECT 1}, r: {result: {}, inputs: [a]}}\n")
+    return [sys.executable, "-m", "flintlock", "run", "-m", server.url, "job.yaml"]
+
+
+def test_off_a_terminal_ctrl_c_leaves_the_job_and_says_how_to_cancel_it(server: Server, tmp_path: Path) -> None:
+    with subprocess.Popen(command(server, tmp_path), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while "small: RUNNING" not in run.stderr.readline():
+            assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        told = run.stderr.read()
+
+    assert run.returncode == 0
+    assert f"job {JOB} goes on; cancel it with: flintlock cancel {JOB}" in told
+    assert not any(seen.method == "PATCH" for seen in server.seen)
+
+
+@contextmanager
+def on_a_terminal(arguments: list[str], folder: Path, environ: Mapping[str, str]) -> Generator[Terminal]:
+    main, side = pty.openpty()
+    with subprocess.Popen(
+        arguments, cwd=folder, stdin=side, stdout=side, stderr=side, env=dict(environ), start_new_session=True
+    ) as process:
+        os.close(side)
+        try:
+            yield Terminal(main, process)
+        finally:
+            process.kill()
+            os.close(main)
+
+
+class Terminal:
+    """The other side of a process's terminal."""
+
+    def __init__(self, main: int, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.seen = ""
+        self._main = main
+
+    def wait_for(self, text: str) -> None:
+        """Read until the text has come."""
+        while text not in self.seen:
+            ready, _, _ = select.select([self._main], [], [], PATIENCE_S)
+            assert ready, f"nothing more after: {self.seen}"
+            self.seen += os.read(self._main, 65536).decode(errors="replace")
+
+    def type(self, text: str) -> None:
+        """Answer; what was seen before no longer counts."""
+        self.seen = ""
+        os.write(self._main, text.encode())
+
+
+def test_on_a_terminal_ctrl_c_asks_and_each_answer_is_obeyed(server: Server, tmp_path: Path) -> None:
+    environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    with on_a_terminal(command(server, tmp_path), tmp_path, environ) as terminal:
+        terminal.wait_for("RUNNING")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.wait_for("l(eave running), c(ancel), g(o on)")
+        terminal.type("g\n")
+        terminal.wait_for("RUNNING")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.wait_for("g(o on)")
+        assert not any(seen.method == "PATCH" for seen in server.seen)
+        server.answers[f"GET /jobs/{JOB}/attempts"][0] = attempts("CANCELED")
+        terminal.type("c\n")
+        terminal.wait_for("small CANCELED")
+        assert terminal.process.wait(PATIENCE_S) == 1
+
+    assert sum(seen.method == "PATCH" for seen in server.seen) == 1

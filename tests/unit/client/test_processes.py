@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flintlock.client import processes
+from flintlock.client.local_cluster import cluster_status, remove_leftovers, stop_cluster
+from flintlock.client.processes import PidFile, identity, read_cluster_file, running
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def write_pid(state_dir: Path, name: str, pid: PidFile) -> None:
+    (state_dir / "run").mkdir(exist_ok=True)
+    (state_dir / "run" / f"{name}.json").write_bytes(msgspec.json.encode(pid))
+
+
+def test_a_process_is_known_by_pid_and_start_time(sleeper: subprocess.Popen[bytes]) -> None:
+    meant = identity(sleeper.pid)
+
+    assert running(meant) is not None
+    assert running(PidFile(pid=meant.pid, start_time=meant.start_time - 60)) is None
+    sleeper.kill()
+    sleeper.wait()
+    assert running(meant) is None
+
+
+def test_a_process_with_a_used_pid_is_never_ended(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    write_pid(tmp_path, "taskmanager-0", PidFile(pid=sleeper.pid, start_time=1.0))
+
+    assert stop_cluster(tmp_path) == {}
+    assert sleeper.poll() is None
+
+
+def test_a_process_of_the_cluster_is_ended_and_forgotten(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    meant = identity(sleeper.pid)
+    write_pid(tmp_path, "taskmanager-0", meant)
+    assert cluster_status(tmp_path).processes == {"taskmanager-0": sleeper.pid}
+
+    assert stop_cluster(tmp_path) == {"taskmanager-0": False}
+    assert running(meant) is None
+    assert not (tmp_path / "run" / "taskmanager-0.json").exists()
+
+
+def test_one_that_does_not_obey_is_killed(tmp_path: Path) -> None:
+    code = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stubborn:
+        assert stubborn.stdout is not None
+        stubborn.stdout.readline()
+        meant = identity(stubborn.pid)
+        write_pid(tmp_path, "jobmanager", meant)
+
+        assert stop_cluster(tmp_path, patience_s=0.2) == {"jobmanager": True}
+        assert running(meant) is None
+
+
+def test_a_cluster_file_counts_only_while_its_jobmanager_lives(tmp_path: Path) -> None:
+    own = identity(os.getpid())
+    document = {"cluster-id": "default", "rest": "http://127.0.0.1:1", "pid": own.pid, "start-time": own.start_time}
+    (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(document))
+    found = read_cluster_file(tmp_path)
+    assert found is not None
+    assert found.rest == "http://127.0.0.1:1"
+
+    (tmp_path / "cluster.json").write_bytes(msgspec.json.encode({**document, "start-time": 5.0}))
+    assert read_cluster_file(tmp_path) is None
+    (tmp_path / "cluster.json").write_text('{"cluster-id": ')
+    assert read_cluster_file(tmp_path) is None
+
+
+def test_a_started_process_writes_its_log(tmp_path: Path) -> None:
+    started = processes.start("this", ["this"], tmp_path / "log" / "this.log")
+
+    assert started.ended_within(30)
+    assert started.process.returncode == 0
+    assert "Beautiful is better than ugly" in started.tail()
+
+
+def test_only_directories_of_embedded_clusters_without_an_owner_are_removed(tmp_path: Path) -> None:
+    own = identity(os.getpid())
+    for name, owner in {
+        "flintlock-embedded-gone": PidFile(pid=own.pid, start_time=5.0),
+        "flintlock-embedded-lives": own,
+        "somebody-elses": PidFile(pid=own.pid, start_time=5.0),
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "owner.json").write_bytes(msgspec.json.encode(owner))
+    (tmp_path / "flintlock-embedded-unknown").mkdir()
+
+    remove_leftovers(tmp_path)
+
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["flintlock-embedded-lives", "flintlock-embedded-unknown", "somebody-elses"]

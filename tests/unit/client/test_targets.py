@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flintlock.client.package import Overrides
+from flintlock.client.targets import read_target
+from flintlock.model.errors import Invalid, Refused
+from flintlock.model.jobgraph import EngineKind, Program
+
+GRAPH = """\
+import flintlock as fl
+import helper_of_target
+job = fl.Job(helper_of_target.NAME)
+job.result("r", job.sql("one", "SELECT 1 AS x"))
+def build(): return job
+def broken(): raise ValueError("no luck")
+other = 3
+if __name__ == "__main__":
+    raise SystemExit("never")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "helper_of_target.py").write_text("NAME = 'from a helper'\n")
+    (tmp_path / "graph.py").write_text(GRAPH)
+    return tmp_path
+
+
+def refusal(target: str, *args: str) -> str:
+    with pytest.raises(Refused) as caught:
+        read_target(target, args)
+    return caught.value.public
+
+
+def test_a_graph_is_imported_with_its_folder_on_the_path_and_not_as_main() -> None:
+    path = list(sys.path)
+
+    assert read_target("graph.py:job").name == "from a helper"
+    assert read_target("graph.py:build").name == "from a helper"
+    assert sys.path == path
+
+
+def test_a_name_that_is_no_job_is_refused_with_the_nearest_one() -> None:
+    assert refusal("graph.py:jbo") == "graph.py: has no 'jbo'; did you mean 'job'?"
+    assert refusal("graph.py:other") == "graph.py: 'other' is int, not a flintlock.Job; its jobs are job"
+
+
+def test_an_error_in_the_users_file_shows_the_users_frames_and_none_of_ours() -> None:
+    Path("wrong.py").write_text("def inner():\n    return 1 / 0\ninner()\n")
+
+    told = refusal("wrong.py:job")
+
+    assert "wrong.py: an error came up while reading it" in told
+    assert 'wrong.py", line 2, in inner' in told
+    assert "ZeroDivisionError: division by zero" in told
+    assert "flintlock/client" not in told
+    assert "importlib" not in told
+
+
+def test_a_mistake_in_a_graph_keeps_its_own_words() -> None:
+    Path("mistake.py").write_text("import flintlock as fl\njob = fl.Job('j')\njob.sql('a', '')\n")
+
+    with pytest.raises(Invalid, match=r"mistake.py:3: step 'a', field 'sql': the query is empty"):
+        read_target("mistake.py:job")
+
+
+def test_other_ends_of_the_users_file() -> None:
+    Path("leaves.py").write_text("import sys; sys.exit(4)\n")
+    Path("syntax.py").write_text("x = = 1\n")
+
+    assert "ended with exit code 4 while reading it" in refusal("leaves.py:job")
+    assert "syntax.py" in refusal("syntax.py:job")
+    assert "SyntaxError" in refusal("syntax.py")
+    assert "ValueError: no luck" in refusal("graph.py:broken")
+
+
+def test_a_program_becomes_a_job_of_one_step() -> None:
+    Path("2 plain-script.py").write_text("print('hello')\n")
+    package = read_target("2 plain-script.py", ["--day", "x"]).package(
+        Overrides(engine=EngineKind.DEDICATED, name="renamed")
+    )
+
+    assert package.graph.name == "renamed"
+    assert package.graph.engine is EngineKind.DEDICATED
+    (vertex,) = package.graph.vertices
+    assert vertex.name == "program_2_plain_script"
+    assert vertex.operation == Program(file="2 plain-script.py", args=("--day", "x"))
+    with pytest.raises(Invalid, match="has no parameter 'x'; it has none"):
+        read_target("2 plain-script.py").package(Overrides(params={"x": "1"}))
+
+
+def test_a_graph_is_not_run_as_a_program_by_mistake() -> None:
+    Path("starts.py").write_text("from flintlock import run as go\n\n\ndef f(job):\n    go(job)\n")
+    Path("runs.py").write_text("import flintlock as fl\nfl.run(None)\n")
+    Path("other_run.py").write_text("import subprocess\nsubprocess.run(['true'])\n")
+
+    assert refusal("starts.py").startswith("starts.py:5: calls flintlock.run")
+    assert refusal("runs.py").startswith("runs.py:2: calls flintlock.run")
+    assert read_target("other_run.py").name == "other_run"
+
+
+def test_what_is_not_a_target_is_refused_with_what_would_be() -> None:
+    Path("data.csv").write_text("")
+
+    assert "there is no file 'grpah.py'; did you mean 'graph.py'?" in refusal("grpah.py:job")
+    assert "give job.yaml, file.py:name" in refusal("data.csv")
+    assert "is a folder" in refusal(".")
+    assert "takes no arguments of its own; set parameters with --param" in refusal("graph.py:job", "x")
+
+
+def test_a_file_may_be_called_as_a_module_that_exists() -> None:
+    Path("json.py").write_text(GRAPH)
+
+    assert read_target("json.py:job").name == "from a helper"
+    import json
+
+    assert hasattr(json, "dumps")
+
+
+def test_a_graph_on_a_dedicated_engine_is_invalid() -> None:
+    with pytest.raises(Invalid, match="only programs can have a dedicated engine"):
+        read_target("graph.py:job").package(Overrides(engine=EngineKind.DEDICATED))
