@@ -1,0 +1,131 @@
+"""The TaskManager process: slots, a Spark engine, a template for runners, and the bond with whoever leads."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import psutil
+
+from flintlock.blob.cache import BlobCache
+from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
+from flintlock.gateways.blobs import BlobGateway
+from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import InstanceId, TaskManagerId
+from flintlock.model.options import (
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+    TM_ENGINE_MEMORY,
+    TM_HOST,
+    TM_RESOURCE_ID,
+    TM_RPC_PORT,
+    TM_SLOTS,
+    WORK_DIR,
+)
+from flintlock.model.slots import Hardware, TaskManagerRegistration
+from flintlock.rpc.client import RpcChannels
+from flintlock.rpc.server import RpcServer
+from flintlock.spark.children import reap_leftovers
+from flintlock.spark.house import LocalSparkHouse
+from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+
+G = TypeVar("G")
+_REPORT_TIMEOUT_S: Final = 30.0
+
+
+async def serve(settings: Settings) -> None:
+    """Serve as TaskManager until cancelled."""
+    configuration, state_dir = settings.configuration, settings.state_dir
+    name = f"taskmanager-{settings.index}"
+    run_dir = state_dir / "run" / name
+    reap_leftovers(run_dir)
+    slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
+    async with (
+        RpcServer(configuration.get(TM_HOST), configuration.get(TM_RPC_PORT)) as rpc,
+        RpcChannels() as channels,
+    ):
+        guard = TokenGuard()
+        find = _leader_finder(configuration, state_dir)
+
+        def leader(gateway: type[G]) -> G:
+            return channels.connect(gateway, find(), lambda: guard.token, _REPORT_TIMEOUT_S)
+
+        blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway))
+        services = TaskManagerServices(
+            offer=TaskManagerRegistration(
+                id=TaskManagerId(configuration.get(TM_RESOURCE_ID) or f"{socket.gethostname()}-{settings.index}"),
+                instance=_new_instance(),
+                address=rpc.address,
+                slots=slots,
+                versions=cluster_versions(),
+                hardware=_hardware(configuration),
+            ),
+            house=LocalSparkHouse(
+                slots=slots,
+                configuration=configuration,
+                run_dir=run_dir,
+                log_file=state_dir / "log" / f"{name}-engine.log",
+                work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
+                archive_dir=state_dir / "cache",
+            ),
+            resource_manager=lambda: channels.connect(ResourceManagerGateway, find(), None, _REPORT_TIMEOUT_S),
+            job_masters=lambda: leader(JobMasterGateway),
+            fetch_blob=blobs.fetch,
+            hold_blobs=blobs.hold,
+            log_directory=state_dir / "log" / "jobs",
+            new_instance=_new_instance,
+            free_memory=lambda: psutil.virtual_memory().available,
+        )
+        task_manager = TaskManager(services, guard)
+        rpc.serve(TaskManagerGateway, task_manager, guard.check)
+        pid_file = state_dir / "run" / f"{name}.json"
+        write_json(pid_file, own_pid())
+        try:
+            await task_manager.run()
+        finally:
+            with suppress(FileNotFoundError):
+                pid_file.unlink()
+
+
+def _leader_finder(configuration: Configuration, state_dir: Path) -> Callable[[], str]:
+    """Return how to find the JobManager: where it is configured to be, or where the state directory says."""
+
+    def find() -> str:
+        port = configuration.get(JM_RPC_PORT)
+        if port:
+            return f"{configuration.get(JM_RPC_ADDRESS)}:{port}"
+        try:
+            return str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rpc"])
+        except (OSError, msgspec.DecodeError, KeyError) as error:
+            raise Unavailable(f"no JobManager is known in {state_dir}") from error
+
+    return find
+
+
+def _hardware(configuration: Configuration) -> Hardware:
+    memory = psutil.virtual_memory()
+    return Hardware(
+        cpu_cores=os.cpu_count() or 1,
+        physical_memory=memory.total,
+        free_memory=memory.available,
+        managed_memory=configuration.get(TM_ENGINE_MEMORY),
+    )
+
+
+def _new_instance() -> InstanceId:
+    return InstanceId(uuid.uuid4().hex)
+
+
+if __name__ == "__main__":
+    sys.exit(start("taskmanager", serve))

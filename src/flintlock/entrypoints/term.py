@@ -1,0 +1,88 @@
+"""One term of leadership, put together: the ResourceManager, the JobMasters and their ways to the TaskManagers.
+
+The same composition serves real processes (gRPC) and the simulated cluster (a network in memory): it knows a `Host`
+that serves gateways and a `Connector` that reaches them, not which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+
+from flintlock.dispatcher.services import TermServices
+from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.protocols import Stores
+from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Fenced
+from flintlock.model.ids import FencingToken
+from flintlock.model.jobgraph import Versions
+from flintlock.resourcemanager.endpoint import ResourceManager
+from flintlock.rpc.transport import Connector, Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermParts:
+    """What the terms of one JobManager process are made from."""
+
+    host: Host
+    connector: Connector
+    resource_manager_door: ResourceManagerDoor
+    configuration: Configuration
+    versions: Versions
+    work_dir: str
+    clock_ms: Callable[[], int]
+    random: Random
+
+    def open(self, token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
+        """Open one term; leaving the scope ends all of it."""
+        return _leading(self, token, stores)
+
+
+@asynccontextmanager
+async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
+    directory = JobMasterDirectory()
+
+    def connect(address: str) -> TaskManagerGateway:
+        return parts.connector.connect(TaskManagerGateway, address, lambda: token)
+
+    def fence(presented: FencingToken | None) -> None:
+        if presented is not None and presented != token:
+            raise Fenced(f"epoch {presented.epoch} is over: epoch {token.epoch} leads")
+
+    resource_manager = ResourceManager(
+        job_masters=directory,
+        task_managers=connect,
+        token=token,
+        versions=parts.versions,
+        configuration=parts.configuration,
+        clock_ms=parts.clock_ms,
+    )
+    job_masters = job_master_factory(
+        JobMasterServices(
+            progress=stores.progress,
+            resource_manager=resource_manager,
+            task_managers=connect,
+            directory=directory,
+            configuration=parts.configuration,
+            work_dir=parts.work_dir,
+            clock_ms=parts.clock_ms,
+            random=parts.random,
+        )
+    )
+    with ExitStack() as served:
+        served.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
+        served.callback(parts.host.serve(JobMasterGateway, directory, fence))
+        served.enter_context(parts.resource_manager_door.leads(resource_manager))
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(resource_manager.run(), name=f"resourcemanager-{token.epoch}")
+            try:
+                yield TermServices(stores=stores, job_masters=job_masters, resource_manager=resource_manager)
+            finally:
+                running.cancel()
