@@ -1,0 +1,274 @@
+"""Spark without Spark: engines, runners and a file system on virtual time, for the simulated cluster.
+
+The files outlive every process, as a real file system does. A runner writes files and reads the ones that it was told
+to read; an engine moves them one by one, with time passing between any two, so that a crash can fall in between. What
+each attempt did is kept in a ledger that the simulation's checks read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
+from flintlock.model.errors import JobFailed, Unavailable
+from flintlock.model.ids import AttemptId, StepName
+from flintlock.model.jobgraph import Result, SaveMode, Sink
+from flintlock.model.regions import region_outputs, regions_of
+from flintlock.model.staging import staging_directory
+from flintlock.model.tasks import (
+    DeployTask,
+    Failure,
+    FailureKind,
+    FileMove,
+    FilesPublished,
+    ResultRows,
+    SinkFiles,
+    StepOutput,
+    TaskFailed,
+    TaskFinished,
+    TaskMetrics,
+    TaskProgress,
+    TaskRunning,
+)
+
+FILES_OF_A_SINK: Final = 3
+_NO_ROWS: Final = b'{"columns":[],"rows":[]}'
+
+
+class FakeFiles:
+    """A file system in memory: content by path. Shared by all TaskManagers; no crash touches it."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, str] = {}
+
+    def below(self, directory: str) -> list[str]:
+        """Return the paths under a directory."""
+        return sorted(path for path in self.content if path.startswith(directory.rstrip("/") + "/"))
+
+    def visible(self, directory: str) -> list[str]:
+        """Return the data files of a target: hidden ones and markers are none."""
+        head = len(directory.rstrip("/")) + 1
+        return [path for path in self.below(directory) if not path[head:].startswith((".", "_"))]
+
+
+class Ran(Struct, frozen=True):
+    """An attempt's runner finished its work."""
+
+    attempt: AttemptId
+
+
+class FakeSpark:
+    """The whole data plane: its files, what was run, and how fast and how often it fails."""
+
+    def __init__(self, random: Random, *, work_s: float = 2.0, failures: float = 0.0) -> None:
+        self.random = random
+        self.files = FakeFiles()
+        self.ledger: list[Ran] = []  # appended by runners, read by checks
+        self.work_s = work_s
+        self.failures = failures  # probability that an attempt's Spark work fails
+
+    def house(self) -> FakeSparkHouse:
+        """Return what one TaskManager opens its engines with."""
+        return FakeSparkHouse(self)
+
+
+class FakeSparkHouse:
+    """Opens engines that are warm after some seconds."""
+
+    def __init__(self, spark: FakeSpark) -> None:
+        self._spark = spark
+        self.engines: list[FakeEngine] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
+        """Start an engine."""
+        await asyncio.sleep(self._spark.random.uniform(0.5, 3.0))
+        engine = FakeEngine(self._spark)
+        self.engines.append(engine)
+        yield engine, FakeRunnerPool(self._spark, engine)
+
+
+class FakeEngine:
+    """One Spark application; `crash` ends it."""
+
+    def __init__(self, spark: FakeSpark) -> None:
+        self._spark = spark
+        self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    @property
+    def remote_url(self) -> str:
+        """Where nobody listens."""
+        return "sc://simulated"
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has crashed."""
+        return self._death.done()
+
+    def crash(self, cause: str) -> None:
+        """End it."""
+        if not self._death.done():
+            self._death.set_result(cause)
+
+    async def died(self) -> str:
+        """Return the cause once it is dead."""
+        return await asyncio.shield(self._death)
+
+    async def release_session(self, session: SparkSessionKey) -> bool:
+        """End a session."""
+        await asyncio.sleep(0.01)
+        if self.dead:
+            raise Unavailable("the engine is dead")
+        return True
+
+    async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
+        """Move file by file; time passes between any two."""
+        files = self._spark.files.content
+        total = sum(len(sink.moves) + len(sink.removes) + (sink.success_marker is not None) for sink in sinks)
+        done = 0
+        for sink in sinks:
+            for move in sink.moves:
+                await self._pause()
+                if move.source in files:
+                    files[move.target] = files.pop(move.source)
+                elif move.target not in files:
+                    raise JobFailed(f"{move.source} is gone, and {move.target} is not there")
+                done += 1
+                yield FilesPublished(done=done, total=total)
+            for path in sink.removes:
+                await self._pause()
+                files.pop(path, None)
+                done += 1
+                yield FilesPublished(done=done, total=total)
+            if sink.success_marker is not None:
+                await self._pause()
+                files[sink.success_marker] = ""
+                done += 1
+                yield FilesPublished(done=done, total=total)
+        yield FilesPublished(done=total, total=total, complete=True)
+
+    async def remove_directories(self, directories: tuple[str, ...]) -> None:
+        """Remove what lies under each."""
+        for directory in directories:
+            await self._pause()
+            for path in self._spark.files.below(directory):
+                del self._spark.files.content[path]
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._spark.random.uniform(0.001, 0.2))
+        if self.dead:
+            raise Unavailable("the engine is dead")
+
+
+class FakeRunnerPool:
+    """Hands out fake runners."""
+
+    def __init__(self, spark: FakeSpark, engine: FakeEngine) -> None:
+        self._spark = spark
+        self._engine = engine
+
+    async def take(self, task: DeployTask) -> FakeRunner:
+        """Return a runner."""
+        await asyncio.sleep(0.01)
+        return FakeRunner(self._spark, self._engine, task)
+
+
+class _Made(Struct):
+    """What a task has written so far."""
+
+    sinks: list[SinkFiles] = []
+    materialised: dict[StepName, str] = {}
+    results: list[ResultRows] = []
+
+
+class FakeRunner:
+    """Runs one task: reads its inputs, takes its time, writes its files."""
+
+    def __init__(self, spark: FakeSpark, engine: FakeEngine, task: DeployTask) -> None:
+        self._spark = spark
+        self._engine = engine
+        self._stop = asyncio.Event()
+        self.session = SparkSessionKey(user_id="simulated", session_id=str(task.attempt))
+
+    async def interrupt(self) -> None:
+        """Stop; one in four does not obey."""
+        if self._spark.random.random() > 0.25:
+            self._stop.set()
+
+    async def kill(self) -> None:
+        """End it by force."""
+        self._stop.set()
+
+    async def run(
+        self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
+    ) -> AsyncIterator[TaskRunning | TaskProgress | TaskFinished | TaskFailed]:
+        """Run the task."""
+        yield TaskRunning()
+        region = regions_of(task.graph)[task.attempt.region]
+        missing = [path for path in task.inputs.values() if not self._spark.files.below(path)]
+        if missing:
+            yield _failed(FailureKind.SPARK_TASK, f"{missing[0]} does not exist")
+            return
+        outputs = [vertex.name for vertex in region_outputs(task.graph, region)]
+        made = _Made()
+        for name in outputs:
+            if not await self._work():
+                yield _failed(FailureKind.RUNNER_LOST, "killed")
+                return
+            if self._engine.dead:
+                yield _failed(FailureKind.ENGINE_LOST, "connection lost")
+                return
+            if self._spark.random.random() < self._spark.failures:
+                yield _failed(FailureKind.SPARK_TASK, f"a Spark task of {name} failed")
+                return
+            yield TaskProgress(metrics=TaskMetrics(), activity=f"writing {name}")
+            self._write(task, name, made)
+        self._spark.ledger.append(Ran(task.attempt))
+        written = tuple(StepOutput(step=name, rows=1) for name in outputs)
+        yield TaskFinished(
+            outputs=written, materialised=made.materialised, results=tuple(made.results), sinks=tuple(made.sinks)
+        )
+
+    def _write(self, task: DeployTask, name: StepName, made: _Made) -> None:
+        files = self._spark.files
+        match task.graph.vertex(name).operation:
+            case Sink(path=str(target), mode=mode):
+                staging = staging_directory(target, task.attempt)
+                names = [f"part-{number}-{task.attempt.attempt}" for number in range(FILES_OF_A_SINK)]
+                for file in names:
+                    files.content[f"{staging}/{file}"] = str(task.attempt)
+                made.sinks.append(
+                    SinkFiles(
+                        step=name,
+                        target=target,
+                        staging=staging,
+                        moves=tuple(FileMove(f"{staging}/{file}", f"{target}/{file}") for file in names),
+                        removes=tuple(files.visible(target)) if mode is SaveMode.OVERWRITE else (),
+                        success_marker=f"{target}/_SUCCESS",
+                    )
+                )
+            case Result():
+                made.results.append(ResultRows(name=name, rows=1, truncated=False, arrow=b"", json=_NO_ROWS))
+            case _:
+                path = f"{task.work_dir}/{name}/{task.attempt.attempt}"
+                files.content[f"{path}/part-0"] = str(task.attempt)
+                made.materialised[name] = path
+
+    async def _work(self) -> bool:
+        """Take some time; False if it was stopped."""
+        try:
+            async with asyncio.timeout(self._spark.random.uniform(0.0, self._spark.work_s)):
+                await self._stop.wait()
+        except TimeoutError:
+            return True
+        return False
+
+
+def _failed(kind: FailureKind, message: str) -> TaskFailed:
+    return TaskFailed(failure=Failure(kind=kind, message=message, exception="Simulated"))

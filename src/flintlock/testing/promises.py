@@ -1,0 +1,326 @@
+"""What users were promised, checked on a simulated cluster: one seed, one run, one verdict.
+
+The clients here behave as good clients do: they repeat a submission until it is answered, always under the same key.
+The checks know nothing of how the rooms work; they look at what clients were told, at the files, and at the stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from msgspec import Struct, structs
+
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound
+from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobgraph import (
+    Exchange,
+    JobGraph,
+    JobVertex,
+    Operation,
+    Result,
+    SaveMode,
+    Sink,
+    Source,
+    Sql,
+    vertex_id,
+)
+from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
+from flintlock.model.states import JobStatus
+from flintlock.testing.fake_spark import FILES_OF_A_SINK
+from flintlock.testing.simulation import JOB_MANAGER, Faults, SimulatedCluster
+from flintlock.testing.virtual_time import Deadlock, run_virtual
+
+PATIENCE_S: Final = 4 * 3600.0
+_STUBBORN: Final = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1000",
+    "restart-strategy.fixed-delay.delay": "200 ms",
+}
+
+
+class PromiseBroken(AssertionError):
+    """A run in which a user was let down; `story` tells what happened."""
+
+    def __init__(self, seed: int, broken: list[str], story: list[str]) -> None:
+        super().__init__(f"seed {seed}: " + "; ".join(broken))
+        self.seed = seed
+        self.broken = broken
+        self.story = story
+
+
+class Told(Struct):
+    """What one client did and was told about one job."""
+
+    key: str
+    graph: JobGraph
+    acknowledged: JobId | None = None
+    cancel_asked: bool = False
+    cancel_taken_s: float | None = None
+    statuses: list[JobStatus] = []  # as they were seen, repeats left out
+
+
+def check_seed(seed: int) -> list[str]:
+    """Run one seed; return its story, or raise PromiseBroken."""
+    random = Random(seed)
+    run = _Run(random, _faults(random), jobs=random.randint(1, 6))
+    try:
+        run_virtual(run.main())
+    except Deadlock as error:
+        run.broken.append(f"everybody waits: {error}")
+    if run.broken:
+        raise PromiseBroken(seed, run.broken, run.cluster.story)
+    return run.cluster.story
+
+
+def _faults(random: Random) -> Faults:
+    """Half of the runs have only a JobManager that dies; the others lose TaskManagers, engines and messages too."""
+    harsh = random.random() < 0.5
+    return Faults(
+        crash_at_step=random.choice([0.0, 0.01, 0.05, 0.2]),
+        job_manager_crashes=random.choice([0, 1, 3, 8]),
+        task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
+        engine_crashes=random.choice([0, 1, 2]) if harsh else 0,
+        spark_failures=random.choice([0.0, 0.1]) if harsh else 0.0,
+        late_messages=random.choice([0.0, 0.05]),
+        duplicates=random.choice([0.0, 0.1]),
+        until_s=random.choice([5.0, 20.0, 60.0]),
+    )
+
+
+class _Run:
+    """One cluster, its clients, and the verdict."""
+
+    def __init__(self, random: Random, faults: Faults, jobs: int) -> None:
+        self._random = random
+        self.cluster = SimulatedCluster(random, faults, task_managers=random.randint(1, 2))
+        self._told = [Told(key=f"key-{number}", graph=self._graph(number)) for number in range(jobs)]
+        self.broken: list[str] = []
+
+    async def main(self) -> None:
+        """Run clients against the cluster until every job has ended and is cleaned up, then check."""
+        for target in self._targets():
+            self.cluster.spark.files.content[f"{target}/old"] = "old"
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self.cluster.run(), name="cluster")
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._clients()
+                    await self._quiet()
+            except TimeoutError:
+                self.broken.append(f"not over after {PATIENCE_S} s: {self._open_ends()}")
+            else:
+                await self._check()
+            running.cancel()
+
+    def _gateway(self) -> DispatcherGateway:
+        return self._client.connect(DispatcherGateway, JOB_MANAGER)
+
+    async def _clients(self) -> None:
+        self._client = self.cluster.network.process("client")
+        async with asyncio.TaskGroup() as tasks:
+            for told in self._told:
+                tasks.create_task(self._one_client(told), name=told.key)
+
+    async def _one_client(self, told: Told) -> None:
+        await asyncio.sleep(self._random.uniform(0.0, min(20.0, self.cluster.faults.until_s)))
+        twice = self._random.random() < 0.2
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._submit(told, told.graph), name="submit")
+            if twice:  # another process of the same user, under the same key, with an id of its own
+                again = self._with_id(told.graph, JobId(f"{self._random.getrandbits(128):032x}"))
+                tasks.create_task(self._submit(told, again), name="submit-again")
+        if self._random.random() < 0.3:
+            await asyncio.sleep(self._random.uniform(0.0, 8.0))
+            await self._cancel(told)
+        await self._watch(told)
+
+    async def _submit(self, told: Told, graph: JobGraph) -> None:
+        while True:
+            try:
+                answer = await self._gateway().submit_job(
+                    JobSubmission(graph=graph, idempotency_key=told.key, digest=told.key)
+                )
+            except InvariantBroken as error:
+                self.broken.append(f"{told.key}: submission met a bug: {error.public}")
+                return
+            except FlintlockError as error:
+                if not error.retryable:
+                    self.broken.append(f"{told.key}: submission refused: {error.public}")
+                    return
+                await asyncio.sleep(self._random.uniform(0.05, 0.5))
+                continue
+            if told.acknowledged not in (None, answer.job_id):
+                self.broken.append(f"{told.key} is two jobs: {told.acknowledged} and {answer.job_id}")
+            told.acknowledged = answer.job_id
+            self.cluster.tell(f"{told.key} acknowledged as {answer.job_id}")
+            return
+
+    async def _cancel(self, told: Told) -> None:
+        job_id = told.acknowledged
+        while job_id is not None:
+            sent_s = asyncio.get_running_loop().time()
+            try:
+                await self._gateway().cancel_job(JobQuery(job_id=job_id))
+            except Conflict:
+                return  # it has ended, or is publishing
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known when cancelled")
+                return
+            except FlintlockError:
+                await asyncio.sleep(0.3)
+                continue
+            told.cancel_asked = True
+            told.cancel_taken_s = sent_s
+            self.cluster.tell(f"{told.key} cancel taken")
+            return
+
+    async def _watch(self, told: Told) -> None:
+        """Look at the job until it has ended and the faults are over."""
+        while told.acknowledged is not None:
+            try:
+                job = await self._gateway().job(JobQuery(job_id=told.acknowledged))
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known")
+                return
+            except FlintlockError:
+                await asyncio.sleep(0.5)
+                continue
+            if not told.statuses or told.statuses[-1] is not job.status:
+                if told.statuses and told.statuses[-1].globally_terminal:
+                    self.broken.append(f"{told.key} was {told.statuses[-1]}, and is {job.status}")
+                told.statuses.append(job.status)
+            if job.status.globally_terminal and not self.cluster.faulty():
+                return
+            await asyncio.sleep(1.0)
+
+    async def _quiet(self) -> None:
+        """Wait until no job is being run or cleaned up."""
+        while self._open_ends():  # noqa: ASYNC110 (stores do not ring a bell)
+            await asyncio.sleep(5.0)
+
+    def _open_ends(self) -> list[str]:
+        durable = self.cluster.durable
+        dirty = [str(job_id) for job_id, entry in durable.results.items() if entry.dirty]
+        return [*map(str, durable.graphs), *map(str, durable.progress), *dirty]
+
+    async def _check(self) -> None:
+        jobs = {
+            told.key: await self._gateway().job(JobQuery(job_id=told.acknowledged))
+            for told in self._told
+            if told.acknowledged is not None
+        }
+        for told in self._told:
+            if told.acknowledged is None:
+                continue
+            self.broken += self._outcome_problems(told, jobs[told.key])
+            self.broken += self._file_problems(told, jobs[told.key])
+        self.broken += [f"a process ended by itself: {line}" for line in self.cluster.broken]
+        stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
+        if stray:
+            self.broken.append(f"left over: {stray}")
+        known = {str(told.acknowledged) for told in self._told}
+        extra = [job_id for job_id in self.cluster.durable.ended if str(job_id) not in known]
+        if extra:
+            self.broken.append(f"jobs that nobody was told of: {extra}")
+
+    def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
+        """A job ends as its own work did, or as it was told to; never because a JobManager died."""
+        harmless = not (
+            self.cluster.faults.task_manager_crashes
+            or self.cluster.faults.engine_crashes
+            or self.cluster.faults.spark_failures
+        )
+        stubborn = bool(told.graph.config)
+        match job.status:
+            case JobStatus.FINISHED if (
+                told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_death_s
+            ):
+                return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
+            case JobStatus.FINISHED:
+                missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
+                kept = set(job.result_names)
+                return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
+            case JobStatus.CANCELED if told.cancel_asked or self._asked_in_vain(told):
+                return []
+            case JobStatus.FAILED if not harmless and not stubborn:
+                return []
+            case status:
+                cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
+                return [f"{told.key} ended {status} ({cause}), and nothing but a JobManager had failed"]
+
+    def _asked_in_vain(self, told: Told) -> bool:
+        """A cancel whose answer was lost may have been taken all the same."""
+        return JobStatus.CANCELLING in told.statuses or JobStatus.CANCELED in told.statuses
+
+    def _file_problems(self, told: Told, job: JobSnapshot) -> list[str]:
+        """Each target holds what was there before, or all files of exactly one attempt with their marker."""
+        files = self.cluster.spark.files
+        problems: list[str] = []
+        for vertex in told.graph.vertices:
+            if not isinstance(vertex.operation, Sink) or vertex.operation.path is None:
+                continue
+            target, mode = vertex.operation.path, vertex.operation.mode
+            visible = files.visible(target)
+            new = [path for path in visible if not path.endswith("/old")]
+            attempts = {files.content[path] for path in new}
+            has_old, marked = f"{target}/old" in visible, f"{target}/_SUCCESS" in files.content
+            untouched = has_old and not new and not marked
+            published = (
+                len(new) == FILES_OF_A_SINK and len(attempts) == 1 and marked and has_old == (mode is SaveMode.APPEND)
+            )
+            if not (published or (untouched and job.status is not JobStatus.FINISHED)):
+                problems.append(f"{told.key} ended {job.status}, but {target} holds {visible} of {attempts}")
+        return problems
+
+    def _targets(self) -> list[str]:
+        operations = [vertex.operation for told in self._told for vertex in told.graph.vertices]
+        return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
+
+    def _graph(self, number: int) -> JobGraph:
+        """A source, then one to three regions, each with a sink or a result of its own."""
+        job_id = JobId(f"{number:032x}")
+        steps: list[tuple[str, Operation, tuple[str, ...], Exchange]] = [
+            ("source", Source(format="parquet", paths=("in",)), (), Exchange.PIPELINED)
+        ]
+        before = "source"
+        for region in range(self._random.randint(1, 3)):
+            last = f"step{region}"
+            steps.append((last, Sql(query="SELECT 1"), (before,), Exchange.BLOCKING))
+            steps += [
+                (f"out{region}_{output}", self._output(number, region, output), (last,), Exchange.PIPELINED)
+                for output in range(self._random.randint(1, 2))
+            ]
+            before = last
+        return JobGraph(
+            job_id=job_id,
+            name=f"job-{number}",
+            vertices=tuple(
+                JobVertex(
+                    id=vertex_id(job_id, name),
+                    name=StepName(name),
+                    operation=operation,
+                    inputs=tuple(StepName(item) for item in inputs),
+                    exchange=exchange,
+                    parallelism=None,
+                )
+                for name, operation, inputs, exchange in steps
+            ),
+            parallelism=self._random.choice([1, 2, None]),
+            config=_STUBBORN if self._random.random() < 0.5 else {},
+        )
+
+    def _output(self, number: int, region: int, output: int) -> Operation:
+        if self._random.random() < 0.3:
+            return Result()
+        mode = self._random.choice([SaveMode.OVERWRITE, SaveMode.APPEND])
+        return Sink(format="parquet", path=f"out/{number}-{region}-{output}", mode=mode)
+
+    def _with_id(self, graph: JobGraph, job_id: JobId) -> JobGraph:
+        return structs.replace(
+            graph,
+            job_id=job_id,
+            vertices=tuple(structs.replace(v, id=vertex_id(job_id, v.name)) for v in graph.vertices),
+        )

@@ -1,0 +1,218 @@
+"""A whole cluster in one event loop, on virtual time, from a seed.
+
+All rooms are the real ones: DispatcherRunner, Dispatcher, JobMasters, ResourceManager, TaskManagers, put together by
+the same composition as the real processes. Only the network, the stores and Spark are simulated. Clients submit jobs,
+cancel some, and remember what they were told; meanwhile processes crash: at any step of the stores, before or after
+it took effect, and at any moment. Then the faults end, the cluster is given time, and the promises are checked.
+
+A run is a pure function of its seed (and of PYTHONHASHSEED, which `soak` fixes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.runner import DispatcherRunner
+from flintlock.dispatcher.services import DispatcherServices
+from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.term import TermParts
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import NotFound
+from flintlock.model.ids import BlobKey, InstanceId, JobId, TaskManagerId
+from flintlock.model.jobgraph import Versions
+from flintlock.model.slots import TaskManagerRegistration
+from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.testing.fake_spark import FakeSpark, FakeSparkHouse
+from flintlock.testing.network import Link, SimulatedNetwork, SimulatedProcess
+from flintlock.testing.virtual_time import now_ms
+
+JOB_MANAGER: Final = "jobmanager"
+VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
+_RESTART_S: Final = 1.0
+
+
+class Faults(Struct, frozen=True, kw_only=True):
+    """What goes wrong, and how often; all of it until `until_s`."""
+
+    crash_at_step: float = 0.0  # probability that the JobManager dies at a step of the stores
+    job_manager_crashes: int = 0  # at moments of their own
+    task_manager_crashes: int = 0
+    engine_crashes: int = 0
+    spark_failures: float = 0.0
+    late_messages: float = 0.0
+    duplicates: float = 0.0
+    until_s: float = 60.0
+
+
+class KeptBlobs:
+    """Which jobs keep blobs; the simulation's jobs have none, but the Dispatcher's bookkeeping is checked."""
+
+    def __init__(self) -> None:
+        self.jobs: set[JobId] = set()
+
+    def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
+        """Keep."""
+        self.jobs.add(job_id)
+
+    async def release(self, job_id: JobId) -> None:
+        """Release."""
+        self.jobs.discard(job_id)
+
+    async def retain_only(self, jobs: Mapping[JobId, object]) -> None:
+        """Keep only these."""
+        self.jobs &= set(jobs)
+
+
+class SimulatedCluster:
+    """One JobManager (in many lives), some TaskManagers, and all that outlives them."""
+
+    def __init__(self, random: Random, faults: Faults, *, task_managers: int = 2, slots: int = 2) -> None:
+        self.random = random
+        self.faults = faults
+        link = Link(late=faults.late_messages, max_late_s=5.0, duplication=faults.duplicates)
+        self.network = SimulatedNetwork(random, link)
+        self.durable = MemoryCluster(automatic=True)
+        self.spark = FakeSpark(random, failures=faults.spark_failures)
+        self.story: list[str] = []  # what happened, for whoever reads a failed seed
+        self.broken: list[str] = []  # processes that ended by themselves
+        self.last_death_s = -1.0  # of a JobManager: what it was only told, and had not stored, is gone
+        self._slots = slots
+        self._names = [f"tm-{number}" for number in range(task_managers)]
+        self._houses: dict[str, FakeSparkHouse] = {}
+        self._lives = 0
+
+    def faulty(self) -> bool:
+        """Tell whether things may still go wrong."""
+        return asyncio.get_running_loop().time() < self.faults.until_s
+
+    def tell(self, what: str) -> None:
+        """Add to the story."""
+        self.story.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
+
+    async def run(self) -> None:
+        """Keep all processes running: whoever dies is started again, as a service manager would."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_job_manager(), name="keep-jobmanager")
+            for name in self._names:
+                tasks.create_task(self._keep_task_manager(name), name=f"keep-{name}")
+            for moment in self._moments(self.faults.job_manager_crashes):
+                tasks.create_task(self._crash_later(moment, JOB_MANAGER), name="crash")
+            for moment in self._moments(self.faults.task_manager_crashes):
+                tasks.create_task(self._crash_later(moment, self.random.choice(self._names)), name="crash")
+            for moment in self._moments(self.faults.engine_crashes):
+                tasks.create_task(self._crash_engine_later(moment, self.random.choice(self._names)), name="crash")
+
+    def crash(self, name: str, why: str) -> None:
+        """End a process at this instant."""
+        process = self.network.at(name)
+        if process is not None and process.alive:
+            self.tell(f"{name} dies: {why}")
+            process.crash()
+            if name == JOB_MANAGER:
+                self.last_death_s = asyncio.get_running_loop().time()
+                self.durable.depart(name)
+
+    async def _keep_job_manager(self) -> None:
+        while True:
+            process = self.network.process(JOB_MANAGER)
+            self.tell("jobmanager starts")
+            await self._death(process, process.spawn(self._job_manager(process), JOB_MANAGER))
+            await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
+
+    async def _keep_task_manager(self, name: str) -> None:
+        while True:
+            process = self.network.process(name)
+            self.tell(f"{name} starts")
+            await self._death(process, process.spawn(self._task_manager(process), name))
+            await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
+
+    async def _death(self, process: SimulatedProcess, life: asyncio.Task[None]) -> None:
+        await asyncio.wait({life})
+        if process.failure is not None:
+            self.broken.append(f"{process.name}: {process.failure!r}")
+            self.tell(f"{process.name} ended by itself: {process.failure!r}")
+            if process.name == JOB_MANAGER:
+                self.durable.depart(JOB_MANAGER)
+
+    async def _job_manager(self, process: SimulatedProcess) -> None:
+        async def step(name: str) -> None:
+            process.require_alive()
+            doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
+            await asyncio.sleep(self.random.uniform(0.0, 0.01))  # what was sent meanwhile may arrive
+            if doomed:
+                self.crash(JOB_MANAGER, f"at {name}")
+            process.require_alive()
+
+        configuration = Configuration({"heartbeat.interval": "1 s", "heartbeat.timeout": "60 s"})
+        door = LeaderDoor()
+        term = TermParts(
+            host=process,
+            connector=process,
+            resource_manager_door=ResourceManagerDoor(),
+            configuration=configuration,
+            versions=VERSIONS,
+            work_dir="work",
+            clock_ms=now_ms,
+            random=self.random,
+        )
+        services = DispatcherServices(
+            blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
+        )
+        process.serve(DispatcherGateway, door)
+        await DispatcherRunner(MemoryHaServices(self.durable, JOB_MANAGER, step), services, term.open, door).run()
+
+    async def _task_manager(self, process: SimulatedProcess) -> None:
+        guard = TokenGuard()
+        house = self._houses[process.name] = self.spark.house()
+        services = TaskManagerServices(
+            offer=TaskManagerRegistration(
+                id=TaskManagerId(process.name),
+                instance=InstanceId(""),
+                address=process.address,
+                slots=self._slots,
+                versions=VERSIONS,
+            ),
+            house=house,
+            resource_manager=lambda: process.connect(ResourceManagerGateway, JOB_MANAGER),
+            job_masters=lambda: process.connect(JobMasterGateway, JOB_MANAGER, lambda: guard.token),
+            fetch_blob=_no_blobs,
+            log_directory=Path("log"),
+            prepare_log=lambda _: None,
+            new_instance=self._new_instance,
+        )
+        task_manager = TaskManager(services, guard)
+        process.serve(TaskManagerGateway, task_manager, guard.check)
+        await task_manager.run()
+
+    def _new_instance(self) -> InstanceId:
+        self._lives += 1
+        return InstanceId(f"life-{self._lives}")
+
+    def _moments(self, count: int) -> list[float]:
+        return [self.random.uniform(1.0, self.faults.until_s) for _ in range(count)]
+
+    async def _crash_later(self, moment_s: float, name: str) -> None:
+        await asyncio.sleep(moment_s)
+        self.crash(name, "at a moment of its own")
+
+    async def _crash_engine_later(self, moment_s: float, name: str) -> None:
+        await asyncio.sleep(moment_s)
+        if name in self._houses and self._houses[name].engines:
+            self.tell(f"the engine of {name} dies")
+            self._houses[name].engines[-1].crash("java.lang.OutOfMemoryError: simulated")
+
+
+async def _no_blobs(key: BlobKey) -> Path:
+    raise NotFound(f"no blob {key}")

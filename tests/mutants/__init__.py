@@ -1,0 +1,1 @@
+"""Planted bugs: each `.patch` breaks one promise, and the simulation has to notice."""
