@@ -1,0 +1,122 @@
+"""Real JobManagers and TaskManagers for tests: started, killed and waited for, on conditions, never on time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parent.parent
+T = TypeVar("T")
+
+
+def until(what: str, condition: Callable[[], T], limit_s: float = 120.0) -> T:
+    """Wait for a condition and return what it returned; TimeoutError names what did not come."""
+    end, pause = time.monotonic() + limit_s, Event()
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {limit_s} s")
+        pause.wait(0.05)
+
+
+class Processes:
+    """One state directory and the processes that work on it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.jobmanager: subprocess.Popen[bytes] | None = None
+        self.taskmanager: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where REST is."""
+        return str(msgspec.json.decode((self.state_dir / "cluster.json").read_bytes())["rest"])
+
+    def start_jobmanager(self, kill_at: str = "") -> None:
+        """Start a JobManager; with `kill_at`, one that dies there."""
+        (self.state_dir / "cluster.json").unlink(missing_ok=True)
+        command = [str(HERE / "killed_jobmanager.py")] if kill_at else ["-m", "flintlock.entrypoints.jobmanager"]
+        self.jobmanager = self._start("jobmanager", [*command], {"KILL_JOBMANAGER_AT": kill_at})
+
+    def start_taskmanager(self, *, slots: int = 2, settings: Sequence[str] = ()) -> None:
+        """Start a TaskManager."""
+        flags = [part for item in (f"taskmanager.numberOfTaskSlots={slots}", *settings) for part in ("-D", item)]
+        self.taskmanager = self._start("taskmanager", ["-m", "flintlock.entrypoints.taskmanager", *flags], {})
+
+    def await_leader(self) -> None:
+        """Wait until REST answers and somebody leads."""
+        until("a leader", lambda: self._get("/readyz") is not None)
+
+    def await_slots(self, slots: int = 2) -> None:
+        """Wait until so many slots are there."""
+        until("slots", lambda: (self._get("/overview") or {}).get("slots-total") == slots, 180.0)
+
+    def kill_jobmanager(self) -> None:
+        """SIGKILL it."""
+        assert self.jobmanager is not None
+        self.jobmanager.send_signal(signal.SIGKILL)
+        self.jobmanager.wait()
+
+    def stop(self) -> None:
+        """End what runs, as a service manager does; return when it is gone."""
+        for process in (self.taskmanager, self.jobmanager):
+            if process is not None and process.poll() is None:
+                process.terminate()
+        for process in (self.taskmanager, self.jobmanager):
+            if process is not None:
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def logs(self) -> str:
+        """Return what the processes said, for whoever reads a failure."""
+        return "\n".join(path.read_text()[-4000:] for path in sorted(self.state_dir.glob("*.log")))
+
+    def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (self.state_dir / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *command, "--state-dir", str(self.state_dir), "-D", "rest.port=0"],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        if self.jobmanager is not None and self.jobmanager.poll() is not None:
+            raise RuntimeError(f"the JobManager ended with {self.jobmanager.returncode}: {self.logs()}")
+        try:
+            answer = httpx.get(self.url + path)
+        except (httpx.TransportError, FileNotFoundError):
+            return None
+        return answer.json() if answer.status_code == 200 else None
+
+
+@contextmanager
+def running_processes(state_dir: Path, **options: Any) -> Generator[Processes]:
+    """Start a JobManager and a TaskManager; yield when its slots are there."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    processes = Processes(state_dir)
+    try:
+        processes.start_jobmanager()
+        processes.start_taskmanager(**options)
+        processes.await_leader()
+        processes.await_slots()
+        yield processes
+    finally:
+        processes.stop()

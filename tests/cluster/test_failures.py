@@ -1,0 +1,159 @@
+"""What happens to jobs when something dies or is told to stop, with real processes and real Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from tests.cluster.commands import flintlock
+from tests.cluster.processes import Processes, running_processes, until
+
+LONG = "SELECT sum(a.id * b.id) AS s FROM range(10000000) a JOIN range(10000000) b ON a.id % 1000 = b.id % 1000"
+
+
+def _submit(url: str, query: str, name: str = "job", **more: object) -> str:
+    steps: dict[str, Any] = {"one": {"sql": query}, "rows": {"result": {}, "inputs": ["one"]}}
+    answer = httpx.post(f"{url}/jobs", json={"name": name, "parallelism": 1, "steps": steps, **more})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["jobid"])
+
+
+def _status(url: str, job_id: str) -> str:
+    return str(httpx.get(f"{url}/jobs/{job_id}/status").json()["status"])
+
+
+def _await_spark_work(url: str, job_id: str) -> None:
+    """Wait until Spark has begun: a running task, with stages."""
+
+    def working() -> bool:
+        attempts = httpx.get(f"{url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"]
+        return bool(attempts) and attempts[-1]["metrics"]["tasks-total"] > 0
+
+    until("Spark's work", working)
+
+
+def _failure(url: str, job_id: str) -> dict[str, str]:
+    found = httpx.get(f"{url}/jobs/{job_id}/attempts").json()["failure"]
+    assert found is not None
+    return found
+
+
+def test_cancel_stops_sparks_work_within_seconds(standing: Processes) -> None:
+    """The job is CANCELED, its runner is gone, and its slot serves the next job."""
+    job_id = _submit(standing.url, LONG)
+    _await_spark_work(standing.url, job_id)
+
+    begun = time.monotonic()
+    assert httpx.patch(f"{standing.url}/jobs/{job_id}").status_code == 202
+    until("the end", lambda: _status(standing.url, job_id) == "CANCELED", 30)
+
+    assert time.monotonic() - begun < 30
+    again = _submit(standing.url, "SELECT 1 AS one")
+    ended = httpx.get(f"{standing.url}/jobs/{again}/execution-result?wait=60s", timeout=70).json()
+    assert ended["job-execution-result"]["application-status"] == "SUCCEEDED"
+    assert httpx.patch(f"{standing.url}/jobs/{job_id}").status_code == 202
+    assert httpx.patch(f"{standing.url}/jobs/{again}").status_code == 409
+
+
+def test_jobs_without_slots_wait_in_order(standing: Processes) -> None:
+    """With both slots taken, jobs queue visibly and start in the order of their submission."""
+    long = [_submit(standing.url, LONG, name=f"long-{number}") for number in range(2)]
+    for job_id in long:
+        _await_spark_work(standing.url, job_id)
+    waiting = [_submit(standing.url, "SELECT 1 AS one", name=f"short-{number}") for number in range(3)]
+
+    def queued() -> list[str]:
+        return [item["jobid"] for item in httpx.get(f"{standing.url}/resources").json()["waiting"]]
+
+    until("the queue", lambda: queued() == waiting)
+    for job_id in long:
+        httpx.patch(f"{standing.url}/jobs/{job_id}")
+    for job_id in waiting:
+        httpx.get(f"{standing.url}/jobs/{job_id}/execution-result?wait=60s", timeout=70)
+    starts = [
+        httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"][0]["timestamps"][
+            "DEPLOYING"
+        ]
+        for job_id in waiting
+    ]
+    assert starts == sorted(starts)
+
+
+def test_output_of_user_code_is_captured(standing: Processes, tmp_path: Path) -> None:
+    """`logs` shows what each attempt printed, and the JobManager's own log has none of it."""
+    script = tmp_path / "prints.py"
+    script.write_text("import sys\nprint('to stdout')\nprint('to stderr', file=sys.stderr)\n")
+    ran = flintlock("run", "-m", standing.url, "-d", script, cwd=tmp_path)
+    job_id = ran.stdout.split()[-1]
+    httpx.get(f"{standing.url}/jobs/{job_id}/execution-result?wait=60s", timeout=70)
+
+    shown = flintlock("logs", "-m", standing.url, job_id, cwd=tmp_path)
+
+    assert "to stdout" in shown.stdout
+    assert "to stderr" in shown.stdout
+    assert "to stdout" not in (standing.state_dir / "jobmanager.log").read_text()
+
+
+def test_a_script_that_exits_with_another_code_has_failed(standing: Processes, tmp_path: Path) -> None:
+    """A program's exit code decides between FINISHED and FAILED."""
+    script = tmp_path / "exits.py"
+    script.write_text("raise SystemExit(3)\n")
+
+    ran = flintlock("run", "-m", standing.url, script, cwd=tmp_path)
+
+    assert ran.returncode == 1
+    assert "exit code 3" in ran.stderr
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Processes]:
+    """A cluster of the test's own, because the test breaks it."""
+    with running_processes(tmp_path / "own") as processes:
+        yield processes
+
+
+def _descendants(pid: int, name: str) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children(recursive=True) if name in " ".join(child.cmdline())]
+
+
+def test_a_dead_engine_fails_its_tasks_and_is_started_again_and_nothing_outlives_its_taskmanager(
+    own: Processes,
+) -> None:
+    """The JVM's death is the failure's cause; slots come back; a killed TaskManager takes all its processes along."""
+    assert own.taskmanager is not None
+    job_id = _submit(own.url, LONG)
+    _await_spark_work(own.url, job_id)
+    for jvm in _descendants(own.taskmanager.pid, "org.apache.spark.deploy.SparkSubmit"):
+        jvm.send_signal(signal.SIGKILL)
+    until("the failure", lambda: _status(own.url, job_id) == "FAILED", 60)
+    assert _failure(own.url, job_id)["kind"] == "engine lost"
+    own.await_slots()
+    again = _submit(own.url, "SELECT 1 AS one")
+    ended = httpx.get(f"{own.url}/jobs/{again}/execution-result?wait=90s", timeout=100).json()
+    assert ended["job-execution-result"]["application-status"] == "SUCCEEDED"
+
+    running = _submit(own.url, LONG)
+    _await_spark_work(own.url, running)
+    family = psutil.Process(own.taskmanager.pid).children(recursive=True)
+    assert len(family) >= 3
+    os.kill(own.taskmanager.pid, signal.SIGKILL)
+    own.taskmanager.wait()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
+def test_a_port_in_use_is_a_clear_error(standing: Processes, tmp_path: Path) -> None:
+    """The second JobManager says which port, and ends with its own exit code."""
+    port = standing.url.rpartition(":")[2]
+
+    ran = flintlock("jobmanager", "--state-dir", tmp_path / "other", "-D", f"rest.port={port}", cwd=tmp_path)
+
+    assert ran.returncode == 4
+    assert f"127.0.0.1:{port}" in ran.stderr
