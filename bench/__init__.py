@@ -1,0 +1,1 @@
+"""The figures that Flintlock promises, measured: `make bench`, `make bench ONLY=name`."""

@@ -1,0 +1,161 @@
+"""The servers that are measured, each in processes of its own, with a state directory that is thrown away."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """A running cluster."""
+
+    state_dir: Path
+    url: str
+    port: int
+    jobmanager_pid: int
+    rest_after_s: float
+
+
+@contextmanager
+def cluster(*, taskmanagers: int = 1, slots: int = 2, settings: Sequence[str] = ()) -> Generator[Cluster]:
+    """Start a JobManager and TaskManagers; yield when every slot is there."""
+    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as leaving:
+        state_dir = Path(scratch)
+        flags = [part for item in ("rest.port=0", *settings) for part in ("-D", item)]
+        begun = time.perf_counter()
+        jobmanager = _start(leaving, state_dir, "jobmanager", flags)
+        url = _await_rest(state_dir, jobmanager)
+        rest_after_s = time.perf_counter() - begun
+        for index in range(taskmanagers):
+            own = ["--index", str(index), "-D", f"taskmanager.numberOfTaskSlots={slots}"]
+            _start(leaving, state_dir, "taskmanager", [*own, *flags])
+        _await(lambda: _slots(url) >= taskmanagers * slots, 120, "the TaskManagers")
+        yield Cluster(
+            state_dir=state_dir,
+            url=url,
+            port=int(url.rpartition(":")[2]),
+            jobmanager_pid=jobmanager.pid,
+            rest_after_s=rest_after_s,
+        )
+
+
+@contextmanager
+def bare_connect(cores: int = 2) -> Generator[str]:
+    """Start a bare Spark Connect server, warm it up, and yield its address."""
+    from flintlock.spark.java import find_java, java_flags
+    from flintlock.spark.jvm import spark_home
+
+    java = find_java(os.environ)
+    port = _free_port()
+    with tempfile.TemporaryDirectory(prefix="flintlock-bare-") as scratch, ExitStack() as leaving:
+        command = [
+            java.executable,
+            *java_flags(java.major, has_vector_module=java.has_vector_module),
+            "-Xmx1g",
+            "-cp",
+            f"{spark_home()}/jars/*",
+            "org.apache.spark.deploy.SparkSubmit",
+            "--master",
+            f"local[{cores}]",
+            "--conf",
+            f"spark.connect.grpc.binding.port={port}",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--conf",
+            "spark.scheduler.mode=FAIR",
+            "--conf",
+            f"spark.sql.warehouse.dir={scratch}/warehouse",
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "spark-internal",
+        ]
+        log = leaving.enter_context(Path(scratch, "log").open("wb"))
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=scratch, env=environment)
+        leaving.callback(_end, process)
+        url = f"sc://127.0.0.1:{port}"
+        _await(lambda: _answers(url), 90, "the bare Connect server")
+        for _ in range(5):
+            _answers(url)
+        yield url
+
+
+def _start(leaving: ExitStack, state_dir: Path, name: str, flags: Sequence[str]) -> subprocess.Popen[bytes]:
+    log = leaving.enter_context((state_dir / f"{name}.log").open("ab"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"flintlock.entrypoints.{name}", "--state-dir", str(state_dir), *flags],
+        stdout=log,
+        stderr=log,
+    )
+    leaving.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _await_rest(state_dir: Path, process: subprocess.Popen[bytes]) -> str:
+    """Wait until REST answers with a leader behind it; polled often, because the time is a figure."""
+    found: list[str] = []
+
+    def there() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError((state_dir / "jobmanager.log").read_text())
+        if not (state_dir / "cluster.json").exists():
+            return False
+        url = str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rest"])
+        found.append(url)
+        return httpx.get(f"{url}/readyz").status_code == 200
+
+    _await(there, 30, "REST", every_s=0.01)
+    return found[-1]
+
+
+def _slots(url: str) -> int:
+    return int(httpx.get(f"{url}/overview").json()["slots-total"])
+
+
+def _answers(url: str) -> bool:
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(url).create()
+    except Exception:  # noqa: BLE001 (whatever it says while it starts, it is not there yet)
+        return False
+    try:
+        return session.sql("SELECT 1 AS one").collect()[0].one == 1
+    finally:
+        session.stop()
+
+
+def _await(condition: Callable[[], bool], limit_s: float, what: str, every_s: float = 0.1) -> None:
+    end = time.monotonic() + limit_s
+    pause = Event()
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what} did not come within {limit_s} s")
+        pause.wait(every_s)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

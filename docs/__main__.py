@@ -1,0 +1,62 @@
+"""Write the generated reference pages: `make docs`. A test compares them with what this would write."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from flintlock.model.options import OPTIONS
+from flintlock.rest.table import ENDPOINTS, EVENTS
+
+HERE = Path(__file__).parent
+
+
+def pages() -> dict[Path, str]:
+    """Return each generated page with its text."""
+    return {HERE / "configuration.md": configuration(), HERE / "rest.md": rest()}
+
+
+def configuration() -> str:
+    """The options, from their declarations."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made from `flintlock/model/options.py` by `make docs`.",
+        "",
+        "Defaults < `flintlock.yaml` < environment (`FLINTLOCK_` and the key in capitals, `.` and `-` as `_`) < `-D`",
+        "and flags. Options of scope *job* may also stand in a job's own `config`, and beat the cluster's there.",
+        "`spark.*` of the cluster configures engines; `spark.*` of a job sets its session.",
+        "",
+        "| key | takes | default | scope | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for option in sorted(OPTIONS, key=lambda option: option.key):
+        default = option.default_text or (str(option.default) if option.default != "" else "")
+        lines.append(f"| `{option.key}` | {option.kind} | {default} | {option.scope} | {option.description} |")
+    return "\n".join(lines) + "\n"
+
+
+def rest() -> str:
+    """The endpoints, from their table."""
+    lines = [
+        "# REST",
+        "",
+        "Made from `flintlock/rest/table.py` by `make docs`; `/openapi.json` has the schemas. Every path answers bare",
+        'and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
+        "",
+        "| method | path | does | answers | errors |",
+        "|---|---|---|---|---|",
+    ]
+    for row in ENDPOINTS:
+        parameters = "".join(f"<br>`{item.name}` ({item.where}): {item.description}" for item in row.parameters)
+        name = getattr(row.answers, "__name__", str(row.answers))
+        errors = ", ".join(map(str, row.errors))
+        lines.append(f"| {row.method} | `{row.path}` | {row.title}{parameters} | {row.status} {name} | {errors} |")
+    lines.append(f"| GET | `{EVENTS.path}` | Server-sent events: a line for each job that changed. | 200 stream | |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"wrote {path.relative_to(HERE.parent)}\n")
