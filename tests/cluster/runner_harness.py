@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -35,6 +36,8 @@ from flintlock.spark.runners import ForkingPool, PoolSettings, runner_pool
 from flintlock.spark.wire import DedicatedEngine
 
 T = TypeVar("T")
+#: How long a task of a test may take, on a machine that is busy with other things.
+PATIENCE_S = 180.0
 JOB = JobId("0123456789abcdef" * 2)
 
 
@@ -131,11 +134,17 @@ class Bench:
         runner = await self.pool.take(task)
         log = self.log_of(task)
         news: list[TaskRunning | TaskProgress | TaskFinished | TaskFailed] = []
-        async for item in runner.run(task, str(log), contents(task.graph)):
-            news.append(item)
-            if during is not None and isinstance(item, TaskProgress):
-                act, during = during, None
-                await act(runner)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                async for item in runner.run(task, str(log), contents(task.graph)):
+                    news.append(item)
+                    if during is not None and isinstance(item, TaskProgress):
+                        act, during = during, None
+                        await act(runner)
+        except TimeoutError:
+            os.kill(await runner.started(), signal.SIGABRT)  # faulthandler writes where its threads stand
+            await runner.exited()
+            raise AssertionError(f"the runner hangs after {news}; log:\n{log.read_text()}") from None
         await runner.kill()
         return Ran(news=tuple(news), log=log.read_text() if log.exists() else "", runner=runner)
 
