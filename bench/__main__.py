@@ -35,7 +35,9 @@ def main(names: list[str]) -> int:
     figures: list[Figure] = []
     for name in names or MEASURES:
         sys.stderr.write(f"measuring {name} …\n")
-        figures += MEASURES[name]()
+        for figure in MEASURES[name]():
+            sys.stderr.write(f"  {figure.what}: {figure.value:.4g} {figure.unit} ({figure.bound}; {figure.against})\n")
+            figures.append(figure)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode([_plain(figure) for figure in figures]), indent=2))
     _print(figures)
     return 0 if all(figure.met for figure in figures) else 1

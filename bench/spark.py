@@ -142,7 +142,9 @@ def _spark_submit() -> float:
         path.write_text(script)
         begun = time.perf_counter()
         home = spark_home()
-        environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+        # Connect's client marks the environment of the process that it runs in; spark-submit must not see that.
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+        environment = {**inherited, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
         command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", str(path)]
         subprocess.run(command, check=True, capture_output=True, cwd=scratch, env=environment)
         return time.perf_counter() - begun
