@@ -729,6 +729,19 @@ def test_runners_wait_with_a_session_and_are_replaced(b: Bench) -> None:
     b.loop.run(scenario())
 
 
+def test_the_template_has_one_thread(b: Bench) -> None:
+    """A fork copies only one, and every lock as another may hold it just then."""
+
+    async def scenario() -> int:
+        runner = await b.pool.take(b.task(NUMBERS, step("r", Result(), "numbers")))
+        template = psutil.Process(await runner.started()).parent()
+        assert template is not None
+        await runner.kill()
+        return template.num_threads()
+
+    assert b.loop.run(scenario()) == 1
+
+
 def test_without_an_engine_there_is_no_runner(b: Bench) -> None:
     async def scenario() -> None:
         b.pool.use_engine(None)

@@ -57,7 +57,7 @@ from flintlock.spark.wire import (
 EXIT_S: Final = 5.0
 
 #: How long the last words of a process may take to be read after its end was told.
-DRAIN_S: Final = 1.0
+DRAIN_S: Final = 30.0
 
 #: Work that took longer than this is measured even if it wrote nothing.
 WORTH_MEASURING_S: Final = 0.5

@@ -21,10 +21,16 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-#: Libraries that would start a thread for each core as soon as they are imported.
-ONE_THREAD: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+#: What keeps libraries from starting threads as soon as they are imported: BLAS one for each core, Arrow's allocator
+#: one in the background. A fork copies only one thread, and every lock as another may hold it just then.
+ONE_THREAD: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 _ours: Final = tuple(name for name in ONE_THREAD if name not in os.environ)
-os.environ.update(dict.fromkeys(_ours, "1"))
+os.environ.update({name: ONE_THREAD[name] for name in _ours})
 
 from flintlock.spark import runner_main  # noqa: E402 - the environment above must stand before numpy is imported
 from flintlock.spark.processes import (  # noqa: E402
@@ -32,6 +38,7 @@ from flintlock.spark.processes import (  # noqa: E402
     children,
     die_with_parent,
     kill_group,
+    threads,
 )
 from flintlock.spark.wire import (  # noqa: E402
     TO_TEMPLATE,
@@ -160,6 +167,8 @@ def main(descriptor: int, parent: int) -> None:
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started the cluster
     runner_main.import_everything()
+    if threads() > 1:
+        sys.stderr.write("the template of runners has more than one thread: a runner may hang when it is forked\n")
     gc.collect()
     gc.freeze()  # so that no collection in a runner copies the pages they share
     Template(socket.socket(fileno=descriptor)).serve()
