@@ -30,6 +30,7 @@ from flintlock.model.jobgraph import (
 )
 from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished, TaskProgress, TaskRunning
 from flintlock.spark.engine import EngineSettings, SparkEngine
+from flintlock.spark.house import EngineDoor
 from flintlock.spark.java import find_java
 from flintlock.spark.runner import EngineServices, ForkedRunner
 from flintlock.spark.runners import ForkingPool, PoolSettings, runner_pool
@@ -85,7 +86,10 @@ class Ran(Struct, frozen=True, kw_only=True):
 class Bench:
     """A pool with an engine, and short words for tasks."""
 
-    def __init__(self, loop: Loop, pool: ForkingPool, engine: EngineServices, home: Path) -> None:
+    def __init__(
+        self, loop: Loop, pool: ForkingPool, engine: EngineServices, home: Path, spark: SparkEngine | None
+    ) -> None:
+        self.spark = spark
         self.loop = loop
         self.pool = pool
         self.engine = engine
@@ -145,8 +149,14 @@ class Bench:
             os.kill(await runner.started(), signal.SIGABRT)  # faulthandler writes where its threads stand
             await runner.exited()
             raise AssertionError(f"the runner hangs after {news}; log:\n{log.read_text()}") from None
-        await runner.kill()
+        await self.end(runner)
         return Ran(news=tuple(news), log=log.read_text() if log.exists() else "", runner=runner)
+
+    async def end(self, runner: ForkedRunner) -> None:
+        """End a runner as a TaskManager does: also what Spark still does for it."""
+        await runner.kill()
+        if runner.session is not None and self.spark is not None:
+            await self.spark.release(runner.session.user_id)
 
     def log_of(self, task: DeployTask) -> Path:
         return self.home / f"{task.attempt.attempt}.log"
@@ -227,8 +237,10 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
 
 
 @contextmanager
-def bench(loop: Loop, engine: EngineServices, home: Path, *, warm: int = 2) -> Generator[Bench]:
-    """Run a pool on an engine."""
+def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm: int = 2) -> Generator[Bench]:
+    """Run a pool on an engine, or on what looks like one."""
+    spark = engine if isinstance(engine, SparkEngine) else None
+    door = EngineDoor(engine) if isinstance(engine, SparkEngine) else engine
     settings = PoolSettings(
         scratch_dir=str(home / "scratch"),
         run_dir=str(home / "run"),
@@ -237,8 +249,8 @@ def bench(loop: Loop, engine: EngineServices, home: Path, *, warm: int = 2) -> G
     )
 
     async def use(pool: ForkingPool) -> None:
-        pool.use_engine(engine)
+        pool.use_engine(door)
 
     with running(loop, runner_pool(settings)) as pool:
         loop.run(use(pool))
-        yield Bench(loop, pool, engine, home)
+        yield Bench(loop, pool, door, home, spark)

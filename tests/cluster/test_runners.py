@@ -33,8 +33,8 @@ from flintlock.model.jobgraph import (
 )
 from flintlock.model.staging import is_staging_directory, staging_directory
 from flintlock.model.tasks import FailureKind, ResultRows, TaskFailed, TaskRunning
-from flintlock.spark.house import EngineDoor
-from flintlock.spark.runner import EngineServices, ForkedRunner
+from flintlock.spark.engine import SparkEngine
+from flintlock.spark.runner import ForkedRunner
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +45,13 @@ def loop() -> Generator[Loop]:
 
 
 @pytest.fixture(scope="module")
-def engine(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Generator[EngineServices]:
+def engine(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkEngine]:
     with spark_engine(loop, tmp_path_factory.mktemp("engine")) as started:
-        yield EngineDoor(started)
+        yield started
 
 
 @pytest.fixture(scope="module")
-def b(loop: Loop, engine: EngineServices, tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
+def b(loop: Loop, engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
     with bench(loop, engine, tmp_path_factory.mktemp("runners")) as made:
         yield made
 
@@ -723,7 +723,7 @@ def test_runners_wait_with_a_session_and_are_replaced(b: Bench) -> None:
         assert second.session is not None
         assert len({first.session.session_id, second.session.session_id}) == 2
         for runner in (first, second, third):
-            await runner.kill()
+            await b.end(runner)
         await b.until(lambda: b.pool.waiting() == 2)
 
     b.loop.run(scenario())
@@ -736,7 +736,7 @@ def test_the_template_has_one_thread(b: Bench) -> None:
         runner = await b.pool.take(b.task(NUMBERS, step("r", Result(), "numbers")))
         template = psutil.Process(await runner.started()).parent()
         assert template is not None
-        await runner.kill()
+        await b.end(runner)
         return template.num_threads()
 
     assert b.loop.run(scenario()) == 1
