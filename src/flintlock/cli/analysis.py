@@ -1,6 +1,7 @@
-"""`flintlock info --analyze`: what every step's rows look like, asked of a Spark engine that runs for just that.
+"""What the command line asks of a Spark engine that runs for just that.
 
-The graph's functions are called, as they are when a job runs, and build DataFrames; no Spark job of ours is started.
+`flintlock info --analyze`: what every step's rows look like. The graph's functions are called, as they are when a job
+runs, and build DataFrames; no Spark job of ours is started. `flintlock cluster prepare`: the class archive.
 """
 
 from __future__ import annotations
@@ -57,6 +58,28 @@ async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Set
     except BaseExceptionGroup as group:  # the pool's scope wraps what happens in it
         causes = [error for error in group.exceptions if isinstance(error, FlintlockError)]
         raise causes[0] if causes else group from group
+
+
+async def record_archive(settings: Settings, state_dir: Path) -> Path:
+    """Write the class archive that the engines of a state directory start from; return its file."""
+    from flintlock.spark.engine import EngineSettings, SparkEngine
+    from flintlock.spark.java import find_java
+
+    archive_dir = state_dir / "cache"
+    archive_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="flintlock-prepare-") as directory:
+        return await SparkEngine.record_archive(
+            EngineSettings(
+                java=find_java(os.environ),
+                scratch_dir=f"{directory}/engine",
+                log_file=str(archive_dir / "prepare.log"),
+                run_dir=f"{directory}/run",
+                cores=_CORES,
+                heap_bytes=settings.configuration.get(TM_ENGINE_MEMORY),
+                conf=settings.configuration.spark(),
+                archive_dir=str(archive_dir),
+            )
+        )
 
 
 def _laid_out(files: Mapping[str, Content], directory: Path) -> dict[str, str]:

@@ -29,6 +29,10 @@ class JobLine(_Answer, frozen=True, kw_only=True):
     duration: int = 0
     tasks: dict[str, int] = {}
 
+    def same_as(self, other: JobLine | None) -> bool:
+        """Tell whether nothing has happened between the two but the passing of time."""
+        return other is not None and (self.state, self.tasks) == (other.state, other.tasks)
+
 
 class JobLines(_Answer, frozen=True, kw_only=True):
     """`GET /jobs/overview`."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 from typing import Any, Final
 
-from flintlock.client.answers import JobAttempts, LogPart, LogParts, ResultNames, ResultTable, read_failure
+import msgspec
+
+from flintlock.client.answers import JobAttempts, JobLine, LogPart, LogParts, ResultNames, ResultTable, read_failure
 from flintlock.client.errors import JobCanceled
 from flintlock.client.http import Http
 from flintlock.client.results import Result
@@ -83,6 +86,26 @@ class JobHandle:
         """Return what user code wrote, for each attempt; of one attempt from `offset` on."""
         params = {} if region is None else {"region": region, "attempt": attempt or 0, "offset": offset}
         return self._http.get(f"/jobs/{self.id}/logs", LogParts, params=params, patience_s=patience_s).logs
+
+    def events(self) -> Generator[JobLine]:
+        """Yield the job as it is, then each time that it has changed, until it has ended.
+
+        A JobManager that restarts meanwhile is waited for. Raises NotFound for a job that the cluster does not know.
+        """
+        last: JobLine | None = None
+        while True:
+            _ = self.status  # waits for a leader, and knows whether there is such a job
+            for line in self._http.lines("/events"):
+                kind, _, data = line.partition(": ")
+                if kind != "data" or str(self.id) not in data:
+                    continue
+                job = msgspec.json.decode(data, type=JobLine)
+                if job.jid != self.id or job.same_as(last):
+                    continue
+                last = job
+                yield job
+                if job.state.globally_terminal:
+                    return
 
     def results(self) -> tuple[str, ...]:
         """Return the names of the results that are there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -118,6 +118,16 @@ class Http:
                 raise _unavailable(reason, refused)
             time.sleep(pause)  # noqa: TID251 the other side gives no sign when it is back
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def lines(self, path: str) -> Generator[str]:
+        """Yield the lines of an answer that does not end; return when the connection breaks. Silence is no break."""
+        timeout = httpx.Timeout(None, connect=min(5.0, self._timeout_s))
+        try:
+            with self._client.stream("GET", self.urls[self._current] + path, timeout=timeout) as response:
+                if response.is_success:
+                    yield from response.iter_lines()
+        except httpx.TransportError:
+            return
 
     def _timeout(self, hold_s: float) -> httpx.Timeout:
         return httpx.Timeout(self._timeout_s, connect=min(5.0, self._timeout_s), read=self._timeout_s + hold_s)

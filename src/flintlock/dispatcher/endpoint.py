@@ -44,7 +44,7 @@ from flintlock.model.jobs import (
     StoredJob,
     Submitted,
 )
-from flintlock.model.options import CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
+from flintlock.model.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
@@ -126,6 +126,7 @@ class Dispatcher:
             self._begin(recovered, partial(recovered.live_recovered, job.progress))
             self._listing.touch(job_id)
         self._child(self._expire(), "dispatcher-retention")
+        self._child(self._expire_blobs(), "dispatcher-blob-retention")
 
     def stop(self) -> None:
         """Answer nothing any more and suspend every job. Idempotent: a second cancel would cut short their goodbyes."""
@@ -328,6 +329,16 @@ class Dispatcher:
             with only_logged(events.JOBS_NOT_EXPIRED):
                 self._forget(await self._stores.ended.expire(before_ms))
             await asyncio.sleep(core.expiry_period_s(self._retention_s))
+
+    async def _expire_blobs(self) -> None:
+        """Remove uploads whose submission never came, or was refused."""
+        retention_s = self._services.configuration.get(BLOB_RETENTION)
+        while True:
+            await asyncio.sleep(core.expiry_period_s(retention_s))
+            with only_logged(events.BLOBS_NOT_PRUNED):
+                gone = await self._services.blobs.expire_unreferenced(retention_s)
+                if gone:
+                    log.info(events.BLOBS_EXPIRED, count=len(gone))
 
     def _forget(self, expired: tuple[JobId, ...]) -> None:
         gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]

@@ -30,6 +30,10 @@ class BlobReferences(Protocol):
         """Keep what these jobs need and remove what only others needed."""
         ...
 
+    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
+        """Remove uploads older than that which no job has taken up; return which."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherServices:

@@ -160,6 +160,10 @@ JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0, default_text="7 d",
     description="How long an ended job, its results and its id are remembered.",
 )  # fmt: skip
+BLOB_RETENTION: Final = Option(
+    key="blob.upload-retention", parse=period_s, kind=_DURATION, default=3600.0, default_text="1 h",
+    description="How long an uploaded file that no job refers to is kept.",
+)  # fmt: skip
 UPLOAD_LIMIT: Final = Option(
     key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20, default_text="512m",
     description="The largest submission that is accepted, files included.",

@@ -240,3 +240,32 @@ def test_a_result_comes_as_rows_arrow_and_pandas() -> None:
 def test_a_job_id_has_its_form() -> None:
     with Client(["http://127.0.0.1:1"]) as client, pytest.raises(Refused, match="is not a job id"):
         client.job("revenue")
+
+
+def _event(state: str, jid: str = JOB, **tasks: int) -> bytes:
+    line = {"jid": jid, "name": "small", "state": state, "tasks": tasks}
+    return b"event: job\ndata: " + json.dumps(line).encode() + b"\n\n"
+
+
+def test_events_tell_each_change_of_the_job_to_its_end_across_a_broken_connection() -> None:
+    other = "f" * 32
+    streams = [
+        (200, _event("RUNNING", other) + _event("CREATED") + _event("RUNNING", running=1)),
+        (200, _event("RUNNING", running=1) + _event("RUNNING", finished=1) + _event("FINISHED", finished=1)),
+    ]
+    answers = {f"GET /jobs/{JOB}/status": [(200, {"status": "RUNNING"})], "GET /events": streams}
+    with serving(answers) as server, Client([server.url]) as client:
+        told = [(line.state, line.tasks) for line in client.job(JOB).events()]
+
+    assert told == [
+        (JobStatus.CREATED, {}),
+        (JobStatus.RUNNING, {"running": 1}),
+        (JobStatus.RUNNING, {"finished": 1}),
+        (JobStatus.FINISHED, {"finished": 1}),
+    ]
+
+
+def test_events_of_an_unknown_job_are_refused() -> None:
+    answers = {f"GET /jobs/{JOB}/status": [(404, {"errors": ["there is no job"]})]}
+    with serving(answers) as server, Client([server.url]) as client, pytest.raises(NotFound):
+        next(client.job(JOB).events())

@@ -134,6 +134,7 @@ class FakeBlobs:
         self.references: dict[JobId, tuple[BlobKey, ...]] = {}
         self.missing: set[BlobKey] = set()
         self.fail_with: Exception | None = None
+        self.expired_after_s: list[float] = []  # each time that expiry was asked for
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
         wanted = tuple(keys)
@@ -151,6 +152,12 @@ class FakeBlobs:
         if self.fail_with is not None:
             raise self.fail_with
         self.references = {job_id: tuple(keys) for job_id, keys in jobs.items()}
+
+    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
+        self.expired_after_s.append(older_than_s)
+        if self.fail_with is not None:
+            raise self.fail_with
+        return ()
 
 
 class FakeResourceManager:

@@ -302,3 +302,18 @@ async def test_failure_to_expire_is_only_logged() -> None:
         await asyncio.sleep(60)
 
         assert await dispatcher.list_jobs() == JobsOverview(jobs=())
+
+
+@virtual_time
+async def test_uploads_that_no_job_refers_to_expire_and_a_failure_of_that_is_only_logged() -> None:
+    stage = Stage(config={"blob.upload-retention": "600 s"})
+    async with stage.leading():
+        await asyncio.sleep(61)
+        assert stage.blobs.expired_after_s == [600.0]
+
+        stage.blobs.fail_with = OSError("busy")
+        await asyncio.sleep(60)
+        stage.blobs.fail_with = None
+        await asyncio.sleep(60)
+
+        assert stage.blobs.expired_after_s == [600.0] * 3
