@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import uvicorn
+import uvloop
 
 
 def main(size: int) -> None:
@@ -22,10 +23,12 @@ def main(size: int) -> None:
 
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen(1024)
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None)
-    asyncio.run(uvicorn.Server(config).serve(sockets=[listening]))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as the JobManager has it
+        runner.run(uvicorn.Server(config).serve(sockets=[listening]))
 
 
 if __name__ == "__main__":

@@ -184,11 +184,12 @@ def _bare_uvicorn(size: int) -> float:
     with subprocess.Popen(
         [sys.executable, "-m", "bench.bare_uvicorn", str(size)], stdout=subprocess.PIPE, text=True
     ) as process:
-        if process.stdout is None:
-            raise RuntimeError("no pipe")
-        port = int(process.stdout.readline())
-        get = http("GET", "/")
-        closed_loop(port, lambda _: get, connections=CLIENTS, requests=500, status=200)
-        load = closed_loop(port, lambda _: get, connections=CLIENTS, requests=5000, status=200)
-        process.terminate()
-    return load.rate
+        try:
+            if process.stdout is None:
+                raise RuntimeError("no pipe")
+            port = int(process.stdout.readline())
+            get = http("GET", "/")
+            closed_loop(port, lambda _: get, connections=CLIENTS, requests=500, status=200)
+            return closed_loop(port, lambda _: get, connections=CLIENTS, requests=5000, status=200).rate
+        finally:
+            process.kill()  # it has nothing to finish

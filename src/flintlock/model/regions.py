@@ -58,8 +58,17 @@ def regions_of(graph: JobGraph) -> tuple[Region, ...]:
 
 
 def topological(vertices: Iterable[JobVertex]) -> tuple[StepName, ...]:
-    """Return the step names so that inputs stand before their consumers; graphlib.CycleError if impossible."""
-    return tuple(TopologicalSorter({vertex.name: vertex.inputs for vertex in vertices}).static_order())
+    """Return the step names so that inputs stand before their consumers; graphlib.CycleError if impossible.
+
+    Steps that are written in such an order, as most people write them, stay as they stand.
+    """
+    inputs = {vertex.name: vertex.inputs for vertex in vertices}
+    seen: set[StepName] = set()
+    for name, sources in inputs.items():
+        if not seen.issuperset(sources):
+            return tuple(TopologicalSorter(inputs).static_order())
+        seen.add(name)
+    return tuple(inputs)
 
 
 def region_outputs(graph: JobGraph, region: Region) -> tuple[JobVertex, ...]:
@@ -101,7 +110,7 @@ def _merge_cycles(
 ) -> dict[StepName, StepName]:
     """Merge groups that (transitively) wait for each other: one cycle after another, until there is none."""
     merged = dict(group)
-    while True:
+    while len(set(merged.values())) > 1:
         try:
             TopologicalSorter(_group_edges(merged, by_name)).prepare()
         except CycleError as error:
@@ -109,10 +118,13 @@ def _merge_cycles(
             root = min(cycle)
             merged = {name: root if own in cycle else own for name, own in merged.items()}
         else:
-            return merged
+            break
+    return merged
 
 
 def _stable_order(upstream: Mapping[StepName, set[StepName]], first_step: Mapping[StepName, int]) -> list[StepName]:
+    if len(upstream) == 1:
+        return list(upstream)
     sorter = TopologicalSorter(upstream)
     sorter.prepare()
     ordered: list[StepName] = []
