@@ -9,7 +9,9 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.model.jobs import (
     AwaitJob,
+    ClientHeartbeat,
     JobQuery,
+    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSubmission,
@@ -69,6 +71,18 @@ class LeaderDoor:
     async def cancel_job(self, message: JobQuery) -> None:
         """Pass on."""
         await self._present().cancel_job(message)
+
+    async def client_heartbeat(self, message: ClientHeartbeat) -> None:
+        """Pass on."""
+        await self._present().client_heartbeat(message)
+
+    async def requirements(self, message: JobQuery) -> JobRequirements:
+        """Pass on."""
+        return await self._present().requirements(message)
+
+    async def update_requirements(self, message: JobRequirements) -> None:
+        """Pass on."""
+        await self._present().update_requirements(message)
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Pass on."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId, JobId, RequestId, TaskManagerId
-from flintlock.model.jobgraph import Versions
+from flintlock.model.jobgraph import Resources, Versions
 
 
 class SlotRequest(Struct, frozen=True, kw_only=True):
-    """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, at most `at_most`."""
+    """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, within these limits."""
 
     id: RequestId
     slots: int | None = None
+    at_least: int = 1
     at_most: int | None = None
+    resources: Resources | None = None  # None: whatever comes with the slots
 
 
 class ResourceRequirements(Struct, frozen=True, kw_only=True):
@@ -22,6 +24,7 @@ class ResourceRequirements(Struct, frozen=True, kw_only=True):
     job_id: JobId
     name: str = ""
     requests: tuple[SlotRequest, ...] = ()
+    priority: int = 0  # higher ones are served first
 
 
 class SlotGrant(Struct, frozen=True, kw_only=True):
@@ -42,6 +45,38 @@ class TaskManagerLost(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId
     instance: InstanceId
     reason: str
+
+
+class NoResources(Struct, frozen=True, kw_only=True):
+    """ResourceManager to JobMaster: nobody can ever serve that request. `reason`: what was asked and what exists."""
+
+    job_id: JobId
+    request: RequestId
+    reason: str
+
+
+class DeployedTasks(Struct, frozen=True, kw_only=True):
+    """ResourceManager to JobMaster: what a TaskManager says that it holds of the job, by its latest heartbeat.
+
+    Attempts whose end is not yet told are among them.
+    """
+
+    job_id: JobId
+    task_manager: TaskManagerId
+    instance: InstanceId
+    attempts: tuple[AttemptId, ...] = ()
+
+
+class UnwantedTasks(Struct, frozen=True, kw_only=True):
+    """JobMaster to ResourceManager: of those, nobody wants these any more."""
+
+    attempts: tuple[AttemptId, ...] = ()
+
+
+class Attendance(Struct, frozen=True, kw_only=True):
+    """ResourceManager to TaskManager: for as long as nobody answers this, that life of it goes on."""
+
+    instance: InstanceId
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
@@ -82,12 +117,17 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     running: tuple[AttemptId, ...] = ()
     free_memory: int = 0
     engine_ready: bool = True
+    metrics: dict[str, float] = {}  # what the TaskManager measures of itself, by name
 
 
 class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
-    """`known` False: this leader has never heard of the TaskManager: end what runs, then register again."""
+    """A lease on what runs, for the heartbeat timeout, counted from the moment the heartbeat was *sent*.
+
+    `known` False: this leader has never heard of the TaskManager: end what runs, then register again.
+    """
 
     known: bool
+    unwanted: tuple[AttemptId, ...] = ()  # these are to be ended: nobody waits for them
 
 
 class AllocatedSlot(Struct, frozen=True, kw_only=True):
@@ -109,6 +149,8 @@ class TaskManagerInfo(Struct, frozen=True, kw_only=True):
     hardware: Hardware = Hardware()
     engine: str = ""
     allocated: tuple[AllocatedSlot, ...] = ()
+    free_resources: Resources = Resources()
+    metrics: dict[str, float] = {}
 
 
 class WaitingRequest(Struct, frozen=True, kw_only=True):
@@ -118,6 +160,8 @@ class WaitingRequest(Struct, frozen=True, kw_only=True):
     request: RequestId
     slots: int | None
     since_ms: int
+    name: str = ""  # the job's
+    priority: int = 0
 
 
 class ResourceOverview(Struct, frozen=True, kw_only=True):
@@ -125,3 +169,4 @@ class ResourceOverview(Struct, frozen=True, kw_only=True):
 
     task_managers: tuple[TaskManagerInfo, ...] = ()
     waiting: tuple[WaitingRequest, ...] = ()
+    starting: int = 0  # TaskManagers that were asked for and have not registered yet

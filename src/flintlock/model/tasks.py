@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import JobGraph, Resources
 
 
 class DeployTask(Struct, frozen=True, kw_only=True):
@@ -23,6 +23,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     analyze_all: bool = False  # resolve the whole graph's schemas before any Spark job runs
     cancel_timeout_s: float = 10.0
     instance: InstanceId | None = None  # whose slots they are: another life of the TaskManager refuses it
+    resources: Resources | None = None  # what the task's runner may use
 
 
 class CancelTask(Struct, frozen=True, kw_only=True):
@@ -69,6 +70,8 @@ class FailureKind(StrEnum):
     USER_CODE = "user code"
     ANALYSIS = "analysis"
     MISSING_ARTIFACT = "missing artifact"
+    MISSING_INPUT = "missing input"  # another region's result is gone: that region has to run again
+    NO_RESOURCES = "no resources"
     CONFIGURATION = "configuration"
     SPARK_TASK = "spark task failure"
     OUT_OF_MEMORY = "out of memory"
@@ -100,6 +103,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     query_context: str | None = None
     stack_trace: str = ""  # Python's, whole
     jvm_stack_trace: str | None = None
+    missing: tuple[StepName, ...] = ()  # MISSING_INPUT: whose results are gone
 
 
 class ResultRows(Struct, frozen=True, kw_only=True):
