@@ -17,8 +17,9 @@ from flintlock.ha.embedded import embedded_ha
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
 from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
-from flintlock.model.ids import Epoch, FencingToken, JobId
+from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
+from flintlock.model.jobs import ParallelismRange
 from flintlock.model.tasks import RegionPhase
 
 pytestmark = pytest.mark.anyio
@@ -317,6 +318,26 @@ async def test_of_concurrent_puts_with_one_key_exactly_one_wins(stores: Stores) 
     assert sum(isinstance(answer, KeyReused) for answer in answers) == 19
     assert await stores.graphs.ids() == (winner,)
     assert await stores.graphs.key("key") == KnownKey(job_id=winner, digest="")
+
+
+async def test_replace_puts_a_job_in_the_place_of_what_is_stored_and_the_key_stays(stores: Stores) -> None:
+    job = stored_job(JOB_A, key="k")
+    await stores.graphs.put(job)
+    changed = structs.replace(job, requirements={VertexId("v"): ParallelismRange(lower=1, upper=3)})
+
+    await stores.graphs.replace(changed)
+
+    assert await stores.graphs.recover(JOB_A) == changed
+    assert await stores.graphs.ids() == (JOB_A,)
+    known = await stores.graphs.key("k")
+    assert known is not None
+    assert known.job_id == JOB_A
+
+
+async def test_replace_raises_not_found_and_adds_nothing(stores: Stores) -> None:
+    with pytest.raises(NotFound):
+        await stores.graphs.replace(stored_job(JOB_A))
+    assert await stores.graphs.ids() == ()
 
 
 async def test_ids_returns_all_stored_graphs_readable_or_not(place: Place, stores: Stores) -> None:

@@ -108,6 +108,17 @@ class MemoryJobGraphStore(_TermStore):
 
         await self._write("graphs.put", effect)
 
+    async def replace(self, job: StoredJob) -> None:
+        """Put a job in the place of its former self."""
+        job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
+
+        def effect() -> None:
+            if job_id not in self._cluster.graphs:
+                raise NotFound(f"no graph is stored for job {job_id}")
+            self._cluster.graphs[job_id] = payload
+
+        await self._write("graphs.replace", effect)
+
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all stored graphs."""
         return await self._read("graphs.ids", lambda: tuple(self._cluster.graphs))

@@ -46,6 +46,10 @@ class JobGraphStore(Protocol):
         """
         ...
 
+    async def replace(self, job: StoredJob) -> None:
+        """Put the job in the place of what is stored under its id. Raises NotFound if nothing is; the key stays."""
+        ...
+
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all stored graphs, readable or not."""
         ...

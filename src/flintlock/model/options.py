@@ -214,7 +214,7 @@ STANDALONE_START_UP: Final = Option(
     " registered ones can ever serve fails its job.",
 )  # fmt: skip
 MAX_TASK_MANAGERS: Final = Option(
-    key="resourcemanager.max-taskmanagers", parse=whole(0, 1000), kind=_WHOLE, default=0, default_text="0: none",
+    key="resourcemanager.max-taskmanagers", parse=whole(0, 1000), kind=_WHOLE, default=0,
     description="How many TaskManagers the JobManager may start by itself, on this machine, when jobs wait for slots.",
 )  # fmt: skip
 TASK_MANAGER_IDLE: Final = Option(

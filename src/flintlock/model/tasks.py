@@ -24,6 +24,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     cancel_timeout_s: float = 10.0
     instance: InstanceId | None = None  # whose slots they are: another life of the TaskManager refuses it
     resources: Resources | None = None  # what the task's runner may use
+    outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
 
 
 class CancelTask(Struct, frozen=True, kw_only=True):
@@ -72,6 +73,7 @@ class FailureKind(StrEnum):
     MISSING_ARTIFACT = "missing artifact"
     MISSING_INPUT = "missing input"  # another region's result is gone: that region has to run again
     NO_RESOURCES = "no resources"
+    TIMEOUT = "timeout"
     CONFIGURATION = "configuration"
     SPARK_TASK = "spark task failure"
     OUT_OF_MEMORY = "out of memory"
@@ -232,6 +234,6 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId
     instance: InstanceId
     address: str = ""  # where that TaskManager listened: an interrupted attempt is ended there first
-    outcome: TaskFinished | None = None  # from ACCEPTED on
+    outcome: TaskFinished | None = None  # from ACCEPTED on; with DEPLOYED: only blocking results are made again
     staging: tuple[str, ...] = ()  # directories that attempts so far may have written to
     recorded_ms: int = 0

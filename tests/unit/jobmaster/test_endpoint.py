@@ -14,6 +14,7 @@ from tests.unit.jobmaster.story import (
     JOB,
     PAIR,
     SMALL,
+    UNHELPED,
     attempt_id,
     failure,
     grant,
@@ -22,6 +23,7 @@ from tests.unit.jobmaster.story import (
 
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway, JobMasterRunner
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
+from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
@@ -53,7 +55,12 @@ RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.d
 class Stage:
     """One JobMaster and the fakes around it."""
 
-    def __init__(self, graph: JobGraph = SMALL, config: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        graph: JobGraph = SMALL,
+        config: dict[str, str] | None = None,
+        enrichers: tuple[FailureEnricher, ...] = (),
+    ) -> None:
         self.graph = graph
         self.directory = JobMasterDirectory()
         self.store = FakeProgressStore()
@@ -69,6 +76,7 @@ class Stage:
             random=Random(7),
             configuration=Configuration(config or {}),
             work_dir="/work",
+            enrichers=enrichers,
         )
         self.master = self.make()
 
@@ -518,7 +526,7 @@ async def test_a_publisher_that_refuses_again_and_again_fails_the_job() -> None:
 
 @virtual_time
 async def test_a_lost_task_manager_fails_its_tasks() -> None:
-    stage = Stage()
+    stage = Stage(config=UNHELPED)
     async with stage.running() as job:
         await stage.resources.lose("tm-1", "it was silent for 50.0 s")
         outcome = await job

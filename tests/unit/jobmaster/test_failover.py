@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.story import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, Story, graph_of, sink, source, staged
+from tests.unit.jobmaster.story import (
+    CHAIN,
+    FILES,
+    JOB,
+    JOIN,
+    PAIR,
+    SMALL,
+    UNHELPED,
+    Story,
+    graph_of,
+    sink,
+    source,
+    staged,
+)
 
 from flintlock.jobmaster.core import refusal_to_cancel
 from flintlock.jobmaster.events import (
@@ -35,8 +48,8 @@ J = JobStatus
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "2"}
 
 
-def running(*, retry: bool = False) -> Story:
-    story = Story(SMALL, cluster=RETRY if retry else None)
+def running(*, retry: bool = False, cluster: dict[str, str] | None = None) -> Story:
+    story = Story(SMALL, cluster=RETRY if retry else cluster)
     story.start()
     story.run_region()
     return story
@@ -208,7 +221,7 @@ def test_the_exception_history_is_bounded() -> None:
 
 
 def test_a_task_that_its_task_manager_ended_unasked_has_failed() -> None:
-    story = running()
+    story = running(cluster=UNHELPED)
     story.canceled()
     assert story.status is J.FAILED
     assert "without being asked" in story.job.exceptions[0].failure.message
@@ -428,7 +441,7 @@ def test_a_lost_task_manager_fails_its_tasks_only() -> None:
 
 def test_a_lost_task_manager_fails_one_task_and_thereby_cancels_the_other() -> None:
     """Both are gone with it. The first one fails the job, which begins to cancel the second, which has ended too."""
-    story = Story(PAIR)
+    story = Story(PAIR, cluster=UNHELPED)
     story.start()
     story.run_region(0)
     story.run_region(1)

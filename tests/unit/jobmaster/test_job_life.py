@@ -22,6 +22,7 @@ from flintlock.jobmaster.events import (
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
+    Enrich,
     JobEffect,
     JobEvent,
     Moment,
@@ -172,6 +173,8 @@ class JobLife(RuleBasedStateMachine):
                 world.orders.append(effect)
             case After(event=event):
                 self.timers.append(event)
+            case Enrich():
+                pass  # nobody has anything to say
 
     # What may happen
 
