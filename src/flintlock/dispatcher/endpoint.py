@@ -31,7 +31,7 @@ from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.tolerance import only_logged
-from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Unavailable
+from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobs import (
     AwaitJob,
@@ -102,6 +102,7 @@ class Dispatcher:
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
             clock_ms=services.clock_ms,
+            metrics=services.metrics,
             listing=self._listing,
             ended=self._ended,
         )
@@ -126,6 +127,8 @@ class Dispatcher:
             recovered = DispatchedJob(job_id, self._shared, Phase.INITIALIZING, stored=job.stored)
             self._begin(recovered, partial(recovered.live_recovered, job.progress))
             self._listing.touch(job_id)
+        if self._services.metrics is not None:
+            self._services.metrics.recovered(len(recovery.jobs))
         self._child(self._expire(), "dispatcher-retention")
         self._child(self._expire_blobs(), "dispatcher-blob-retention")
 
@@ -150,9 +153,19 @@ class Dispatcher:
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Persist and start the job; answer once it is durable. See DispatcherGateway."""
         self._check_leading()
-        if message.idempotency_key is None:
-            return await self._submit(message)
-        return await self._submit_once(message, message.idempotency_key)
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            if message.idempotency_key is None:
+                submitted = await self._submit(message)
+            else:
+                submitted = await self._submit_once(message, message.idempotency_key)
+        except Refused:
+            if self._services.metrics is not None:
+                self._services.metrics.refused()
+            raise
+        if self._services.metrics is not None:
+            self._services.metrics.acknowledged(asyncio.get_running_loop().time() - begun_s)
+        return submitted
 
     async def list_jobs(self) -> JobsOverview:
         """Return all jobs; the same object until something changes."""

@@ -31,6 +31,7 @@ from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import Backoff, Phase, Resource
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot
 from flintlock.dispatcher.tolerance import ends_the_term, only_logged
@@ -68,6 +69,7 @@ class JobServices:
     blobs: BlobReferences
     backoff: Backoff
     clock_ms: Callable[[], int]
+    metrics: DispatcherMetrics | None
     listing: Listing
     ended: EndedJobs
 
@@ -330,6 +332,8 @@ class DispatchedJob:
         services.ended.remember(snapshot)
         services.listing.put(snapshot.summary())
         self.durable_end.set()
+        if services.metrics is not None:
+            services.metrics.ended(result.status)
 
     async def _clean_up(self) -> None:
         """Remove what the job used, then mark its result clean. The JobMaster is gone before."""

@@ -44,6 +44,7 @@ from flintlock.jobmaster.events import (
     Record,
     Recorded,
     Required,
+    RestartDue,
     SendCancel,
     SendDeploy,
     SendPublish,
@@ -52,6 +53,7 @@ from flintlock.jobmaster.events import (
     Word,
 )
 from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of, ranges_of
+from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
@@ -97,6 +99,7 @@ class JobMasterServices:
     configuration: Configuration
     work_dir: str  # where jobs keep their blocking results, each in a directory of its own
     enrichers: tuple[FailureEnricher, ...] = ()
+    metrics: JobMasterMetrics | None = None
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
@@ -233,6 +236,7 @@ class JobMaster:
         try:
             self._state, effects = step(before, event, self._moment())
             for effect in effects:
+                self._count(effect)
                 self._perform(effect)
             if self._state is not before:
                 self._snapshot = None
@@ -409,7 +413,17 @@ class JobMaster:
         with suppress(FlintlockError):
             await self._services.resource_manager.declare_requirements(ResourceRequirements(job_id=job_id))
 
-    # Log
+    # Metrics and log
+
+    def _count(self, effect: JobEffect) -> None:
+        metrics = self._services.metrics
+        match effect:
+            case Enrich(failure=failure) if metrics is not None:
+                metrics.failed(failure.kind)
+            case After(event=RestartDue()) if metrics is not None:
+                metrics.restarted()
+            case _:
+                pass
 
     def _log(self, moved: Moved) -> None:
         write = log.debug if moved.new in _QUIET else log.info

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.unit.jobmaster.story import (
     CHAIN,
     FILES,
@@ -24,6 +25,7 @@ from tests.unit.jobmaster.story import (
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway, JobMasterRunner
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
+from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
@@ -67,6 +69,7 @@ class Stage:
         self.resources = FakeResourceManager(self.directory)
         self.machines = FakeTaskManagers()
         self.changes: list[JobId] = []
+        self.registry = CollectorRegistry()
         self.services = JobMasterServices(
             progress=self.store,
             resource_manager=self.resources,
@@ -77,6 +80,7 @@ class Stage:
             configuration=Configuration(config or {}),
             work_dir="/work",
             enrichers=enrichers,
+            metrics=JobMasterMetrics(self.registry),
         )
         self.master = self.make()
 
@@ -532,6 +536,22 @@ async def test_a_lost_task_manager_fails_its_tasks() -> None:
         outcome = await job
     assert outcome.snapshot.status is JobStatus.FAILED
     assert outcome.snapshot.exceptions[0].failure.message == "TaskManager tm-1 is lost: it was silent for 50.0 s"
+
+
+@virtual_time
+async def test_failures_and_restarts_are_counted() -> None:
+    stage = Stage(config=RETRY)
+    async with stage.running() as job:
+        await stage.report(TaskFailed(failure=failure()))
+        await asyncio.sleep(6)
+        stage.machine.on_deploy = None
+        await stage.report(TaskFailed(failure=failure(FailureKind.USER_CODE)), attempt=1)
+        await job
+
+    value = stage.registry.get_sample_value
+    assert value("flintlock_task_failures_total", {"kind": "spark task failure"}) == 1
+    assert value("flintlock_task_failures_total", {"kind": "user code"}) == 1
+    assert value("flintlock_task_restarts_total") == 1
 
 
 @virtual_time
