@@ -183,7 +183,10 @@ class SlotManager:
         if not self._untold or now_s < self._patient_until_s:
             return []
         untold, self._untold = self._untold, []
-        hopeless = [request for request in untold if not request.told and self._aside_still(request)]
+        hopeless = sorted(
+            (request for request in untold if not request.told and self._aside_still(request)),
+            key=lambda request: request.place,
+        )
         for request in hopeless:
             request.told = True
         return [
