@@ -17,11 +17,13 @@ from typing import Final, Protocol, TypeVar
 import structlog
 import uvicorn
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from flintlock.blob.server import BlobServer
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
@@ -29,7 +31,16 @@ from flintlock.ha.embedded import embedded_ha
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.options import CLUSTER_ID, JM_RPC_ADDRESS, JM_RPC_PORT, REST_ADDRESS, REST_PORT, WORK_DIR
+from flintlock.model.options import (
+    CLUSTER_ID,
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+    MAX_TASK_MANAGERS,
+    REST_ADDRESS,
+    REST_PORT,
+    WORK_DIR,
+)
+from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.app import rest_app
 from flintlock.rest.calls import RestServices
 from flintlock.rpc.client import RpcChannels
@@ -57,6 +68,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     """Serve as JobManager until cancelled: contend for leadership, lead, answer."""
     configuration, state_dir = settings.configuration, settings.state_dir
     versions = cluster_versions()
+    registry = CollectorRegistry()
     async with (
         embedded_ha(state_dir, new_session=lambda: uuid.uuid4().hex, now_ms=clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
@@ -75,6 +87,10 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
             clock_ms=clock_ms,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
+            workers=(lambda token: local_workers(settings, token.epoch))
+            if configuration.get(MAX_TASK_MANAGERS)
+            else None,
+            resource_manager_metrics=ResourceManagerMetrics(registry),
         )
         runner = DispatcherRunner(
             ha=instrument("ha", ha),

@@ -49,8 +49,8 @@ def start(
     """Run a server process until it ends or is told to (SIGTERM, SIGINT); return its exit code."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children are exec'd: they inherit nothing of gRPC
     arguments = _parser(name).parse_args()
-    if arguments.die_with_parent:
-        die_with_parent(os.getppid())
+    if arguments.die_with_parent is not None:
+        die_with_parent(arguments.die_with_parent or os.getppid())
     _configure_logs()
     try:
         state_dir = Path(arguments.state_dir).resolve()
@@ -122,7 +122,7 @@ def _parser(name: str) -> ArgumentParser:
     parser = ArgumentParser(prog=f"flintlock {name}")
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--index", type=int, default=0)
-    parser.add_argument("--die-with-parent", action="store_true")
+    parser.add_argument("--die-with-parent", type=int, nargs="?", const=0, metavar="PID")
     parser.add_argument("-D", action="append", default=[], metavar="key=value")
     return parser
 

@@ -16,7 +16,7 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.core import ResourceManagerCore, Word
+from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
 from flintlock.testing.fakes import VERSIONS
 
 JOBS = [JobId(letter * 32) for letter in "abcd"]
@@ -89,14 +89,14 @@ class SlotLife(RuleBasedStateMachine):
     def say_good_bye(self, name: TaskManagerId) -> None:
         if name in self.machines:
             instance = self.machines.pop(name)[0]
-            self.told(self.core.unregister(Heartbeat(id=name, instance=instance)), {instance})
+            self.told(self.core.unregister(Heartbeat(id=name, instance=instance), self.now_s), {instance})
 
     @rule(seconds=st.floats(1.0, 60.0))
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
         silent = [name for name in self.machines if self.now_s - self.heard_s[name] > TIMEOUT_S]
         gone = {self.machines.pop(name)[0] for name in silent}
-        self.told(self.core.hear_silence(self.now_s), gone)
+        self.told(self.core.hear_time(self.now_s), gone)
 
     @rule(job=st.sampled_from(JOBS), wishes=st.lists(WISHES, max_size=3, unique_by=lambda wish: wish.id))
     def declare(self, job: JobId, wishes: list[SlotRequest]) -> None:
@@ -121,8 +121,9 @@ class SlotLife(RuleBasedStateMachine):
 
     # The jobs' books
 
-    def told(self, words: list[Word], gone: set[InstanceId]) -> None:
+    def told(self, effects: list[Effect], gone: set[InstanceId]) -> None:
         """Enter what jobs are told: who lost something hears it once, before the grants that follow from it."""
+        words = [word for word in effects if not isinstance(word, TaskManagerEntered | TaskManagerLeft)]
         holders = {(job, grant.instance) for (job, _), grant in self.held.items() if grant.instance in gone}
         losses = [(word.job_id, word.instance) for word in words if isinstance(word, TaskManagerLost)]
         assert sorted(losses) == sorted(holders)
@@ -197,7 +198,7 @@ class SlotLife(RuleBasedStateMachine):
         for job in JOBS:
             self.core.declare(ResourceRequirements(job_id=job), 0)
         assert all(tm.free_slots == tm.slots for tm in self.core.overview(self.now_s, 0).task_managers)
-        assert self.core.queue_length() == 0
+        assert self.core.slots.remembered() == 0
 
 
 TestSlotLife = SlotLife.TestCase
