@@ -97,7 +97,7 @@ def _parameter_schema(item: Parameter) -> dict[str, Any]:
 
 _BYTES = "application/octet-stream"
 _BINARY = {"type": "string", "format": "binary"}
-_PATTERNS = {"jobid": {"pattern": "^[0-9a-f]{32}$"}}
+_PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid")}
 _REASONS = {
     400: "Malformed.",
     404: "Not found.",

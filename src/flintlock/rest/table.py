@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from flintlock.rest import handlers_cluster as cluster
 from flintlock.rest import handlers_jobs as jobs
+from flintlock.rest import handlers_vertices as vertices
 from flintlock.rest import shapes
+from flintlock.rest import shapes_vertices as of_vertices
 from flintlock.rest.calls import ARROW, Call, Handler
 
 
@@ -54,6 +56,7 @@ class EventStream:
 
 
 _JOB: Final = (400, 404, 503)
+_VERTEX: Final = "/jobs/{jobid}/vertices/{vertexid}"
 _WAIT = Parameter(name="wait", description="Hold the answer until the job ends, at most this long, such as `30s`.")
 _MODE = Parameter(name="mode", description="Only `cancel`.")
 _MAX = Parameter(name="maxExceptions", description="At most so many entries.", kind="integer", least=0)
@@ -97,6 +100,17 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _get("/jobs/{jobid}/execution-result", jobs.execution_result, shapes.ExecutionResultAnswer, _WAIT, errors=_JOB),
     _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.AttemptsAnswer, errors=_JOB),
     _get("/jobs/{jobid}/logs", jobs.logs, shapes.LogsAnswer, _REGION, _ATTEMPT, _OFFSET, errors=_JOB),
+    _get("/jobs/{jobid}/accumulators", vertices.job_accumulators, of_vertices.JobAccumulators, errors=_JOB),
+    _get(_VERTEX, vertices.details, of_vertices.VertexDetails, errors=_JOB),
+    _get(f"{_VERTEX}/subtasktimes", vertices.times, of_vertices.VertexTimes, errors=_JOB),
+    _get(f"{_VERTEX}/taskmanagers", vertices.task_managers, of_vertices.VertexTaskManagers, errors=_JOB),
+    _get(f"{_VERTEX}/accumulators", vertices.accumulators, of_vertices.VertexAccumulators, errors=_JOB),
+    _get(f"{_VERTEX}/watermarks", vertices.watermarks, list[shapes.Metric], errors=_JOB),
+    _get(
+        f"{_VERTEX}/subtasks/accumulators", vertices.subtasks_accumulators, of_vertices.SubtasksAccumulators,
+        errors=_JOB,
+    ),
+    _get(f"{_VERTEX}/subtasks/{{subtaskindex}}", vertices.subtask, of_vertices.Subtask, errors=_JOB),
     _get("/jobs/{jobid}/results", jobs.results, shapes.ResultNames, errors=_JOB),
     Endpoint(
         method="GET", path="/jobs/{jobid}/results/{name}", handler=jobs.result, answers=shapes.ResultAnswer,

@@ -190,6 +190,7 @@ def execution(
         state=state,
         timestamps=timestamps,
         task_manager=TaskManagerId("tm-1"),
+        address="127.0.0.1:4711",
         slots=2,
         outputs=outputs,
         metrics=metrics or TaskMetrics(),

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, running
 
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
+from flintlock.model.jobgraph import vertex_id
 from flintlock.model.options import OPTIONS
 from flintlock.model.states import JobStatus
 from flintlock.rest.calls import Call
@@ -146,7 +147,7 @@ NEEDS_A_LEADER = [row for row in ENDPOINTS if 503 in row.errors and row.method =
 def test_without_a_leader_everything_may_be_asked_again(porch: Porch, path: str, error: FlintlockError) -> None:
     """503 with Retry-After, at every path that needs one."""
     porch.dispatcher.fail_with = porch.resource_manager.fail_with = error
-    filled = path.replace("{jobid}", A).replace("{name}", "top").replace("{taskmanagerid}", "tm-1")
+    filled = path.format(jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0)
 
     response = porch.call("GET", filled)
 

@@ -8,6 +8,9 @@ from typing import Any, cast
 import pytest
 from tests.unit.rest.porch import RESOURCES, SAMPLES, A, B, Porch, running, sample
 
+from flintlock.model.jobgraph import vertex_id
+
+CLEAN = vertex_id(A, "clean")
 #: Which path answers what was sampled. The sampled job has one step and so no edges: nodes of ours may add `inputs`.
 PATHS = {
     "config": "/config",
@@ -19,6 +22,14 @@ PATHS = {
     "job_status": f"/jobs/{A}/status",
     "job_config": f"/jobs/{A}/config",
     "job_exceptions": f"/jobs/{A}/exceptions",
+    "job_accumulators": f"/jobs/{A}/accumulators",
+    "vertex": f"/jobs/{A}/vertices/{CLEAN}",
+    "vertex_subtasktimes": f"/jobs/{A}/vertices/{CLEAN}/subtasktimes",
+    "vertex_taskmanagers": f"/jobs/{A}/vertices/{CLEAN}/taskmanagers",
+    "vertex_accumulators": f"/jobs/{A}/vertices/{CLEAN}/accumulators",
+    "vertex_watermarks": f"/jobs/{A}/vertices/{CLEAN}/watermarks",
+    "vertex_subtasks_accumulators": f"/jobs/{A}/vertices/{CLEAN}/subtasks/accumulators",
+    "vertex_subtask_0": f"/jobs/{A}/vertices/{CLEAN}/subtasks/0",
     "taskmanagers": "/taskmanagers",
     "taskmanager": "/taskmanagers/tm-1",
 }

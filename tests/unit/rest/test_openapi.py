@@ -20,6 +20,7 @@ from schemathesis.config import SchemathesisConfig
 from tests.unit.rest.porch import RESOURCES, A, B, Porch, ended, running
 
 from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.openapi import openapi
@@ -112,7 +113,9 @@ def test_no_submission_breaks_anything(case: Any, address: str) -> None:
 @pytest.mark.parametrize("path", [row.path for row in ENDPOINTS if row.method == "GET"])
 def test_answers_have_the_described_shape(path: str, address: str) -> None:
     """Of jobs that are there, with all that they have."""
-    known = {"taskmanagerid": "tm-1", "name": "top", "jobid": B}
+    known = {
+        "taskmanagerid": "tm-1", "name": "top", "jobid": B, "vertexid": vertex_id(B, "clean"), "subtaskindex": "0",
+    }  # fmt: skip
     operation: Any = schema[path]["GET"]
     case = operation.Case(path_parameters={name: known[name] for name in re.findall(r"{(\w+)}", path)})
     response = case.call(base_url=address)
