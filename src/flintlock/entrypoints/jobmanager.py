@@ -17,6 +17,7 @@ from typing import Final, Protocol, TypeVar
 import structlog
 import uvicorn
 import uvloop
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
@@ -32,6 +33,7 @@ from flintlock.model.ids import JobId
 from flintlock.model.options import CLUSTER_ID, JM_RPC_ADDRESS, JM_RPC_PORT, REST_ADDRESS, REST_PORT, WORK_DIR
 from flintlock.rest.app import rest_app
 from flintlock.rest.calls import RestServices
+from flintlock.rest.process import ProcessLogs
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 
@@ -57,6 +59,8 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     """Serve as JobManager until cancelled: contend for leadership, lead, answer."""
     configuration, state_dir = settings.configuration, settings.state_dir
     versions = cluster_versions()
+    registry = CollectorRegistry()  # what this process counts; every room that counts is given it
+    ProcessCollector(registry=registry)
     async with (
         embedded_ha(state_dir, new_session=lambda: uuid.uuid4().hex, now_ms=clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
@@ -90,6 +94,8 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             versions=versions,
             clock_ms=clock_ms,
             new_job_id=lambda: JobId(uuid.uuid4().hex),
+            registry=registry,
+            logs=ProcessLogs.of(state_dir / "log"),
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(runner.run(), name="dispatcher-runner")

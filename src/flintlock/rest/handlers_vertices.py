@@ -26,13 +26,7 @@ async def task_managers(call: Call) -> Answer:
 
 async def subtask(call: Call) -> Answer:
     """One subtask of a step; a step has one, number 0."""
-    text = call.path("subtaskindex")
-    if not text.isascii() or not text.isdigit():
-        raise Invalid(f"{text!r} is not the number of a subtask")
-    view = await view_of(call)
-    if int(text) != 0:
-        raise no_such("subtask", f"{text} of step {view.vertex.name!r}")
-    return answer(translate.subtask(view))
+    return answer(translate.subtask(await subtask_of(call)))
 
 
 async def accumulators(call: Call) -> Answer:
@@ -66,4 +60,15 @@ async def view_of(call: Call) -> translate.VertexView:
     view = translate.find_vertex(job, wanted.lower(), call.services.clock_ms())
     if view is None:
         raise no_such("vertex", f"{wanted} of job {job.graph.job_id}")
+    return view
+
+
+async def subtask_of(call: Call) -> translate.VertexView:
+    """Return the step whose subtask the path names: every step has number 0 only. Raises NotFound, Invalid."""
+    text = call.path("subtaskindex")
+    if not text.isascii() or not text.isdigit():
+        raise Invalid(f"{text!r} is not the number of a subtask")
+    view = await view_of(call)
+    if text.strip("0"):
+        raise no_such("subtask", f"{text} of step {view.vertex.name!r}")
     return view

@@ -559,15 +559,18 @@ class WaitingAnswer(Shape, frozen=True, kw_only=True):
     """A place in the queue for slots."""
 
     jobid: str
+    name: str
+    priority: int
     request: str
     slots: int | None
     since: int
 
 
 class ResourcesAnswer(Shape, frozen=True, kw_only=True):
-    """GET /resources: who waits for slots, in order."""
+    """GET /resources: who waits for slots, in order; how many TaskManagers were asked for and are not there yet."""
 
     waiting: list[WaitingAnswer]
+    starting: int
 
 
 class Health(Shape, frozen=True, kw_only=True):

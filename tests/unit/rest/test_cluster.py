@@ -46,7 +46,7 @@ def test_a_dashboard_learns_what_it_may_offer(porch: Porch) -> None:
     assert config["features"] == {
         "web-submit": False,
         "web-cancel": False,
-        "web-rescale": False,
+        "web-rescale": True,
         "web-history": False,
     }
     assert config["refresh-interval"] == 3000
@@ -69,8 +69,13 @@ def test_an_unknown_taskmanager_is_not_found(porch: Porch) -> None:
 
 
 def test_the_queue_for_slots_is_visible(porch: Porch) -> None:
-    """Who waits, for how many, since when."""
-    assert porch.get("/resources") == {"waiting": [{"jobid": B, "request": "r-1", "slots": 2, "since": T0 + 8000}]}
+    """Who waits, for how many, since when, how urgent; and how many TaskManagers are on their way."""
+    assert porch.get("/resources") == {
+        "waiting": [
+            {"jobid": B, "name": "other", "priority": 5, "request": "r-1", "slots": 2, "since": T0 + 8000},
+        ],
+        "starting": 1,
+    }
 
 
 def test_the_configuration_is_told_whole(porch: Porch) -> None:
@@ -95,20 +100,6 @@ def test_a_cluster_is_alive_before_it_is_ready(porch: Porch) -> None:
     response = porch.call("GET", "/readyz")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json() == {"errors": ["nobody leads yet"]}
-
-
-def test_metrics_are_what_prometheus_scrapes(porch: Porch) -> None:
-    """Jobs by state, slots by use, the queue."""
-    response = porch.call("GET", "/metrics")
-
-    assert response.headers["content-type"].startswith("text/plain")
-    lines = response.text.splitlines()
-    assert 'flintlock_jobs{state="RUNNING"} 1.0' in lines
-    assert 'flintlock_jobs{state="CANCELED"} 1.0' in lines
-    assert 'flintlock_slots{use="free"} 2.0' in lines
-    assert 'flintlock_slots{use="taken"} 2.0' in lines
-    assert "flintlock_taskmanagers 1.0" in lines
-    assert "flintlock_slot_requests_waiting 1.0" in lines
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/v2/jobs", "/jobs/x/y/z", "/jobs/overview/x", "/v1"])
