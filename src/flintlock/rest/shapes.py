@@ -524,6 +524,19 @@ class Publishing(Shape, frozen=True, kw_only=True):
     total: int
 
 
+class FailureLine(Kebab, frozen=True, kw_only=True):
+    """One failure of a job in a line; the whole of it is with its attempt, and in the exception history."""
+
+    timestamp: int
+    region: int | None  # None: the job as a whole
+    attempt: int
+    taskmanager_id: str | None
+    kind: str
+    headline: str
+    labels: dict[str, str]
+    concurrent: bool  # it came together with the one before it
+
+
 class AttemptsAnswer(Shape, frozen=True, kw_only=True):
     """GET /jobs/:jobid/attempts."""
 
@@ -534,6 +547,7 @@ class AttemptsAnswer(Shape, frozen=True, kw_only=True):
     regions: list[RegionAnswer]
     publishing: Publishing | None
     failure: FailureAnswer | None
+    failures: list[FailureLine]  # the last ones, the oldest of them first
 
 
 class LogAnswer(Kebab, frozen=True, kw_only=True):

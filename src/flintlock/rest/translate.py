@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from flintlock.model.failure_text import render
+from flintlock.model.failure_text import headline, render
 from flintlock.model.jobgraph import Exchange
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
 from flintlock.model.options import RESTART_TYPE
@@ -177,6 +177,11 @@ def attempts(job: JobSnapshot) -> shapes.AttemptsAnswer:
         if job.publishing is None
         else shapes.Publishing(done=job.publishing[0], total=job.publishing[1]),
         failure=None if failure is None else failure_answer(failure),
+        failures=[
+            _failure_line(item, concurrent=item is not entry)
+            for entry in job.exceptions
+            for item in (entry, *entry.concurrent)
+        ],
     )
 
 
@@ -283,6 +288,19 @@ def _exception_fields(entry: ExceptionEntry) -> dict[str, Any]:
         "endpoint": entry.endpoint,
         "task_manager_id": entry.task_manager,
     }
+
+
+def _failure_line(entry: ExceptionEntry, *, concurrent: bool) -> shapes.FailureLine:
+    return shapes.FailureLine(
+        timestamp=entry.timestamp_ms,
+        region=entry.region,
+        attempt=entry.attempt,
+        taskmanager_id=entry.task_manager,
+        kind=entry.failure.kind,
+        headline=headline(entry.failure),
+        labels=entry.labels,
+        concurrent=concurrent,
+    )
 
 
 def _attempt(info: ExecutionInfo) -> shapes.AttemptAnswer:

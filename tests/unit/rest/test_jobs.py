@@ -148,6 +148,18 @@ def test_attempts_tell_all_that_a_display_needs(porch: Porch) -> None:
     assert running_now["failure"] is None
     assert answer["failure"]["kind"] == "user code"
     assert answer["failure"]["exception"] == "ZeroDivisionError"
+    assert answer["failures"] == [
+        {
+            "timestamp": T0 + 90,
+            "region": 0,
+            "attempt": 0,
+            "taskmanager-id": None,
+            "kind": "user code",
+            "headline": "step 'clean': ZeroDivisionError: division by zero",
+            "labels": {},
+            "concurrent": False,
+        }
+    ]
 
 
 def test_publication_is_counted(porch: Porch) -> None:
@@ -490,3 +502,8 @@ def test_failures_that_came_together_are_told_together(porch: Porch) -> None:
         {"type": "system"},
     )
     assert set(told) == set(entry) - {"concurrentExceptions"}
+    lines = porch.get(f"/jobs/{A}/attempts")["failures"]
+    assert [(line["concurrent"], line["labels"]) for line in lines] == [
+        (False, {"type": "user"}),
+        (True, {"type": "system"}),
+    ]
