@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from flintlock.client.answers import JobLine, JobLines, Overview
+from flintlock.client.answers import JobLine, JobLines, Overview, Resources
 from flintlock.client.handle import JobHandle
 from flintlock.client.http import Http
 from flintlock.client.package import AS_WRITTEN, JobPackage, Overrides, Packable
@@ -72,6 +72,10 @@ class Client:
     def overview(self) -> Overview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""
         return self.http.get("/overview", Overview)
+
+    def resources(self) -> Resources:
+        """Return who waits for slots, in order."""
+        return self.http.get("/resources", Resources)
 
     def versions(self) -> Versions:
         """Return what the cluster runs. Asked once."""

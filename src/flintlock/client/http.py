@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -39,6 +40,7 @@ T = TypeVar("T")
 _NO_LEADER: Final = 503
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_CLOCKS_AGREE_S: Final = 2.0
 _ERRORS: Final[Mapping[int, type[FlintlockError]]] = {
     400: Invalid, 404: NotFound, 408: Unavailable, 409: Conflict, 413: TooLarge, 415: Refused, 503: Unavailable,
 }  # fmt: skip
@@ -54,6 +56,7 @@ class Http:
         self._timeout_s: Final = timeout_s
         self._answered = False  # whether anybody has answered yet; never becomes False again
         self._current = 0  # index of the address that answered last
+        self._dated: tuple[str, float] | None = None  # what the last answer said of the time, and when it came
         plain = all(url.startswith("http://") for url in self.urls)
         loopback = all(urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") for url in self.urls)
         self._client: Final = httpx.Client(
@@ -110,6 +113,7 @@ class Http:
                     refused = refused and isinstance(error, httpx.ConnectError)
                 else:
                     self._answered = True
+                    self._dated = (response.headers.get("date", ""), time.time())
                     if response.status_code != _NO_LEADER:
                         return _accepted(response, submission=(method, path) == ("POST", "/jobs"))
                     reason, refused = f"{self.urls[self._current]}: {_errors(response)[0]}", False
@@ -118,6 +122,22 @@ class Http:
                 raise _unavailable(reason, refused)
             time.sleep(pause)  # noqa: TID251 the other side gives no sign when it is back
             pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def server_ms(self) -> int:
+        """Return the time by the cluster's clock, as its last answer told it; by this machine's where they agree.
+
+        Whoever names a moment to the cluster means it by the cluster's clock. Answers tell whole seconds only, and
+        take time to come: two seconds of difference are none.
+        """
+        now_s = time.time()
+        if self._dated is None:
+            return int(now_s * 1000)
+        text, came_s = self._dated
+        try:
+            ahead_s = parsedate_to_datetime(text).timestamp() - came_s
+        except (TypeError, ValueError):
+            ahead_s = 0.0
+        return int((now_s + (ahead_s if abs(ahead_s) > _CLOCKS_AGREE_S else 0.0)) * 1000)
 
     def lines(self, path: str) -> Generator[str]:
         """Yield the lines of an answer that does not end; return when the connection breaks. Silence is no break."""

@@ -17,9 +17,10 @@ from typing import Final, Protocol, TypeVar
 import structlog
 import uvicorn
 import uvloop
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
+from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
@@ -28,11 +29,14 @@ from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, s
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.ha.embedded import embedded_ha
+from flintlock.jobmaster.enrichers import load_enrichers
+from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.options import (
     CLUSTER_ID,
+    FAILURE_ENRICHERS,
     JM_RPC_ADDRESS,
     JM_RPC_PORT,
     MAX_TASK_MANAGERS,
@@ -43,6 +47,7 @@ from flintlock.model.options import (
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.app import rest_app
 from flintlock.rest.calls import RestServices
+from flintlock.rest.process import ProcessLogs
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 
@@ -68,7 +73,8 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     """Serve as JobManager until cancelled: contend for leadership, lead, answer."""
     configuration, state_dir = settings.configuration, settings.state_dir
     versions = cluster_versions()
-    registry = CollectorRegistry()
+    registry = CollectorRegistry()  # what this process counts; every room that counts is given it
+    ProcessCollector(registry=registry)
     async with (
         embedded_ha(state_dir, new_session=lambda: uuid.uuid4().hex, now_ms=clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
@@ -91,10 +97,18 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             if configuration.get(MAX_TASK_MANAGERS)
             else None,
             resource_manager_metrics=ResourceManagerMetrics(registry),
+            job_master_metrics=JobMasterMetrics(registry),
+            enrichers=load_enrichers(configuration.get(FAILURE_ENRICHERS)),
         )
         runner = DispatcherRunner(
             ha=instrument("ha", ha),
-            services=DispatcherServices(blobs=blobs, configuration=configuration, versions=versions, clock_ms=clock_ms),
+            services=DispatcherServices(
+                blobs=blobs,
+                configuration=configuration,
+                versions=versions,
+                clock_ms=clock_ms,
+                metrics=DispatcherMetrics(registry),
+            ),
             open_term=term.open,
             door=dispatcher,
         )
@@ -106,6 +120,8 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             versions=versions,
             clock_ms=clock_ms,
             new_job_id=lambda: JobId(uuid.uuid4().hex),
+            registry=registry,
+            logs=ProcessLogs.of(state_dir / "log"),
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(runner.run(), name="dispatcher-runner")

@@ -21,6 +21,8 @@ from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.ha.protocols import Stores
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
+from flintlock.jobmaster.enrichers import FailureEnricher
+from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import FencingToken
@@ -47,6 +49,8 @@ class TermParts:
     random: Random
     workers: Callable[[FencingToken], AbstractAsyncContextManager[WorkerDriver]] | None = None  # active mode
     resource_manager_metrics: ResourceManagerMetrics | None = None
+    job_master_metrics: JobMasterMetrics | None = None
+    enrichers: tuple[FailureEnricher, ...] = ()
 
     def open(self, token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
         """Open one term; leaving the scope ends all of it."""
@@ -90,6 +94,8 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 work_dir=parts.work_dir,
                 clock_ms=parts.clock_ms,
                 random=parts.random,
+                enrichers=parts.enrichers,
+                metrics=parts.job_master_metrics,
             )
         )
         term.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))

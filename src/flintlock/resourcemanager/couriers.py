@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
@@ -96,13 +96,16 @@ class Couriers:
                 await self._job_masters.no_resources(word)
 
 
-async def unwanted(job_masters: JobMasterGateway, message: Heartbeat, limit_s: float) -> tuple[AttemptId, ...]:
+async def unwanted(
+    job_masters: JobMasterGateway, message: Heartbeat, holders: Iterable[JobId], limit_s: float
+) -> tuple[AttemptId, ...]:
     """Return the attempts of a TaskManager that no JobMaster wants: each is asked about its own.
 
-    A job without a JobMaster wants nothing. One that cannot answer now, or not within `limit_s` (all together: the
-    TaskManager's lease waits for this), wants everything.
+    Jobs that hold slots there are asked too if nothing of them runs: they may know better. A job without a JobMaster
+    wants nothing. One that cannot answer now, or not within `limit_s` (all together: the TaskManager's lease waits for
+    this), wants everything.
     """
-    held: dict[JobId, list[AttemptId]] = {}
+    held: dict[JobId, list[AttemptId]] = {job_id: [] for job_id in sorted(holders)}
     for attempt in message.running:
         held.setdefault(attempt.job_id, []).append(attempt)
     found: list[AttemptId] = []

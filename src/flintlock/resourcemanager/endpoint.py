@@ -132,10 +132,11 @@ class ResourceManager:
         known, effects = self._core.heartbeat(message, _now_s())
         if effects:
             self._perform(effects)
-        if not known or not message.running:
-            return HeartbeatAnswer(known=known)
-        found = await unwanted(self._job_masters, message, self._answer.heartbeat_interval_s)
-        return HeartbeatAnswer(known=known, unwanted=found)
+        if not known:
+            return HeartbeatAnswer(known=False)
+        holders = self._core.slots.holders(message.id)
+        found = await unwanted(self._job_masters, message, holders, self._answer.heartbeat_interval_s)
+        return HeartbeatAnswer(known=True, unwanted=found)
 
     async def unregister_task_manager(self, message: Heartbeat) -> None:
         """Let a TaskManager go at once. Harmless if it is not known."""

@@ -125,6 +125,11 @@ class SlotManager:
             self._sort_out()
         return list(dict.fromkeys(job_id for job_id, _ in pool.requests))
 
+    def holders(self, task_manager: TaskManagerId) -> set[JobId]:
+        """Return the jobs that hold slots of a TaskManager."""
+        pool = self._pools.get(task_manager)
+        return set() if pool is None else {job_id for job_id, _ in pool.requests}
+
     def set_ready(self, task_manager: TaskManagerId, ready: bool) -> bool:
         """Note whether its engine works: only then its slots are given out. True if that is news."""
         pool = self._pools[task_manager]

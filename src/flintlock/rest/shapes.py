@@ -119,7 +119,7 @@ class JobsOverviewAnswer(Shape, frozen=True, kw_only=True):
 
 
 class VertexMetrics(Kebab, frozen=True, kw_only=True):
-    """What a step read and wrote. `…-complete` is false where Spark has not said."""
+    """What a step read and wrote. `…-complete` is false where Spark has not said, or not for this step alone."""
 
     read_bytes: int
     read_bytes_complete: bool
@@ -262,7 +262,7 @@ class ExecutionResultAnswer(Kebab, frozen=True, kw_only=True, omit_defaults=True
     job_execution_result: ExecutionResult | None = None
 
 
-class ExceptionHistoryEntry(Camel, frozen=True, kw_only=True):
+class ExceptionInfo(Camel, frozen=True, kw_only=True):
     """One failure of a job."""
 
     exception_name: str
@@ -272,7 +272,12 @@ class ExceptionHistoryEntry(Camel, frozen=True, kw_only=True):
     task_name: str | None
     endpoint: str | None
     task_manager_id: str | None
-    concurrent_exceptions: list[Any]
+
+
+class ExceptionHistoryEntry(ExceptionInfo, frozen=True, kw_only=True):
+    """A failure that the job reacted to, and what else failed before it ran again."""
+
+    concurrent_exceptions: list[ExceptionInfo]
 
 
 class ExceptionHistory(Shape, frozen=True, kw_only=True):
@@ -519,6 +524,19 @@ class Publishing(Shape, frozen=True, kw_only=True):
     total: int
 
 
+class FailureLine(Kebab, frozen=True, kw_only=True):
+    """One failure of a job in a line; the whole of it is with its attempt, and in the exception history."""
+
+    timestamp: int
+    region: int | None  # None: the job as a whole
+    attempt: int
+    taskmanager_id: str | None
+    kind: str
+    headline: str
+    labels: dict[str, str]
+    concurrent: bool  # it came together with the one before it
+
+
 class AttemptsAnswer(Shape, frozen=True, kw_only=True):
     """GET /jobs/:jobid/attempts."""
 
@@ -529,6 +547,7 @@ class AttemptsAnswer(Shape, frozen=True, kw_only=True):
     regions: list[RegionAnswer]
     publishing: Publishing | None
     failure: FailureAnswer | None
+    failures: list[FailureLine]  # the last ones, the oldest of them first
 
 
 class LogAnswer(Kebab, frozen=True, kw_only=True):
@@ -554,18 +573,38 @@ class WaitingAnswer(Shape, frozen=True, kw_only=True):
     """A place in the queue for slots."""
 
     jobid: str
+    name: str
+    priority: int
     request: str
     slots: int | None
     since: int
 
 
 class ResourcesAnswer(Shape, frozen=True, kw_only=True):
-    """GET /resources: who waits for slots, in order."""
+    """GET /resources: who waits for slots, in order; how many TaskManagers were asked for and are not there yet."""
 
     waiting: list[WaitingAnswer]
+    starting: int
 
 
 class Health(Shape, frozen=True, kw_only=True):
     """GET /healthz and /readyz."""
 
     status: str
+
+
+class Metric(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """A metric by its id; with its value where that was asked for (`get`)."""
+
+    id: str
+    value: str | None = None
+
+
+class AggregatedMetric(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """A metric of many by its id; with what was asked for of its values (`get`, `agg`)."""
+
+    id: str
+    min: float | None = None
+    max: float | None = None
+    avg: float | None = None
+    sum: float | None = None
