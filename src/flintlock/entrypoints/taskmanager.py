@@ -1,4 +1,7 @@
-"""The TaskManager process: slots, a Spark engine, a template for runners, and the bond with whoever leads."""
+"""The TaskManager process: slots, a Spark engine, a template for runners, and the bond with whoever leads.
+
+Beside it runs a watchdog, which ends the others when their lease ends, or when the TaskManager is gone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 from flintlock.spark.children import reap_leftovers
+from flintlock.spark.families import MARK
 from flintlock.spark.house import LocalSparkHouse
+from flintlock.spark.processes import LocalProcesses, boot_time_s
+from flintlock.spark.watchdog_keeper import kept_watchdog
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
 
 G = TypeVar("G")
@@ -51,7 +57,9 @@ async def serve(settings: Settings) -> None:
     run_dir = state_dir / "run" / name
     reap_leftovers(run_dir)
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
+    mark = os.environ[MARK] = uuid.uuid4().hex  # everything that is started from here on carries it
     async with (
+        kept_watchdog(run_dir, mark) as watchdog,
         RpcServer(configuration.get(TM_HOST), configuration.get(TM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
@@ -86,6 +94,9 @@ async def serve(settings: Settings) -> None:
             log_directory=state_dir / "log" / "jobs",
             new_instance=_new_instance,
             free_memory=lambda: psutil.virtual_memory().available,
+            clock_s=boot_time_s,
+            watch=watchdog.watch,
+            processes=LocalProcesses(),
         )
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)

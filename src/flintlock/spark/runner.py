@@ -145,6 +145,12 @@ class ForkedRunner:
         return not self._exited.done()
 
     @property
+    def pid(self) -> int | None:
+        """Its process, while it is known to live."""
+        started = self._started.done() and self._started.exception() is None
+        return self._started.result() if started and self.alive else None
+
+    @property
     def in_use(self) -> bool:
         """Whether it has a task and has not ended."""
         return self._in_use and self.alive

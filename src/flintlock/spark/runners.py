@@ -99,6 +99,7 @@ class ForkingPool:
         self._engine: EngineServices | None = None  # set by use_engine
         self._control: socket.socket | None = None  # to the template, while it is ready
         self._ready: Final = asyncio.Event()  # set while there is a template
+        self._template_pid: int | None = None  # as long as its process is not seen to end
         self._runners: Final[dict[int, ForkedRunner]] = {}  # until they have ended
         self._warm: Final[list[ForkedRunner]] = []  # oldest first
         self._changed: Final = asyncio.Event()  # wakes refill
@@ -128,6 +129,11 @@ class ForkingPool:
             return await runner.analyze(graph, log_path, artifacts)
         finally:
             await runner.kill()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The template's process, while there is one."""
+        return () if self._template_pid is None else (self._template_pid,)
 
     def waiting(self) -> int:
         """Return how many runners wait for a task."""
@@ -254,6 +260,7 @@ class ForkingPool:
                 pass_fds=(theirs.fileno(),), start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
                 env=self._settings.environment,
             )  # fmt: skip
+        self._template_pid = process.pid
         record = record_child(Path(self._settings.run_dir), "template", process.pid)
         reader, writer = await asyncio.open_connection(sock=own)
         try:
@@ -273,6 +280,7 @@ class ForkingPool:
             self._control = None
             writer.close()  # at which the template kills its runners and ends
             await _ended(process)
+            self._template_pid = None
             forget_child(record)
 
     def _gone(self, exited: Exited) -> None:

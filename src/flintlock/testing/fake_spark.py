@@ -107,6 +107,11 @@ class FakeEngine:
         return "sc://simulated"
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """It has no process."""
+        return ()
+
+    @property
     def dead(self) -> bool:
         """Whether it has crashed."""
         return self._death.done()
@@ -173,6 +178,11 @@ class FakeRunnerPool:
         self._spark = spark
         self._engine = engine
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """It has no process."""
+        return ()
+
     async def take(self, task: DeployTask) -> FakeRunner:
         """Return a runner."""
         await asyncio.sleep(0.01)
@@ -195,6 +205,11 @@ class FakeRunner:
         self._engine = engine
         self._stop = asyncio.Event()
         self.session = SparkSessionKey(user_id="simulated", session_id=str(task.attempt))
+
+    @property
+    def pid(self) -> int | None:
+        """It has no process."""
+        return None
 
     async def interrupt(self) -> None:
         """Stop; one in four does not obey."""
