@@ -44,6 +44,7 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 TASK_MANAGER_REGISTERED: Final = "task-manager-registered"
 TASK_MANAGER_LOST: Final = "task-manager-lost"
+TASK_MANAGER_RELEASED: Final = "task-manager-released"
 TASK_MANAGER_NOT_ATTENDED: Final = "task-manager-not-attended"
 FILES_NOT_REMOVED: Final = "files-not-removed"
 
@@ -227,11 +228,14 @@ class ResourceManager:
             self._workers.entered(life.id)
 
     def _left(self, left: TaskManagerLeft) -> None:
-        log.warning(TASK_MANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
         del self._lives[left.id]
         attendant = self._attendants.pop(left.id, None)
         if attendant is not None:
             attendant.cancel()
+        if self._workers is not None and self._workers.is_leaving(left.id):
+            log.info(TASK_MANAGER_RELEASED, task_manager=left.id, instance=left.instance, reason=left.reason)
+            return
+        log.warning(TASK_MANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
         if self._metrics is not None:
             self._metrics.lost()
         if self._workers is not None:

@@ -46,6 +46,7 @@ async def test_a_job_that_waits_gets_a_worker_and_the_worker_goes_when_idle() ->
         assert st.workers.released == ["worker-1"]
         assert (await manager.overview()).task_managers == ()
     assert st.jobs.losses == []
+    assert st.registry.get_sample_value("flintlock_resourcemanager_lost_taskmanagers_total") == 0
 
 
 @virtual_time
