@@ -44,8 +44,8 @@ class Submissions:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answered: Final = Histogram(
-            "flintlock_submission_seconds",
-            "How long submissions took to be answered: accepted ones until they were durable.",
+            "flintlock_rest_submission_seconds",
+            "How long POST /jobs took to be answered, uploads included.",
             ["outcome"],
             registry=registry,
             buckets=_SUBMISSION_BUCKETS,
