@@ -8,9 +8,11 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.jobs import JobQuery
 from flintlock.model.options import OPTIONS, WEB_CANCEL, WEB_REFRESH
 from flintlock.model.states import JobStatus
-from flintlock.rest import shapes, translate
+from flintlock.rest import shapes_cluster as shapes
+from flintlock.rest import translate_cluster as translate
 from flintlock.rest.calls import Answer, Call, answer, no_such
 from flintlock.rest.metrics import job_counts
+from flintlock.rest.shapes import Errors
 
 _ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
 
@@ -129,5 +131,5 @@ async def readyz(call: Call) -> Answer:
     try:
         await call.services.dispatcher.list_jobs()
     except Unavailable:
-        return answer(shapes.Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
+        return answer(Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
     return answer(shapes.Health(status="ready"))

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from flintlock.model.jobs import JobsOverview
 from flintlock.model.slots import ResourceOverview, TaskManagerInfo
 from flintlock.model.states import JobStatus
-from flintlock.rest import shapes
+from flintlock.rest import shapes_cluster as shapes
 
 Values: TypeAlias = Mapping[str, float]
 """Numbers by the id that Flink's metrics endpoints know them by."""
