@@ -12,6 +12,7 @@ from flintlock.rest import shapes_cluster as shapes
 from flintlock.rest import translate_cluster as translate
 from flintlock.rest.calls import Answer, Call, answer, no_such
 from flintlock.rest.metrics import job_counts
+from flintlock.rest.secrets import without_secrets
 from flintlock.rest.shapes import Errors
 
 _ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
@@ -111,7 +112,7 @@ async def job_jobmanager_config(call: Call) -> Answer:
 def _configuration(call: Call) -> list[shapes.ConfigEntry]:
     given = call.services.configuration.as_dict()
     defaults = {option.key: option.default_text or str(option.default) for option in OPTIONS}
-    effective = {**defaults, **given}
+    effective = without_secrets({**defaults, **given})
     return [shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)]
 
 

@@ -13,6 +13,7 @@ from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, TaskMetrics
 from flintlock.rest import shapes
 from flintlock.rest import translate_vertices as vertices_of
+from flintlock.rest.secrets import without_secrets
 
 _APPLICATION_STATUS: Mapping[JobStatus, str] = {
     JobStatus.FINISHED: "SUCCEEDED",
@@ -148,7 +149,7 @@ def job_config(job: JobSnapshot) -> shapes.JobConfigAnswer:
             restart_strategy=strategy,
             job_parallelism=graph.parallelism or -1,
             object_reuse_mode=False,
-            user_config=graph.config,
+            user_config=without_secrets(graph.config),
         ),
     )
 
