@@ -11,7 +11,7 @@ from flintlock.cli.settings import cluster_options, connect, json_option, print_
 from flintlock.cli.tables import aligned, coloured, duration, moment
 from flintlock.model.errors import NotFound, Refused
 from flintlock.model.ids import is_job_id
-from flintlock.model.states import JobStatus
+from flintlock.model.states import ExecutionState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,10 +68,12 @@ def list_jobs(
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
     """Show one job: its regions, their attempts, its failures. JOB is an id, the beginning of one, or a name."""
     from flintlock.client.answers import read_failure
-    from flintlock.client.progress import failure_lines, publishing_line, region_rows
+    from flintlock.client.progress import failure_lines, publishing_line, region_rows, waiting_notes
 
     with connect(urls, conf, state_dir) as client:
         found = find_job(client, job).attempts()
+        waits = any(region.latest and region.latest.state is ExecutionState.SCHEDULED for region in found.regions)
+        note = waiting_notes(client.resources()).get(found.jobid) if waits and not as_json else None
     if as_json:
         print_json(found)
         return
@@ -85,6 +87,8 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
             click.echo(coloured(line))
     if found.publishing is not None:
         click.echo(publishing_line(found))
+    if note is not None:
+        click.echo(f"waits: {note}")
     history = failure_lines(found)
     if history:
         click.echo("\nfailures, the latest last:")

@@ -8,9 +8,12 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.jobs import JobQuery
 from flintlock.model.options import OPTIONS, WEB_CANCEL, WEB_REFRESH
 from flintlock.model.states import JobStatus
-from flintlock.rest import shapes, translate
+from flintlock.rest import shapes_cluster as shapes
+from flintlock.rest import translate_cluster as translate
 from flintlock.rest.calls import Answer, Call, answer, no_such
 from flintlock.rest.metrics import job_counts
+from flintlock.rest.secrets import without_secrets
+from flintlock.rest.shapes import Errors
 
 _ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
 
@@ -109,7 +112,7 @@ async def job_jobmanager_config(call: Call) -> Answer:
 def _configuration(call: Call) -> list[shapes.ConfigEntry]:
     given = call.services.configuration.as_dict()
     defaults = {option.key: option.default_text or str(option.default) for option in OPTIONS}
-    effective = {**defaults, **given}
+    effective = without_secrets({**defaults, **given})
     return [shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)]
 
 
@@ -129,5 +132,5 @@ async def readyz(call: Call) -> Answer:
     try:
         await call.services.dispatcher.list_jobs()
     except Unavailable:
-        return answer(shapes.Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
+        return answer(Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
     return answer(shapes.Health(status="ready"))

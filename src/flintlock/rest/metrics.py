@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from flintlock.model.jobs import JobsOverview
 from flintlock.model.slots import ResourceOverview, TaskManagerInfo
 from flintlock.model.states import JobStatus
-from flintlock.rest import shapes
+from flintlock.rest import shapes_cluster as shapes
 
 Values: TypeAlias = Mapping[str, float]
 """Numbers by the id that Flink's metrics endpoints know them by."""
@@ -44,8 +44,8 @@ class Submissions:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answered: Final = Histogram(
-            "flintlock_submission_seconds",
-            "How long submissions took to be answered: accepted ones until they were durable.",
+            "flintlock_rest_submission_seconds",
+            "How long POST /jobs took to be answered, uploads included.",
             ["outcome"],
             registry=registry,
             buckets=_SUBMISSION_BUCKETS,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.rest import shapes_process as shapes
+from flintlock.rest.secrets import arguments_without_secrets
 
 _PIECE: Final = 1 << 18
 _DEEPEST: Final = 64
@@ -67,7 +68,7 @@ def environment() -> shapes.Environment:
         jvm=shapes.Interpreter(
             version=f"{platform.python_implementation()} {platform.python_version()}",
             arch=platform.machine(),
-            options=sys.orig_argv[1:],
+            options=arguments_without_secrets(sys.orig_argv[1:]),
         ),
         classpath=[path for path in sys.path if path],
     )

@@ -13,6 +13,7 @@ from flintlock.rest import handlers_jobs as jobs
 from flintlock.rest import handlers_metrics as metrics
 from flintlock.rest import handlers_process as process
 from flintlock.rest import handlers_vertices as vertices
+from flintlock.rest import shapes_cluster as of_cluster
 from flintlock.rest import shapes_process as of_process
 from flintlock.rest import shapes_vertices as of_vertices
 from flintlock.rest.calls import ARROW, Call, Handler
@@ -80,8 +81,8 @@ _KEY = Parameter(
 )
 
 
-_METRICS: Final = list[shapes.Metric]
-_AGGREGATED: Final = list[shapes.AggregatedMetric]
+_METRICS: Final = list[of_cluster.Metric]
+_AGGREGATED: Final = list[of_cluster.AggregatedMetric]
 _JSON: Final = ("application/json",)
 
 
@@ -90,8 +91,8 @@ def _get(path: str, handler: Handler, answers: Any, *parameters: Parameter, erro
 
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    _get("/config", cluster.config, shapes.DashboardConfig),
-    _get("/overview", cluster.overview, shapes.ClusterOverview, errors=(503,)),
+    _get("/config", cluster.config, of_cluster.DashboardConfig),
+    _get("/overview", cluster.overview, of_cluster.ClusterOverview, errors=(503,)),
     _get("/jobs", jobs.list_ids, shapes.JobIds, errors=(503,)),
     _get("/jobs/overview", jobs.overview, shapes.JobsOverviewAnswer, errors=(503,)),
     Endpoint(
@@ -118,7 +119,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         status=202, body=_JSON, takes=bodies.ClientHeartbeatBody, errors=(*_JOB, 413),
     ),
     _get("/jobs/{jobid}/metrics", metrics.job, _METRICS, _GET, errors=_JOB),
-    _get("/jobs/{jobid}/jobmanager/config", cluster.job_jobmanager_config, list[shapes.ConfigEntry], errors=_JOB),
+    _get("/jobs/{jobid}/jobmanager/config", cluster.job_jobmanager_config, list[of_cluster.ConfigEntry], errors=_JOB),
     _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanAnswer, errors=_JOB),
     _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigAnswer, errors=_JOB),
     _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusAnswer, errors=_JOB),
@@ -149,14 +150,14 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.BlobAnswer, status=201,
         body=("application/octet-stream",), errors=(400, 413),
     ),
-    _get("/taskmanagers", cluster.task_managers, shapes.TaskManagersAnswer, errors=(503,)),
+    _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersAnswer, errors=(503,)),
     _get(
         "/taskmanagers/metrics", metrics.task_managers, _AGGREGATED, _GET, _AGG, _TASK_MANAGERS, errors=(400, 404, 503)
     ),
     _get("/taskmanagers/{taskmanagerid}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503)),
-    _get("/taskmanagers/{taskmanagerid}", cluster.task_manager, shapes.TaskManagerDetails, errors=(404, 503)),
-    _get("/resources", cluster.resources, shapes.ResourcesAnswer, errors=(503,)),
-    _get("/jobmanager/config", cluster.jobmanager_config, list[shapes.ConfigEntry]),
+    _get("/taskmanagers/{taskmanagerid}", cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503)),
+    _get("/resources", cluster.resources, of_cluster.ResourcesAnswer, errors=(503,)),
+    _get("/jobmanager/config", cluster.jobmanager_config, list[of_cluster.ConfigEntry]),
     _get("/jobmanager/environment", process.environment, of_process.Environment),
     _get("/jobmanager/metrics", metrics.jobmanager, _METRICS, _GET),
     _get("/jobmanager/logs", process.logs, of_process.LogFiles),
@@ -164,9 +165,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _get("/jobmanager/log", process.log, str, errors=(404,)),
     _get("/jobmanager/stdout", process.stdout, str, errors=(404,)),
     _get("/jobmanager/thread-dump", process.thread_dump, of_process.ThreadDump),
-    _get("/versions", cluster.versions, shapes.VersionsAnswer),
-    _get("/healthz", cluster.healthz, shapes.Health),
-    _get("/readyz", cluster.readyz, shapes.Health, errors=(503,)),
+    _get("/versions", cluster.versions, of_cluster.VersionsAnswer),
+    _get("/healthz", cluster.healthz, of_cluster.Health),
+    _get("/readyz", cluster.readyz, of_cluster.Health, errors=(503,)),
     _get("/metrics", metrics.prometheus, str),
 )  # fmt: skip
 

@@ -217,13 +217,12 @@ def metrics_of(view: VertexView) -> shapes.VertexMetrics:
 
 
 def readers(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
-    """Return the steps of the region that make Spark read: sources, programs, readers of blocking results."""
+    """Return the steps of the region that make Spark read: those without inputs, and readers of blocking results.
+
+    A step with inputs may read a table on the side; that cannot be seen from here, and counts as the others' reading.
+    """
     steps = [graph.vertex(name) for name in region.steps]
-    return tuple(
-        step.name
-        for step in steps
-        if isinstance(step.operation, Source | Program) or any(name in region.reads for name in step.inputs)
-    )
+    return tuple(step.name for step in steps if not step.inputs or any(name in region.reads for name in step.inputs))
 
 
 def writers(graph: JobGraph, region: Region) -> tuple[StepName, ...]:

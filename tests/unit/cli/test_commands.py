@@ -191,6 +191,19 @@ def test_status_tells_every_failure_with_its_attempt_and_labels(capsys: pytest.C
     assert third == "the job: user code: step 'priced': ZeroDivisionError: division by zero"
 
 
+def test_status_says_where_in_the_queue_a_job_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = [{"jobid": OTHER, "request": "a", "slots": 4}, {"jobid": JOB, "request": "b", "slots": 2}]
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "SCHEDULED")), (200, attempts("RUNNING", "RUNNING"))],
+        "GET /resources": [(200, {"waiting": waiting, "starting": 0})],
+    }
+    with serving(answers) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        assert "waits: 2 of 2 in the queue, for 2 slots\n" in capsys.readouterr().out
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        assert "waits" not in capsys.readouterr().out
+
+
 def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/resource-requirements"
     now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}},

@@ -206,6 +206,26 @@ def test_a_failed_job_raises_with_its_failure_and_a_cancelled_one_says_so() -> N
     assert 'File "revenue.py", line 3' in caught.value.public
 
 
+def test_a_job_that_failed_more_than_once_tells_of_every_attempt() -> None:
+    failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "priced"}
+    line = {"timestamp": 1_700_000_000_000, "region": 0, "kind": "engine lost", "headline": "the JVM died"}
+    job = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
+           "regions": [{"region": 0, "steps": ["priced"], "attempts": []}],
+           "failures": [line, {**line, "attempt": 1, "kind": "user code", "headline": "x"}]}  # fmt: skip
+    answers = {
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "COMPLETED"}})],
+        f"GET /jobs/{JOB}/attempts": [(200, job)],
+    }
+    with serving(answers) as server, Client([server.url]) as client, pytest.raises(JobFailed) as caught:
+        client.job(JOB).wait()
+
+    head, first, second, *rest = caught.value.public.splitlines()
+    assert head == f"job 'small' ({JOB}) failed"
+    assert first.endswith("attempt 1 at [priced]: engine lost: the JVM died")
+    assert second.endswith("attempt 2 at [priced]: user code: x")
+    assert rest[0] == "Step 'priced' failed (user code)"
+
+
 def test_waiting_may_end_before_the_job_does() -> None:
     answers = {f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})]}
     with serving(answers) as server, Client([server.url]) as client, pytest.raises(TimeoutError, match="it goes on"):

@@ -86,6 +86,20 @@ def test_the_configuration_is_told_whole(porch: Porch) -> None:
     assert (entries["rest.port"], entries["rest.address"], entries["spark.ui.enabled"]) == ("0", "127.0.0.1", "false")
 
 
+@pytest.mark.parametrize("path", ["/jobmanager/config", f"/jobs/{A}/jobmanager/config"])
+def test_secrets_are_told_by_name_only(path: str) -> None:
+    """Every setting is there; the values of secrets are not."""
+    porch = Porch(**{"spark.ssl.keyPassword": "hunter2", "spark.hadoop.fs.s3a.access.key": "AKIA", "rest.port": "0"})
+    porch.dispatcher.put(running(A))
+
+    entries = {entry["key"]: entry["value"] for entry in porch.get(path)}
+
+    assert (entries["spark.ssl.keyPassword"], entries["spark.hadoop.fs.s3a.access.key"]) == ("******", "******")
+    assert entries["rest.port"] == "0"
+    hidden = {key for key, value in entries.items() if value == "******"}
+    assert not hidden & {option.key for option in OPTIONS}  # none of our own is taken for one
+
+
 def test_versions_are_told_before_anything_is_pickled(porch: Porch) -> None:
     """Flintlock, Python and PySpark of the cluster."""
     assert porch.get("/versions") == {"flintlock": "0.1.0", "python": "3.11", "pyspark": "4.3.0"}

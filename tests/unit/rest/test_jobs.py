@@ -107,6 +107,17 @@ def test_status_and_configuration(porch: Porch) -> None:
     assert config["restart-strategy"] == "Cluster level default restart strategy"
 
 
+def test_a_jobs_secrets_are_told_by_name_only(porch: Porch) -> None:
+    """Whoever may look at a job need not be allowed what it is."""
+    secret = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.sql.ansi.enabled": "true"}
+    porch.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), config=secret)))
+
+    assert porch.get(f"/jobs/{A}/config")["execution-config"]["user-config"] == {
+        "spark.hadoop.fs.s3a.secret.key": "******",
+        "spark.sql.ansi.enabled": "true",
+    }
+
+
 def test_attempts_tell_all_that_a_display_needs(porch: Porch) -> None:
     """Regions with their steps, exchanges and every attempt, and the job's last failure."""
     answer = porch.get(f"/jobs/{A}/attempts")

@@ -99,7 +99,7 @@ def test_without_a_leader_a_jobmanager_still_tells_of_itself(porch: Porch) -> No
 
 def test_submissions_are_counted_and_timed_by_how_they_were_answered(porch: Porch) -> None:
     """Accepted, refused, and those that failed by our fault or for want of a leader."""
-    assert 'flintlock_submission_seconds_count{outcome="accepted"} 0.0' in scraped(porch)
+    assert 'flintlock_rest_submission_seconds_count{outcome="accepted"} 0.0' in scraped(porch)
 
     assert porch.call("POST", "/jobs", json=JOB).status_code == 202
     assert porch.call("POST", "/v1/jobs", json={"name": ""}).status_code == 400
@@ -108,8 +108,8 @@ def test_submissions_are_counted_and_timed_by_how_they_were_answered(porch: Porc
 
     lines = scraped(porch)
     for outcome in ("accepted", "refused", "failed"):
-        assert f'flintlock_submission_seconds_count{{outcome="{outcome}"}} 1.0' in lines
-        assert f'flintlock_submission_seconds_bucket{{le="+Inf",outcome="{outcome}"}} 1.0' in lines
+        assert f'flintlock_rest_submission_seconds_count{{outcome="{outcome}"}} 1.0' in lines
+        assert f'flintlock_rest_submission_seconds_bucket{{le="+Inf",outcome="{outcome}"}} 1.0' in lines
 
 
 def test_the_jobmanagers_metrics_come_from_the_same_registry(porch: Porch) -> None:

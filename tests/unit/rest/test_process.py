@@ -13,6 +13,7 @@ from tests.unit.rest.porch import Porch
 
 from flintlock.model.errors import Unavailable
 from flintlock.rest.process import ProcessLogs
+from flintlock.rest.secrets import arguments_without_secrets
 
 
 @pytest.fixture
@@ -113,6 +114,15 @@ def test_the_environment_is_pythons() -> None:
     assert "Python" in environment["jvm"]["version"]
     assert environment["jvm"]["options"] == sys.orig_argv[1:]
     assert set(environment["classpath"]) <= set(sys.path)
+
+
+def test_secrets_of_the_command_line_are_hidden() -> None:
+    """By the key that `-D` gives them; all else stands as it was typed."""
+    typed = ["-m", "x", "-D", "spark.ssl.keyPassword=a=b", "-D", "rest.port=0", "--state-dir=/s", "token"]
+
+    assert arguments_without_secrets(typed) == [
+        "-m", "x", "-D", "spark.ssl.keyPassword=******", "-D", "rest.port=0", "--state-dir=/s", "token",
+    ]  # fmt: skip
 
 
 def test_a_thread_dump_tells_of_threads_and_tasks() -> None:

@@ -219,6 +219,16 @@ def test_a_program_reads_and_writes_by_itself(porch: Porch) -> None:
     assert numbers(porch, job_of(program, executions=(ran(metrics=COUNTED),))) == {"Program: main": (10, 4)}
 
 
+def test_a_query_that_reads_tables_by_itself_is_a_reader(porch: Porch) -> None:
+    """A step without inputs has its rows from somewhere."""
+    query = step(A, "read", Sql(query="SELECT * FROM db.t"))
+
+    assert numbers(porch, job_of(query, OUT, executions=(ran(metrics=COUNTED),))) == {
+        "read": (10, None),
+        "Sink: out": (None, 4),
+    }
+
+
 def test_a_blocking_result_is_read_by_its_consumer(porch: Porch) -> None:
     """And written by the step that makes it."""
     counted = structs.replace(running(A).executions[2], metrics=COUNTED)
