@@ -33,7 +33,7 @@ from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.children import die_with_parent
 from flintlock.spark.class_archive import archive_file, archive_in_use
-from flintlock.spark.engine_conf import engine_conf
+from flintlock.spark.engine_conf import engine_conf, worker_environment
 from flintlock.spark.engine_driver import EngineDriver, JavaObject
 from flintlock.spark.engine_messages import (
     TO_ENGINE,
@@ -115,7 +115,11 @@ class EngineProcess:
                 python=settings.python,
                 working_dir=settings.working_dir,
                 # In the environment, and so also in that of foreachBatch's workers, which call back.
-                environment={**settings.environment, "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token},
+                environment={
+                    **settings.environment,
+                    **worker_environment(settings),
+                    "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token,
+                },
                 class_archive=archive_in_use(settings.archive_dir, settings.java),
                 record_archive=str(self._recording()) if settings.record_archive else "",
             )

@@ -13,7 +13,7 @@ import structlog
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Unavailable
-from flintlock.model.options import TM_ENGINE_MEMORY, TM_WARM_RUNNERS
+from flintlock.model.options import RUNNER_MEMORY, TASK_OUTPUT, TM_ENGINE_MEMORY, TM_WARM_RUNNERS, WORKER_MEMORY
 from flintlock.spark.engine import SparkEngine
 from flintlock.spark.engine_messages import EngineSettings, Measured
 from flintlock.spark.java import find_java
@@ -77,6 +77,7 @@ class LocalSparkHouse:
             run_dir=str(self._run_dir),
             cores=self._slots,
             heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
+            worker_memory=self._configuration.get(WORKER_MEMORY),
             conf=self._configuration.spark(),
             work_root=self._work_dir,
             archive_dir=str(self._archive_dir),
@@ -89,6 +90,9 @@ class LocalSparkHouse:
             run_dir=str(self._run_dir),
             slots=self._slots,
             warm=self._slots if warm < 0 else warm,
+            memory=self._configuration.get(RUNNER_MEMORY),
+            worker_memory=self._configuration.get(WORKER_MEMORY),
+            output_limit=self._configuration.get(TASK_OUTPUT),
             dedicated=DedicatedEngine(
                 run_dir=str(self._run_dir),
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),

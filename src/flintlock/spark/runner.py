@@ -7,8 +7,7 @@ the engine when it is done, and whether a target holds data already is looked up
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -18,7 +17,8 @@ from msgspec import Struct, structs
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, JobGraph, SaveMode, Sink
+from flintlock.model.jobgraph import EngineKind, JobGraph, Program, SaveMode, Sink
+from flintlock.model.options import RUNNER_MEMORY
 from flintlock.model.regions import regions_of
 from flintlock.model.staging import staged_sinks
 from flintlock.model.tasks import (
@@ -33,6 +33,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
+from flintlock.spark.endings import ending, lost, program_exited
 from flintlock.spark.logtail import tail
 from flintlock.spark.sinkfiles import ListedFile, data_bytes, has_data, needs_look, sink_files
 from flintlock.spark.wire import (
@@ -43,8 +44,10 @@ from flintlock.spark.wire import (
     Exited,
     FromRunner,
     Interrupt,
+    Limits,
     Prepare,
     Prepared,
+    ProgramExited,
     Run,
     StagedSink,
     TargetsChecked,
@@ -101,6 +104,35 @@ class RunnerHome(Struct, frozen=True, kw_only=True):
 
     scratch_dir: str
     dedicated: DedicatedEngine | None = None
+    memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
+    worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages
+    output_limit: int = 64 << 20  # bytes of captured output that are kept
+
+    def limits(self, task: DeployTask | None = None) -> Limits:
+        """Return what a task's runner may use."""
+        asked = task.resources if task is not None else None
+        if asked is not None and asked.memory > 0:
+            memory, source = asked.memory, "the `memory` of its steps"
+        else:
+            memory, source = self.memory, RUNNER_MEMORY.key
+        return Limits(
+            memory=memory,
+            memory_from=source,
+            cpu=asked.cpu if asked is not None else 0.0,
+            worker_memory=self.worker_memory,
+        )
+
+
+class Template(Protocol):
+    """What a runner's other half asks of the process that forked it."""
+
+    def kill(self, number: int) -> None:
+        """End a runner by force; harmless for one that has ended."""
+        ...
+
+    def capture(self, number: int, path: str, limit: int) -> None:
+        """Have what a runner prints written to a file."""
+        ...
 
 
 class ForkedRunner:
@@ -114,7 +146,7 @@ class ForkedRunner:
         *,
         engine: EngineServices | None,
         tasks: asyncio.TaskGroup,
-        kill: Callable[[int], None],
+        template: Template,
     ) -> None:
         self.number: Final = number
         self.born_s: Final = asyncio.get_running_loop().time()
@@ -122,7 +154,8 @@ class ForkedRunner:
         self._reader, self._writer = streams
         self._engine: Final = engine
         self._tasks: Final = tasks
-        self._kill: Final = kill
+        self._template: Final = template
+        self._limits = home.limits()  # set anew by run
         self._session: SparkSessionKey | None = None  # set by prepare
         self._started: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         self._exited: Final[asyncio.Future[Exited]] = asyncio.get_running_loop().create_future()
@@ -168,7 +201,7 @@ class ForkedRunner:
         if not self._exited.done():
             self._exited.set_result(exited)
         if not self._started.done():
-            why = exited.fork_error or _ending(exited.code)
+            why = exited.fork_error or ending(exited.code)
             self._started.set_exception(Unavailable(f"a runner could not be started: {why}"))
         if self._in_use:
             # Its socket closes with it, unless a process that it forked still holds it: nobody waits for that one.
@@ -198,12 +231,15 @@ class ForkedRunner:
         began_s = asyncio.get_running_loop().time()
         try:
             self.scratch.mkdir(parents=True)
+            self._limits = self._home.limits(task)
+            self._template.capture(self.number, log_path, self._home.output_limit)
             self._send(
                 Run(
                     task=task,
                     log_path=log_path,
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
+                    limits=self._limits,
                     dedicated=self._home.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
                 )
             )
@@ -225,8 +261,12 @@ class ForkedRunner:
                     case TaskFailed():
                         yield message
                         return
+                    case ProgramExited(code=code):
+                        await self._gone()
+                        yield TaskFailed(failure=program_exited(code, _program(task.graph), tail(log_path)))
+                        return
                     case Analyzed() | None:
-                        yield await self._lost(log_path)
+                        yield TaskFailed(failure=await self._lost(log_path))
                         return
         finally:
             self._writer.close()
@@ -236,7 +276,16 @@ class ForkedRunner:
         self._in_use = True
         try:
             self.scratch.mkdir(parents=True)
-            self._send(Analyze(graph=graph, log_path=log_path, scratch=str(self.scratch), artifacts=dict(artifacts)))
+            self._template.capture(self.number, log_path, self._home.output_limit)
+            self._send(
+                Analyze(
+                    graph=graph,
+                    log_path=log_path,
+                    scratch=str(self.scratch),
+                    artifacts=dict(artifacts),
+                    limits=self._limits,
+                )
+            )
             while True:
                 message = await self._next()
                 match message:
@@ -245,7 +294,7 @@ class ForkedRunner:
                     case Prepared(problem=str(problem)):
                         raise Unavailable(f"no Spark session could be opened: {problem}")
                     case None:
-                        return Analyzed(failure=(await self._lost(log_path)).failure)
+                        return Analyzed(failure=await self._lost(log_path))
                     case _:
                         pass
         finally:
@@ -259,7 +308,7 @@ class ForkedRunner:
     async def kill(self) -> None:
         """End it by force, with all that it started, and return once it is gone."""
         if self.alive:
-            self._kill(self.number)
+            self._template.kill(self.number)
         await asyncio.shield(self._exited)
 
     async def exited(self) -> Exited:
@@ -320,26 +369,29 @@ class ForkedRunner:
             raise Unavailable("there is no engine to list files with")
         return await self._engine.list_files(path)
 
-    async def _lost(self, log_path: str) -> TaskFailed:
+    async def _lost(self, log_path: str) -> Failure:
         """Return what it means that the runner ended without its last word."""
+        exited = await self._gone()
+        if exited is None:
+            how, code = "closed the connection to its TaskManager", None
+        else:
+            how, code = f"ended because {exited.fork_error}" if exited.fork_error else ending(exited.code), exited.code
+        return lost(how, tail(log_path), self._limits, code=code)
+
+    async def _gone(self) -> Exited | None:
+        """Return how the runner ended, now that its connection has; None if it had to be ended."""
         try:
             async with asyncio.timeout(EXIT_S):
-                exited = await self.exited()
+                return await self.exited()
         except TimeoutError:
             await self.kill()
-            exited = Exited(runner=self.number, code=-signal.SIGKILL)
-        last = tail(log_path)
-        return _failed(
-            FailureKind.RUNNER_LOST,
-            f"the runner {_ending(exited.code)} before its task was done"
-            + (f"; its last output:\n{last}" if last else ""),
-        )
+            return None
 
     async def _next(self) -> FromRunner | None:
         try:
             return await read_message(self._reader, FROM_RUNNER)
         except msgspec.DecodeError:  # user code wrote to a descriptor that is not its own
-            self._kill(self.number)
+            self._template.kill(self.number)
             return None
 
     def _send(self, message: Prepare | Run | TargetsChecked | Analyze | Interrupt) -> None:
@@ -351,15 +403,9 @@ def _failed(kind: FailureKind, message: str) -> TaskFailed:
     return TaskFailed(failure=Failure(kind=kind, message=message))
 
 
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = " (by hand, or by the kernel because memory ran out)" if -code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+def _program(graph: JobGraph) -> StepName:
+    """Return the step of a graph that is a program."""
+    return next(vertex.name for vertex in graph.vertices if isinstance(vertex.operation, Program))
 
 
 def _merged(told: TaskMetrics, measured: TaskMetrics) -> TaskMetrics:
