@@ -38,4 +38,4 @@ def lost_inputs(error: BaseException, step: StepName | None, inputs: Mapping[Ste
 def _names(text: str, path: str) -> bool:
     """Tell whether a text names a directory or something below it, however the scheme is spelled."""
     plain = _SCHEME.sub("", path).rstrip("/")
-    return any(re.search(re.escape(spelled) + r"(?![\w.-])", text) for spelled in {plain, quote(plain)})
+    return any(re.search(re.escape(spelled) + r"(?![\w-]|\.\w)", text) for spelled in {plain, quote(plain)})
