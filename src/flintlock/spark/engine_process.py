@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import quote
@@ -31,6 +32,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
+from flintlock.spark.cgroups import Group
 from flintlock.spark.children import die_with_parent
 from flintlock.spark.class_archive import archive_file, archive_in_use
 from flintlock.spark.engine_conf import engine_conf, worker_environment
@@ -102,6 +104,9 @@ class EngineProcess:
 
     def _start_jvm(self) -> DriverJvm:
         settings, scratch = self._settings, Path(self._settings.scratch_dir)
+        if settings.cgroup:
+            with suppress(OSError):  # an engine in its parent's group is better than none
+                Group(Path(settings.cgroup)).add(os.getpid())
         for leftover in ("tmp", "local", "warm-up"):  # of an engine that was killed
             shutil.rmtree(scratch / leftover, ignore_errors=True)
         return start_jvm(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
+import structlog
 from msgspec import Struct, structs
 
 from flintlock.gateways.engine import SparkSessionKey
@@ -33,6 +34,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
+from flintlock.spark.cgroups import Cgroups, Group
 from flintlock.spark.endings import ending, lost, program_exited
 from flintlock.spark.logtail import tail
 from flintlock.spark.sinkfiles import ListedFile, data_bytes, has_data, needs_look, sink_files
@@ -55,6 +57,8 @@ from flintlock.spark.wire import (
     frame,
     read_message,
 )
+
+log = structlog.get_logger(__name__)
 
 #: How long the end of a process may take to be told after its socket has closed.
 EXIT_S: Final = 5.0
@@ -107,6 +111,7 @@ class RunnerHome(Struct, frozen=True, kw_only=True):
     memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages
     output_limit: int = 64 << 20  # bytes of captured output that are kept
+    cgroups: Cgroups | None = None  # where groups for runners can be made
 
     def limits(self, task: DeployTask | None = None) -> Limits:
         """Return what a task's runner may use."""
@@ -121,6 +126,19 @@ class RunnerHome(Struct, frozen=True, kw_only=True):
             cpu=asked.cpu if asked is not None else 0.0,
             worker_memory=self.worker_memory,
         )
+
+    def group(self, number: int, limits: Limits, *, dedicated: bool) -> Group | None:
+        """Make a group for a runner that has limits; None if there are none, or no groups."""
+        if self.cgroups is None or (limits.memory <= 0 and limits.cpu <= 0):
+            return None
+        # The heap of a driver of the task's own is a limit already; a JVM takes about a quarter more than that.
+        heap = self.dedicated.heap_bytes * 5 // 4 if dedicated and self.dedicated is not None else 0
+        memory = limits.memory + heap if limits.memory > 0 else 0
+        try:
+            return self.cgroups.group(f"runner-{number}", memory=memory, cpu=limits.cpu)
+        except OSError as error:
+            log.warning("cgroup-not-made", runner=number, reason=str(error))
+            return None
 
 
 class Template(Protocol):
@@ -156,6 +174,8 @@ class ForkedRunner:
         self._tasks: Final = tasks
         self._template: Final = template
         self._limits = home.limits()  # set anew by run
+        self._group: Group | None = None  # set by run, removed when it has ended
+        self._killed_for_memory = False  # set when it has ended
         self._session: SparkSessionKey | None = None  # set by prepare
         self._started: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         self._exited: Final[asyncio.Future[Exited]] = asyncio.get_running_loop().create_future()
@@ -198,6 +218,10 @@ class ForkedRunner:
 
     def hear_exited(self, exited: Exited) -> None:
         """Take the template's word that it is gone."""
+        if self._group is not None:
+            self._killed_for_memory = self._group.killed_for_memory()
+            self._group.remove()
+            self._group = None
         if not self._exited.done():
             self._exited.set_result(exited)
         if not self._started.done():
@@ -231,7 +255,7 @@ class ForkedRunner:
         began_s = asyncio.get_running_loop().time()
         try:
             self.scratch.mkdir(parents=True)
-            self._limits = self._home.limits(task)
+            await self._confine(task)
             self._template.capture(self.number, log_path, self._home.output_limit)
             self._send(
                 Run(
@@ -315,6 +339,21 @@ class ForkedRunner:
         """Return how it ended, once it has."""
         return await asyncio.shield(self._exited)
 
+    async def _confine(self, task: DeployTask) -> None:
+        """Decide what the task may use, and put the runner into a group that says so where there are groups."""
+        limits = self._home.limits(task)
+        group = self._home.group(self.number, limits, dedicated=task.graph.engine is EngineKind.DEDICATED)
+        if group is not None:
+            try:
+                group.add(await self.started())
+            except OSError as error:
+                log.warning("cgroup-not-used", runner=self.number, reason=str(error))
+                group.remove()
+            else:
+                self._group = group
+                limits = structs.replace(limits, in_cgroup=True)
+        self._limits = limits
+
     def _look_at_targets(self, task: DeployTask) -> None:
         """Look up, while the runner analyses, which targets hold data; it asks before it writes."""
         region = regions_of(task.graph)[task.attempt.region]
@@ -376,7 +415,7 @@ class ForkedRunner:
             how, code = "closed the connection to its TaskManager", None
         else:
             how, code = f"ended because {exited.fork_error}" if exited.fork_error else ending(exited.code), exited.code
-        return lost(how, tail(log_path), self._limits, code=code)
+        return lost(how, tail(log_path), self._limits, code=code, oom_killed=self._killed_for_memory)
 
     async def _gone(self) -> Exited | None:
         """Return how the runner ended, now that its connection has; None if it had to be ended."""

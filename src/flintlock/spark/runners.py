@@ -30,6 +30,7 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
+from flintlock.spark.cgroups import Cgroups
 from flintlock.spark.children import forget_child, record_child
 from flintlock.spark.runner import EngineServices, ForkedRunner, RunnerHome
 from flintlock.spark.sessionconfig import default_config
@@ -71,6 +72,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use: the engine sees to it
     output_limit: int = 64 << 20  # bytes of each attempt's output that are kept
+    cgroups: Cgroups | None = None  # where groups for runners can be made
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
 
@@ -103,6 +105,7 @@ class ForkingPool:
             memory=settings.memory,
             worker_memory=settings.worker_memory,
             output_limit=settings.output_limit,
+            cgroups=settings.cgroups,
         )
         self._tasks: Final = tasks
         self._numbers: Final = count(1)
