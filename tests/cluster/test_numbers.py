@@ -12,6 +12,7 @@ from tests.cluster.runner_harness import Bench, Loop, bench, pickle_step, spark_
 
 from flintlock.model.jobgraph import EngineKind, JobVertex, Result, Sink, Source, Sql
 from flintlock.model.tasks import TaskFinished
+from flintlock.spark import runner
 
 ROWS = 10_000
 
@@ -63,7 +64,10 @@ def test_files_read_and_written(b: Bench, orders: str) -> None:
     assert finished.metrics.write_bytes == finished.outputs[0].bytes > 0
 
 
-def test_a_result(b: Bench, orders: str) -> None:
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_a_result(b: Bench, orders: str, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a short one the plan tells, of a long one the engine."""
+    monkeypatch.setattr(runner, "WORTH_MEASURING_S", 0.0 if long else 1e9)
     counted = step("counted", Sql(query="SELECT k, count(text) AS n FROM orders GROUP BY k"), "orders")
     finished = b.run(b.task(source(orders), counted, step("r", Result(), "counted"))).finished
     check_read(finished, orders)
@@ -86,7 +90,9 @@ def test_a_blocking_exchange(b: Bench, orders: str) -> None:
     check_read(b.run(b.task(*steps, region=1, inputs=first.materialised)).finished, place)
 
 
-def test_a_step_with_a_udf(b: Bench, orders: str) -> None:
+def test_a_step_with_a_udf(b: Bench, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WORTH_MEASURING_S", 1e9)
+
     def longer(orders: DataFrame) -> DataFrame:
         from pyspark.sql.functions import length, udf
 
@@ -103,6 +109,7 @@ def test_a_program(b: Bench, orders: str, engine: EngineKind) -> None:
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 spark.read.parquet({orders!r}).write.parquet({target!r})
+spark.stop()
 """
     more: dict[str, Any] = {"engine": engine}
     finished = b.run(b.program(text, **more)).finished

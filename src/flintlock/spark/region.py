@@ -97,7 +97,7 @@ class Frames:
         self._built[step] = self._door.spark.read.schema(schema).parquet(path)
         self._paths[step] = 1
 
-    def blame(self, step: StepName, error: Exception) -> tuple[StepName, Exception]:
+    def blame(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
         """Return the earliest step that fails to resolve among a step and all it reads, with its own error."""
         if kind_of(error) is not FailureKind.ANALYSIS:
             return step, error

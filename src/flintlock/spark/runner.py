@@ -66,7 +66,7 @@ EXIT_S: Final = 5.0
 #: How long the last words of a process may take to be read after its end was told.
 DRAIN_S: Final = 30.0
 
-#: Work that took longer than this is measured even if it wrote nothing.
+#: Results that took longer than this are measured; of others the plan's own numbers have to do, which come for nothing.
 WORTH_MEASURING_S: Final = 0.5
 
 News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
@@ -279,7 +279,8 @@ class ForkedRunner:
                     case Prepared():
                         pass
                     case Worked():
-                        worth = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
+                        long = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
+                        worth = long or any(isinstance(v.operation, Program) for v in task.graph.vertices)
                         yield await self._complete(message, worth_measuring=worth)
                         return
                     case TaskFailed():

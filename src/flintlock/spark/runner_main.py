@@ -184,14 +184,16 @@ class Runner:
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
                     self._program(message, program.operation, artifacts)
-                    return Worked(finished=TaskFinished())
-                done = self._region(message, region, artifacts, attempt)
-            return structs.replace(done, finished=structs.replace(done.finished, metrics=self._progress.metrics))
+                    done = Worked(finished=TaskFinished())
+                else:
+                    done = self._region(message, region, artifacts, attempt)
+            metrics = driver.metrics() if task.graph.engine is EngineKind.DEDICATED else self._progress.metrics
+            return structs.replace(done, finished=structs.replace(done.finished, metrics=metrics))
         except Interrupted:
             return TaskFailed(failure=_INTERRUPTED)
         except ExitCode as error:
             return ProgramExited(code=error.code)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything: it becomes the task's failure
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
             return TaskFailed(failure=attempt.failure(error, message.scratch))
 
     def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
@@ -238,7 +240,7 @@ class Runner:
                 return analyzed(attempt.frames, graph, config)
         except Interrupted:
             return Analyzed(failure=_INTERRUPTED)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything: it becomes the failure
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
             return Analyzed(failure=attempt.failure(error, message.scratch))
 
     def _begin(self, message: Run | Analyze) -> Artifacts:
@@ -314,7 +316,7 @@ class _Attempt:
         self.frames: Frames | None = None
         self.work: Work | None = None
 
-    def failure(self, error: Exception, scratch: str) -> Failure:
+    def failure(self, error: BaseException, scratch: str) -> Failure:
         """Return what the error means to its user, files by the names that they know."""
         try:
             relax_memory()

@@ -99,6 +99,8 @@ class Template:
                 break
         for pid in self._pids.values():
             kill_group(pid)
+        self._pids.clear()
+        self._sweep()  # also what has got away from its runner's group
         os._exit(0)
 
     def _hear(self) -> bool:
