@@ -48,7 +48,9 @@ def lost(how: str, last_output: str, limits: Limits, *, code: int | None = None,
     refused = limits.memory > 0 and code in _ABORTED and _OUT_OF_MEMORY.search(last_output) is not None
     if oom_killed or refused:
         return Failure(kind=FailureKind.OUT_OF_MEMORY, message=f"{memory_met(limits)}: the runner {how}{told}")
-    return Failure(kind=FailureKind.RUNNER_LOST, message=f"the runner {how} before its task was done{told}")
+    # A library that gets no memory may abort without a word.
+    hint = f" ({memory_met(limits)})" if limits.memory > 0 and code in _ABORTED else ""
+    return Failure(kind=FailureKind.RUNNER_LOST, message=f"the runner {how} before its task was done{hint}{told}")
 
 
 def program_exited(code: int, step: StepName, last_output: str) -> Failure:

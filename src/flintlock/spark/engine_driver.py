@@ -121,11 +121,22 @@ class EngineDriver:
                 jobs.setdefault(one, []).append(int(job.jobId()))
         return {name: count(self.context, jobs.get(tags[name], ())) for name in operations}
 
-    def operations_of(self, user_id: str, session_id: str) -> tuple[str, ...]:
-        """Return the ids of the operations of an open session, those that ended within the last hour included."""
+    def measure_user(self, user_id: str) -> TaskMetrics:
+        """Count what Spark did in all sessions of a user, closed ones too, as far as jobs are remembered."""
+        scope = self._scope(user_id, None)
+        flush_events(self.context)
+        jobs = [
+            int(job.jobId())
+            for job in items(self.context.statusStore().jobsList(None))
+            if any(tag.startswith(scope) for tag in str(job.jobTags().mkString(",")).split(","))
+        ]
+        return count(self.context, jobs)
+
+    def operations_of(self, user_id: str, session_id: str) -> tuple[str, ...] | None:
+        """Return the ids of a session's operations, also of those that ended within an hour; None if it is closed."""
         found = self._sessions.getIsolatedSessionIfPresent(self._key(user_id, session_id))
         if found.isEmpty():
-            return ()
+            return None
         holder = found.get()
         ended = [info.operationId() for info in items(holder.listInactiveOperations())]
         return tuple(dict.fromkeys(str(name) for name in (*ended, *items(holder.listActiveOperationIds()))))

@@ -144,7 +144,10 @@ class Published(Struct, frozen=True, kw_only=True, tag="published"):
 
 
 class Measured(Struct, frozen=True, kw_only=True, tag="measured"):
-    """What Spark counted: for the session (a closed one: for the named operations), and for each of the named ones."""
+    """What Spark counted for each of the named operations, and for the session.
+
+    Of one that is closed: for the named ones, and where none is named, for all sessions of its user.
+    """
 
     call: int
     session: TaskMetrics

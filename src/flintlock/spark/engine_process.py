@@ -256,12 +256,15 @@ class EngineProcess:
 
 
 def _measured(driver: EngineDriver, command: MeasureSession) -> Measured:
-    every = dict.fromkeys((*driver.operations_of(command.user_id, command.session_id), *command.operations))
+    open_ones = driver.operations_of(command.user_id, command.session_id)
+    every = dict.fromkeys((*(open_ones or ()), *command.operations))
     counted = driver.measure(command.user_id, command.session_id, tuple(every))
     together = {field: sum(getattr(one, field) for one in counted.values()) for field in TaskMetrics.__struct_fields__}
+    # A program may have stopped its session, and made others: it is the user that they have in common.
+    whole = TaskMetrics(**together) if open_ones is not None or every else driver.measure_user(command.user_id)
     return Measured(
         call=command.call,
-        session=TaskMetrics(**together),
+        session=whole,
         operations={name: counted[name] for name in command.operations},
     )
 

@@ -98,6 +98,11 @@ def test_other_ends_are_not_blamed_on_memory(code: int, last: str, limits: Limit
     assert lost(ending(code), last, limits, code=code).kind is FailureKind.RUNNER_LOST
 
 
+def test_a_limit_that_an_abort_may_be_due_to_is_mentioned() -> None:
+    assert "may use 256m" in lost(ending(-6), "", LIMITS, code=-6).message
+    assert "may use" not in lost(ending(3), "", LIMITS, code=3).message
+
+
 def test_a_kill_by_the_cgroup_is_lack_of_memory_whatever_was_printed() -> None:
     assert lost(ending(-9), "", LIMITS, code=-9, oom_killed=True).kind is FailureKind.OUT_OF_MEMORY
 
