@@ -40,6 +40,9 @@ T = TypeVar("T")
 #: How long a task of a test may take, on a machine that is busy with other things.
 PATIENCE_S = 180.0
 JOB = JobId("0123456789abcdef" * 2)
+#: What Spark's Python workers may use, and how much of what a runner prints is kept.
+WORKER_MEMORY = 384 << 20
+OUTPUT_LIMIT = 1 << 20
 
 
 class Loop:
@@ -231,6 +234,7 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
         log_file=str(home / "engine.log"),
         run_dir=str(home / "run"),
         work_root=str(home / "work"),
+        worker_memory=WORKER_MEMORY,
     )
     with running(loop, SparkEngine.start(settings)) as engine:
         yield engine
@@ -245,6 +249,8 @@ def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm:
         scratch_dir=str(home / "scratch"),
         run_dir=str(home / "run"),
         warm=warm,
+        worker_memory=WORKER_MEMORY,
+        output_limit=OUTPUT_LIMIT,
         dedicated=DedicatedEngine(run_dir=str(home / "run"), working_dir=str(home), heap_bytes=512 << 20),
     )
 

@@ -240,6 +240,10 @@ WORKER_MEMORY: Final = Option(
     key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
     description="The most memory that each of Spark's Python workers (which run UDFs) may use.",
 )  # fmt: skip
+TASK_OUTPUT: Final = Option(
+    key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20, default_text="64m",
+    description="The most that is kept of what an attempt prints; of the rest, only the end.",
+)  # fmt: skip
 JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0, default_text="7 d",
     description="How long an ended job, its results and its id are remembered.",

@@ -42,7 +42,15 @@ _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?
 _MARKERS: Final = re.compile(r"\s*[~^]+\s*")
 _RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 _CALL_SITE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+)")
-_MEMORY: Final = ("java.lang.OutOfMemoryError", "Java heap space", "GC overhead limit exceeded")
+_MEMORY: Final = (
+    "java.lang.OutOfMemoryError",
+    "SparkOutOfMemoryError",
+    "UNABLE_TO_ACQUIRE_MEMORY",
+    "OutOfMemoryException",  # Arrow's, in the JVM
+    "Java heap space",
+    "GC overhead limit exceeded",
+    "Not enough memory to build and broadcast",
+)
 
 
 class TaskError(Exception):
@@ -93,7 +101,7 @@ def failure_of(
     )
     message, context = _plain(spark.message, contexts)
     return Failure(
-        kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker_failed=worker is not None),
+        kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
         message=_cut(worker.message if worker else message, MESSAGE_LIMIT),
         exception=worker.exception if worker else type_name(error),
         step=_step(error, step, frames, contexts, clues),
@@ -105,27 +113,36 @@ def failure_of(
     )
 
 
-def kind_of(error: BaseException, *, in_user_code: bool = False, worker_failed: bool = False) -> FailureKind:
-    """Return what kind of failure an exception is."""
+def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | None = None) -> FailureKind:
+    """Return what kind of failure an exception is. `worker` names what one of Spark's Python workers raised."""
     spark = _SparkError(error)
-    text = spark.message
     if isinstance(error, TaskError):
         return error.kind
-    if isinstance(error, MemoryError) or any(sign in text for sign in _MEMORY):
+    if any(_SparkError(one).connection_lost for one in _with_causes(error)):
+        return FailureKind.ENGINE_LOST  # also where user code wraps it in an exception of its own
+    if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
         return FailureKind.OUT_OF_MEMORY
-    if spark.connection_lost:
-        return FailureKind.ENGINE_LOST
     if not spark.is_spark:
         theirs = in_user_code or isinstance(error, Interrupted | ImportError)
         return FailureKind.USER_CODE if theirs else FailureKind.INTERNAL
-    if worker_failed:
+    if worker is not None:
         return FailureKind.USER_CODE
+    if any(sign in spark.message for sign in _MEMORY):
+        return FailureKind.OUT_OF_MEMORY
     state = spark.sql_state or ""
     if type(error).__name__ in {"AnalysisException", "ParseException"} or state[:2] in {"42", "0A"}:
         return FailureKind.ANALYSIS
     if state[:2] in {"22", "P0"} or not spark.from_server:
         return FailureKind.USER_CODE
     return FailureKind.SPARK_TASK
+
+
+def spark_words(error: BaseException) -> tuple[str, str]:
+    """Return Spark's error class and all that it says, the JVM's stack included; empty for what is not Spark's."""
+    spark = _SparkError(error)
+    if not spark.is_spark:
+        return "", ""
+    return spark.error_class or "", f"{spark.message}\n{spark.jvm_stack_trace or ''}"
 
 
 def user_frames(error: BaseException) -> tuple[Frame, ...]:
@@ -264,6 +281,16 @@ class _SparkError:
             return ask()
         except Exception:  # noqa: BLE001 - an exception that cannot tell about itself must not hide itself
             return None
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it came from."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        yield found
+        seen.add(id(found))
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 
 
 def _plain(message: str, contexts: list[Any]) -> tuple[str, str | None]:

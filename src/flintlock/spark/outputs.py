@@ -72,7 +72,7 @@ class Work:
         """The step that was being worked on when something failed."""
         return self._frames.doing or self._doing
 
-    def blame(self, error: Exception) -> tuple[StepName | None, Exception]:
+    def blame(self, error: BaseException) -> tuple[StepName | None, BaseException]:
         """Return the step that an error belongs to, as far as asking Spark again can tell, and its own error."""
         if isinstance(error, StepFailed):
             return error.step, error.cause
@@ -230,7 +230,7 @@ def resolve(frames: Frames, vertex: JobVertex, config: Mapping[str, str]) -> Non
 class StepFailed(Exception):
     """A step that was found to be at fault, with its own error as the cause."""
 
-    def __init__(self, step: StepName, cause: Exception) -> None:
+    def __init__(self, step: StepName, cause: BaseException) -> None:
         super().__init__(str(cause))
         self.step: Final = step
         self.cause: Final = cause

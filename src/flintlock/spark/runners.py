@@ -30,12 +30,14 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
+from flintlock.spark.cgroups import Cgroups
 from flintlock.spark.children import forget_child, record_child
 from flintlock.spark.runner import EngineServices, ForkedRunner, RunnerHome
 from flintlock.spark.sessionconfig import default_config
 from flintlock.spark.wire import (
     FROM_TEMPLATE,
     Analyzed,
+    Capture,
     DedicatedEngine,
     Exited,
     Fork,
@@ -67,6 +69,10 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     slots: int = 2  # of the TaskManager: what a session is prepared for
     warm: int = 2  # how many runners wait
     dedicated: DedicatedEngine | None = None
+    memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
+    worker_memory: int = 0  # bytes that each of Spark's Python workers may use: the engine sees to it
+    output_limit: int = 64 << 20  # bytes of each attempt's output that are kept
+    cgroups: Cgroups | None = None  # where groups for runners can be made
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
 
@@ -93,7 +99,14 @@ class ForkingPool:
 
     def __init__(self, settings: PoolSettings, tasks: asyncio.TaskGroup) -> None:
         self._settings: Final = settings
-        self._home: Final = RunnerHome(scratch_dir=settings.scratch_dir, dedicated=settings.dedicated)
+        self._home: Final = RunnerHome(
+            scratch_dir=settings.scratch_dir,
+            dedicated=settings.dedicated,
+            memory=settings.memory,
+            worker_memory=settings.worker_memory,
+            output_limit=settings.output_limit,
+            cgroups=settings.cgroups,
+        )
         self._tasks: Final = tasks
         self._numbers: Final = count(1)
         self._engine: EngineServices | None = None  # set by use_engine
@@ -112,7 +125,7 @@ class ForkingPool:
         self._engine = engine
         for runner in self._runners.values():
             if not runner.taken:  # waits, or is being prepared to
-                self._kill(runner.number)
+                self.kill(runner.number)
         self._warm.clear()
         self._changed.set()
 
@@ -206,7 +219,7 @@ class ForkingPool:
         if problem is None and engine is self._engine and runner.alive:
             self._warm.append(runner)
             return True
-        self._kill(runner.number)
+        self.kill(runner.number)
         if problem is not None and engine is self._engine:
             log.warning("runner_not_prepared", reason=problem)
             return False
@@ -227,7 +240,7 @@ class ForkingPool:
         for runner in [*self._warm]:
             if not runner.alive or now_s - runner.born_s > WARM_AGE_S:
                 self._warm.remove(runner)
-                self._kill(runner.number)
+                self.kill(runner.number)
 
     async def _forked(self, engine: EngineServices | None, *, taken: bool = False) -> ForkedRunner:
         try:
@@ -240,7 +253,7 @@ class ForkingPool:
         try:
             streams = await asyncio.open_connection(sock=own)
             number = next(self._numbers)
-            runner = ForkedRunner(number, self._home, streams, engine=engine, tasks=self._tasks, kill=self._kill)
+            runner = ForkedRunner(number, self._home, streams, engine=engine, tasks=self._tasks, template=self)
             runner.taken = taken
             self._runners[number] = runner
             if not self._say(Fork(runner=number), theirs):
@@ -295,11 +308,16 @@ class ForkingPool:
         # A program may leave much: the loop does not wait for it.
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, runner.scratch, True)
 
-    def _kill(self, number: int) -> None:
+    def kill(self, number: int) -> None:
+        """End a runner by force, with all that it started; harmless for one that has ended."""
         if number in self._runners:
             self._say(Kill(runner=number))
 
-    def _say(self, message: Fork | Kill, passed: socket.socket | None = None) -> bool:
+    def capture(self, number: int, path: str, limit: int) -> None:
+        """Have what a runner prints written to a file, at most so many bytes of it."""
+        self._say(Capture(runner=number, path=path, limit=limit))
+
+    def _say(self, message: Fork | Kill | Capture, passed: socket.socket | None = None) -> bool:
         if self._control is None:
             return False
         try:

@@ -243,5 +243,6 @@ def _lost(engine_cause: str | None) -> Failure:
     """The failure of an attempt that had no last word of its own."""
     if engine_cause is None:
         return Failure(kind=FailureKind.RUNNER_LOST, message="the runner ended without a word", exception="RunnerLost")
-    kind = FailureKind.OUT_OF_MEMORY if "OutOfMemory" in engine_cause else FailureKind.ENGINE_LOST
-    return Failure(kind=kind, message=f"the Spark engine died: {engine_cause}", exception="EngineLost")
+    return Failure(
+        kind=FailureKind.ENGINE_LOST, message=f"the Spark engine died: {engine_cause}", exception="EngineLost"
+    )
