@@ -47,7 +47,6 @@ def start(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> int:
     """Run a server process until it ends or is told to (SIGTERM, SIGINT); return its exit code."""
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children are exec'd: they inherit nothing of gRPC
     arguments = _parser(name).parse_args()
     if arguments.die_with_parent is not None:
         die_with_parent(arguments.die_with_parent or os.getppid())

@@ -129,6 +129,20 @@ def total(kinds: Iterable[Capacity]) -> Capacity:
     return Capacity(slots, cpu, memory)
 
 
+def room_for(one: Capacity, there: Capacity, most: Capacity) -> int:
+    """Return how many more of a kind there may be, beside what is there."""
+    rooms = [
+        (limit - used) // size
+        for limit, used, size in (
+            (most.slots, there.slots, one.slots),
+            (most.cpu, there.cpu, one.cpu),
+            (most.memory, there.memory, one.memory),
+        )
+        if limit and size
+    ]
+    return max(0, int(min(rooms, default=1 << 30)))
+
+
 def _covers(large: Capacity, small: Capacity) -> bool:
     return (
         large.slots >= small.slots

@@ -32,7 +32,17 @@ from flintlock.model.slots import (
     TaskManagerRegistration,
     WaitingRequest,
 )
-from flintlock.resourcemanager.capacity import Capacity, Kinds, asked_for, capacity_of, could_serve, need, total
+from flintlock.resourcemanager.capacity import (
+    Capacity,
+    Kinds,
+    asked_for,
+    capacity_of,
+    could_serve,
+    need,
+    room_for,
+    total,
+)
+from flintlock.resourcemanager.demand import missing_workers
 from flintlock.resourcemanager.free_slots import FreeSlots
 from flintlock.resourcemanager.waiting_line import Job, Request, WaitingLine
 
@@ -259,24 +269,15 @@ class SlotManager:
         fresh = self._rules.fresh
         if fresh is None or at_most <= 0 or not (self._queue or self._aside):
             return 0
-        room = min(at_most, self._room(fresh, coming))
-        free = self._free.copy()
-        for number in range(coming):
-            _add_worker(free, fresh, number)
-        missing = 0
-        for request in self._all_waiting():
-            if free.take(request.wish) is not None:
-                continue
-            if not could_serve(fresh, request.wish):
-                if request.place in self._queue:
-                    break  # it waits for one of the registered, and nobody overtakes it
-                continue
-            if missing >= room:
-                break
-            missing += 1
-            _add_worker(free, fresh, coming + missing)
-            free.take(request.wish)
-        return missing
+        there = total([*(pool.whole for pool in self._pools.values()), *[fresh] * coming])
+        return missing_workers(
+            self._all_waiting(),
+            self._free.copy(),
+            fresh,
+            coming=coming,
+            at_most=min(at_most, room_for(fresh, there, self._rules.most)),
+            blocks=lambda request: request.place in self._queue,
+        )
 
     # Inside
 
@@ -371,25 +372,6 @@ class SlotManager:
     def _total_with(self, more: Capacity, besides: TaskManagerId | None = None) -> Capacity:
         return total([more, *(pool.whole for name, pool in self._pools.items() if name != besides)])
 
-    def _room(self, fresh: Capacity, coming: int) -> int:
-        """Return how many more fresh workers the limits allow."""
-        most, there = self._rules.most, total([*(pool.whole for pool in self._pools.values()), *[fresh] * coming])
-        rooms = [
-            (limit - used) // one
-            for limit, used, one in (
-                (most.slots, there.slots, fresh.slots),
-                (most.cpu, there.cpu, fresh.cpu),
-                (most.memory, there.memory, fresh.memory),
-            )
-            if limit and one
-        ]
-        return max(0, int(min(rooms, default=1 << 30)))
-
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers
-
-
-def _add_worker(free: FreeSlots, fresh: Capacity, number: int) -> None:
-    left = Resources(cpu=fresh.cpu, memory=fresh.memory)
-    free.put(TaskManagerId(f"\0{number}"), free=fresh.slots, left=left, whole=fresh)
