@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.unit.taskmanager.orders import attempt_id, order
-from tests.unit.taskmanager.stage import Stage, until
+from tests.unit.taskmanager.stage import Stage, ToldResourceManager, until
 
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import InstanceId
-from flintlock.model.slots import Attendance
+from flintlock.model.slots import Attendance, Heartbeat, HeartbeatAnswer
 from flintlock.model.tasks import TaskCanceled, TaskFailed, TaskFinished, TaskRunning
-from flintlock.testing.virtual_time import virtual_time
+from flintlock.testing.virtual_time import run_virtual, virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
 LEASE_S = 20.0  # what the stage's ResourceManager grants
@@ -314,3 +315,59 @@ async def test_what_cannot_be_measured_costs_no_heartbeat(stage: Stage) -> None:
 
         assert stage.resource_manager.heartbeats[-1].running == (A,)
         assert stage.resource_manager.heartbeats[-1].metrics["engine_memory_bytes"] == 0
+
+
+class MoodyResourceManager(ToldResourceManager):
+    """A leader behind a bad line: messages take their time, get lost both ways, or meet nobody."""
+
+    def __init__(self, stage: Stage, random: Random) -> None:
+        super().__init__(stage)
+        self._random = random
+        self.heard_s: dict[InstanceId, float] = {}  # when each life was last heard
+        self.good = True
+
+    async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
+        """Hear it, perhaps; answer, perhaps."""
+        if not self.good:
+            await asyncio.sleep(self._random.choice([0.01, 1.0, 7.0]))
+            if self._random.random() < 0.7:
+                raise Unavailable("lost on its way")
+        self.heard_s[message.instance] = now_s()
+        answer = await super().heartbeat(message)
+        if not self.good:
+            await asyncio.sleep(self._random.choice([0.01, 3.0, 3600.0]))
+        return answer
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_work_goes_on_that_the_leader_has_given_up(tmp_path: Path, seed: int) -> None:
+    """Whatever happens to heartbeats and answers: one lease after it last heard of a life, nothing of it runs."""
+    random = Random(seed)
+    lived = 0
+
+    async def play() -> None:
+        nonlocal lived
+        stage = Stage(tmp_path / "log")
+        stage.obedient = False
+        leader = stage.resource_manager = MoodyResourceManager(stage, random)
+        deployed: dict[InstanceId, list[int]] = {}
+        async with stage.playing() as task_manager:
+            for number in range(200):
+                leader.good = random.random() < 0.5
+                known = stage.resource_manager.heartbeats[-1].instance
+                attempt = attempt_id(number)
+                try:
+                    await task_manager.deploy(order(attempt, random.randrange(2), instance=known))
+                    deployed.setdefault(known, []).append(number)
+                except FlintlockError:
+                    pass
+                for _ in range(random.choice([1, 10, 40])):
+                    await asyncio.sleep(0.5)
+                    given_up = [life for life, heard_s in leader.heard_s.items() if now_s() >= heard_s + LEASE_S]
+                    alive = {f"run {n}" for life in given_up for n in deployed.get(life, [])} & set(stage.story)
+                    assert not [run for run in alive if f"kill {run[4:]}" not in stage.story]
+        lived = len(leader.heard_s)
+
+    run_virtual(play())
+
+    assert lived > 2  # it did come to that
