@@ -164,6 +164,11 @@ def job(name: str, function: Callable[..., DataFrame] | None, marks: Path) -> fl
     return made
 
 
+def ended(handle: fl.JobHandle) -> None:
+    """Wait for a job's end, whatever it is."""
+    until(f"the end of {handle}", lambda: handle.ended_within(10.0), PATIENCE_S)
+
+
 def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, client: fl.Client, tmp_path: Path) -> None:
     """And leave nothing behind."""
     bad: list[tuple[str, str, Any]] = []
@@ -179,13 +184,13 @@ def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, client: fl.Clie
             good.append((with_udf, client.submit(job("good", plus_one if with_udf else None, marks))))
 
     for with_udf, handle in good:
-        handle.wait(PATIENCE_S)
+        ended(handle)
         assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{cluster.logs()}"
         rows = handle.result("rows").rows()
         assert sum(row[0] for row in rows) == (500_500 if with_udf else 499_500)
     told: list[tuple[str, str, str]] = []
     for name, kind, handle in bad:
-        handle.wait(PATIENCE_S)
+        ended(handle)
         assert handle.status is JobStatus.FAILED, f"{name} is {handle.status}"
         failure = handle.attempts().failure
         assert failure is not None
@@ -219,7 +224,7 @@ def test_a_job_that_hangs_is_cancelled_with_all_it_started(client: fl.Client, tm
     until("its child", lambda: any(tmp_path.iterdir()), PATIENCE_S)
     (child,) = (int(mark.name) for mark in tmp_path.iterdir())
     handle.cancel()
-    handle.wait(PATIENCE_S)
+    ended(handle)
     assert handle.status is JobStatus.CANCELED
     until("the end of its child", lambda: not _alive(child), 10.0)
 
