@@ -32,7 +32,8 @@ from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished,
 from flintlock.spark.engine import EngineSettings, SparkEngine
 from flintlock.spark.house import EngineDoor
 from flintlock.spark.java import find_java
-from flintlock.spark.runner import EngineServices, ForkedRunner
+from flintlock.spark.runner import ForkedRunner
+from flintlock.spark.runner_home import EngineServices
 from flintlock.spark.runners import ForkingPool, PoolSettings, runner_pool
 from flintlock.spark.wire import DedicatedEngine
 

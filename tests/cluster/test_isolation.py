@@ -31,6 +31,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Processes]:
         yield processes
 
 
+@pytest.fixture
+def client(cluster: Processes) -> Generator[fl.Client]:
+    with fl.connect(cluster.url) as connected:
+        yield connected
+
+
 def raises(_: DataFrame) -> DataFrame:
     raise ValueError("no")
 
@@ -158,9 +164,13 @@ def job(name: str, function: Callable[..., DataFrame] | None, marks: Path) -> fl
     return made
 
 
-def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, tmp_path: Path) -> None:
+def ended(handle: fl.JobHandle) -> None:
+    """Wait for a job's end, whatever it is."""
+    until(f"the end of {handle}", lambda: handle.ended_within(10.0), PATIENCE_S)
+
+
+def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, client: fl.Client, tmp_path: Path) -> None:
     """And leave nothing behind."""
-    client = fl.connect(cluster.url)
     bad: list[tuple[str, str, Any]] = []
     good: list[tuple[bool, Any]] = []
     marks = tmp_path / "marks"
@@ -174,13 +184,13 @@ def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, tmp_path: Path)
             good.append((with_udf, client.submit(job("good", plus_one if with_udf else None, marks))))
 
     for with_udf, handle in good:
-        handle.wait(PATIENCE_S)
+        ended(handle)
         assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{cluster.logs()}"
-        rows = handle.result("rows").rows
+        rows = handle.result("rows").rows()
         assert sum(row[0] for row in rows) == (500_500 if with_udf else 499_500)
     told: list[tuple[str, str, str]] = []
     for name, kind, handle in bad:
-        handle.wait(PATIENCE_S)
+        ended(handle)
         assert handle.status is JobStatus.FAILED, f"{name} is {handle.status}"
         failure = handle.attempts().failure
         assert failure is not None
@@ -195,7 +205,7 @@ def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, tmp_path: Path)
     assert max(log.stat().st_size for log in logs) < (256 << 10) + (16 << 10)
 
 
-def test_a_job_that_hangs_is_cancelled_with_all_it_started(cluster: Processes, tmp_path: Path) -> None:
+def test_a_job_that_hangs_is_cancelled_with_all_it_started(client: fl.Client, tmp_path: Path) -> None:
     """One that takes no notice of being interrupted."""
 
     def hangs(_: DataFrame, params: dict[str, Any]) -> DataFrame:
@@ -210,11 +220,11 @@ def test_a_job_that_hangs_is_cancelled_with_all_it_started(cluster: Processes, t
             except BaseException:  # noqa: BLE001 - that is what is bad about it
                 continue
 
-    handle = fl.connect(cluster.url).submit(job("hangs", hangs, tmp_path))
+    handle = client.submit(job("hangs", hangs, tmp_path))
     until("its child", lambda: any(tmp_path.iterdir()), PATIENCE_S)
     (child,) = (int(mark.name) for mark in tmp_path.iterdir())
     handle.cancel()
-    handle.wait(PATIENCE_S)
+    ended(handle)
     assert handle.status is JobStatus.CANCELED
     until("the end of its child", lambda: not _alive(child), 10.0)
 
@@ -232,7 +242,8 @@ def test_nothing_of_a_cluster_is_left_when_it_ends(tmp_path: Path) -> None:
 
     with running_processes(tmp_path / "cluster", settings=SETTINGS) as processes:
         assert processes.taskmanager is not None
-        fl.connect(processes.url).submit(job("forks", forks_on, tmp_path))
+        with fl.connect(processes.url) as client:
+            client.submit(job("forks", forks_on, tmp_path))
         until("its child", (tmp_path / "forked").exists, PATIENCE_S)
         family = psutil.Process(processes.taskmanager.pid).children(recursive=True)
         assert any(process.name() == "sleep" for process in family)

@@ -16,15 +16,16 @@ import linecache
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import Struct
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
+from flintlock.spark.spark_errors import SparkError
 
 MESSAGE_LIMIT: Final = 16 << 10
 TRACE_LIMIT: Final = 64 << 10
@@ -89,7 +90,7 @@ def failure_of(
     `in_user_code`: it was raised while user code was opened or ran, even if no line of it is to be seen.
     """
     clues = clues or Clues()
-    spark = _SparkError(error)
+    spark = SparkError(error)
     worker = python_traceback(spark.message if spark.is_spark else "")
     contexts = spark.contexts()
     frames = _without_repeats(
@@ -115,10 +116,10 @@ def failure_of(
 
 def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | None = None) -> FailureKind:
     """Return what kind of failure an exception is. `worker` names what one of Spark's Python workers raised."""
-    spark = _SparkError(error)
+    spark = SparkError(error)
     if isinstance(error, TaskError):
         return error.kind
-    if any(_SparkError(one).connection_lost for one in _with_causes(error)):
+    if any(SparkError(one).connection_lost for one in _with_causes(error)):
         return FailureKind.ENGINE_LOST  # also where user code wraps it in an exception of its own
     if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
         return FailureKind.OUT_OF_MEMORY
@@ -135,14 +136,6 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
     if state[:2] in {"22", "P0"} or not spark.from_server:
         return FailureKind.USER_CODE
     return FailureKind.SPARK_TASK
-
-
-def spark_words(error: BaseException) -> tuple[str, str]:
-    """Return Spark's error class and all that it says, the JVM's stack included; empty for what is not Spark's."""
-    spark = _SparkError(error)
-    if not spark.is_spark:
-        return "", ""
-    return spark.error_class or "", f"{spark.message}\n{spark.jvm_stack_trace or ''}"
 
 
 def user_frames(error: BaseException) -> tuple[Frame, ...]:
@@ -213,74 +206,6 @@ def code_at(file: str, line: int, codes: Iterable[CodeType]) -> CodeType | None:
             continue
         return code_at(file, line, _inner(code)) or code
     return None
-
-
-class _SparkError:
-    """Reads what an exception of PySpark, Connect's or the classic one, tells of itself; knows no PySpark."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error: Final = error
-
-    @property
-    def is_spark(self) -> bool:
-        return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(self._error).__mro__)
-
-    @property
-    def from_server(self) -> bool:
-        """Whether Spark's JVM raised it, rather than PySpark's own checks of its arguments."""
-        return any(
-            kind.__module__.startswith(
-                ("pyspark.errors.exceptions.connect", "pyspark.errors.exceptions.captured", "py4j.")
-            )
-            for kind in type(self._error).__mro__
-        )
-
-    @property
-    def message(self) -> str:
-        try:
-            return str(self._error)
-        except Exception:  # noqa: BLE001 - a classic one asks its JVM, which may be gone
-            return str(getattr(self._error, "_desc", "")) or repr(type(self._error))
-
-    @property
-    def error_class(self) -> str | None:
-        return self._ask("getCondition")
-
-    @property
-    def sql_state(self) -> str | None:
-        return self._ask("getSqlState")
-
-    @property
-    def jvm_stack_trace(self) -> str | None:
-        told = self._ask("getStackTrace") or getattr(self._error, "_stackTrace", None)
-        if isinstance(told, str) and told:
-            return told
-        _, found, rest = self.message.partition("\n\tat ")
-        return f"\tat {rest}" if found and self.is_spark else None
-
-    @property
-    def connection_lost(self) -> bool:
-        status: object = self._call("getGrpcStatusCode") or self._call("code")
-        lost_session = (self.error_class or "").startswith("INVALID_HANDLE.SESSION")
-        lost_gateway = type(self._error).__name__ == "Py4JNetworkError"
-        return getattr(status, "name", "") == "UNAVAILABLE" or lost_session or lost_gateway
-
-    def contexts(self) -> list[Any]:
-        found: object = self._call("getQueryContext")
-        return cast("list[Any]", found) if isinstance(found, list) else []
-
-    def _ask(self, method: str) -> str | None:
-        answer = self._call(method)
-        return answer if isinstance(answer, str) and answer else None
-
-    def _call(self, method: str) -> object:
-        ask: Callable[[], object] | None = getattr(self._error, method, None)
-        if ask is None:
-            return None
-        try:
-            return ask()
-        except Exception:  # noqa: BLE001 - an exception that cannot tell about itself must not hide itself
-            return None
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:

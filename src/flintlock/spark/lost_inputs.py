@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote
 
 from flintlock.model.ids import StepName
-from flintlock.spark.failures import spark_words
+from flintlock.spark.spark_errors import spark_words
 
 #: Spark's error classes for files that are not there.
 _GONE: Final = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST", "_LEGACY_ERROR_TEMP_2055")

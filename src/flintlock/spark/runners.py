@@ -32,7 +32,8 @@ from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
 from flintlock.spark.cgroups import Cgroups
 from flintlock.spark.children import forget_child, record_child
-from flintlock.spark.runner import EngineServices, ForkedRunner, RunnerHome
+from flintlock.spark.runner import ForkedRunner
+from flintlock.spark.runner_home import EngineServices, RunnerHome
 from flintlock.spark.sessionconfig import default_config
 from flintlock.spark.wire import (
     FROM_TEMPLATE,
