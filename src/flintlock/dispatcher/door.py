@@ -28,6 +28,8 @@ class LeaderDoor:
         self._leader: DispatcherGateway | None = None  # set by `confirm`, emptied by `withdraw`
         self._token: FencingToken | None = None  # of the newest leader that was ever confirmed
         self._opened = asyncio.Event()  # set while there is a leader
+        self._closed = asyncio.Event()  # set while there is none
+        self._closed.set()
 
     @property
     def leading(self) -> FencingToken | None:
@@ -40,17 +42,24 @@ class LeaderDoor:
             await self._opened.wait()
         return token
 
+    async def closed(self, token: FencingToken) -> None:
+        """Wait until the leader of this term leads no more."""
+        while self.leading == token:
+            await self._closed.wait()
+
     def confirm(self, token: FencingToken, leader: DispatcherGateway) -> None:
         """Open the door to this leader. A token older than one confirmed before is ignored."""
         if self._token is None or token >= self._token:
             self._token, self._leader = token, leader
             self._opened.set()
+            self._closed.clear()
 
     def withdraw(self, token: FencingToken) -> None:
         """Close the door, if it leads to this leader; the word of a superseded one is ignored."""
         if token == self._token:
             self._leader = None
             self._opened.clear()
+            self._closed.set()
 
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Pass on."""

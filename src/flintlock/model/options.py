@@ -88,6 +88,12 @@ HA_TYPE: Final = Option(
     key="high-availability.type", parse=one_of("embedded"), kind="embedded", default="embedded",
     description="Where jobs are kept: 'embedded' is an SQLite database in the state directory.",
 )  # fmt: skip
+HA_SILENCE: Final = Option(
+    key="high-availability.embedded.silence-timeout", parse=period_s, kind=_DURATION, default=10.0,
+    default_text="10 s",
+    description="How long a leader's heartbeat in the state directory may stand still before a standby ends its"
+    " process and leads. Death is noticed at once; this is for a leader that lives but is frozen.",
+)  # fmt: skip
 WORK_DIR: Final = Option(
     key="execution.work-dir", parse=str, kind=_TEXT, default="", default_text="<state directory>/work",
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
