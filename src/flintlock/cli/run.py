@@ -195,7 +195,7 @@ def _attached(chosen: Chosen, handle: JobHandle, attachment: Attachment | None) 
     from flintlock.client.attachment import attached
 
     http = chosen.client.http
-    with attached(http.urls, handle.id, attachment, http.server_ms):
+    with attached(http.urls, handle.id, attachment, http.server_ms, http.discover):
         try:
             yield
         except SystemExit:  # the silence would cancel it too, but only after a while

@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from flintlock.client.http import Http
+from flintlock.client.http import Discover, Http
 from flintlock.client.package import JobPackage
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import FlintlockError, NotFound
@@ -55,12 +55,17 @@ class Attachment(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def attached(
-    urls: Sequence[str], job_id: JobId, attachment: Attachment, clock_ms: Callable[[], int]
+    urls: Sequence[str],
+    job_id: JobId,
+    attachment: Attachment,
+    clock_ms: Callable[[], int],
+    discover: Discover | None = None,
 ) -> Generator[None]:
     """Say that the client is there while the context lasts. `clock_ms` is the cluster's clock."""
     done = threading.Event()
     # A connection of its own: a long poll of the other must not hold a sign back.
-    http = Http(urls, patience_s=0.0, timeout_s=min(_LONGEST_CALL_S, attachment.timeout_s / _SIGNS))
+    timeout_s = min(_LONGEST_CALL_S, attachment.timeout_s / _SIGNS)
+    http = Http(urls, patience_s=0.0, timeout_s=timeout_s, discover=discover)
     thread = threading.Thread(
         target=_beat, args=(http, job_id, attachment, clock_ms, done), name="client-heartbeat", daemon=True
     )

@@ -28,7 +28,6 @@ from flintlock.model.ids import JobId
 from flintlock.model.states import JobStatus
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-_LONG_POLL_S: Final = 30.0
 
 
 class JobHandle:
@@ -49,12 +48,13 @@ class JobHandle:
         """Wait until the job is FINISHED and return the handle.
 
         Raises JobFailed with the structured failure, JobCanceled, or TimeoutError after `timeout` seconds; the job
-        goes on then. A JobManager that restarts meanwhile is waited for.
+        goes on then. A JobManager that restarts meanwhile is waited for, and a new leader is followed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _LONG_POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
-            if self.ended_within(min(left, _LONG_POLL_S)):
+            longest = self._http.longest_hold_s
+            left = longest if deadline is None else max(0.0, deadline - time.monotonic())
+            if self.ended_within(min(left, longest)):
                 return self.require_success()
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")

@@ -3,7 +3,8 @@
 `run/jobmanager.json`, `run/jobmanager-1.json`, … : one for each JobManager that listens, with its process.
 `cluster.json`: the one that leads, with its epoch. Written when its leadership is confirmed, and taken away by itself
 before it gives leadership up; so nobody ever removes what somebody newer has written. A leader that dies leaves it
-behind: its process tells readers that it is not to be believed, and the next leader writes over it.
+behind: its process tells readers that it is not to be believed, and the next leader writes over it. The others stay
+when their process ends, so that a client that was configured with the address of one finds the rest.
 
 Rejected: all addresses in one file, which every JobManager would have to change under a lock that a frozen one holds.
 """
@@ -11,8 +12,6 @@ Rejected: all addresses in one file, which every JobManager would have to change
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -47,14 +46,9 @@ class Announcements:
         process = own_pid()
         self._own: Final = structs.replace(announcement, pid=int(process["pid"]), start_time=process["start-time"])
 
-    @contextmanager
-    def listening(self) -> Generator[None]:
-        """Be found while the context lasts."""
+    def listen(self) -> None:
+        """Tell where this one listens. What is told stays when the process has ended: readers look at the process."""
         write_json(self._member_file, self._own)
-        try:
-            yield
-        finally:
-            self._member_file.unlink(missing_ok=True)
 
     def lead(self, epoch: Epoch) -> None:
         """Tell that this one leads."""

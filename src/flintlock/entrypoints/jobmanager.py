@@ -149,11 +149,11 @@ def _epoch(dispatcher: LeaderDoor) -> Epoch | None:
 
 async def _announced(announcements: Announcements, dispatcher: LeaderDoor) -> None:
     """Tell where this JobManager listens, and when it leads, until cancelled."""
-    with announcements.listening():
-        while True:
-            token = await dispatcher.opened()
-            announcements.lead(token.epoch)
-            await dispatcher.closed(token)
+    announcements.listen()
+    while True:
+        token = await dispatcher.opened()
+        announcements.lead(token.epoch)
+        await dispatcher.closed(token)
 
 
 def _leave(dispatcher: LeaderDoor, announcements: Announcements, election: FileElection) -> None:

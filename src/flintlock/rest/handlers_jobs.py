@@ -30,6 +30,7 @@ from flintlock.rest.uploads import read_stream, reading_submission, store_upload
 
 MAX_WAIT_S: Final = 600.0
 _EVENT_INTERVAL_S: Final = 0.25
+_EVENT_SILENCE_S: Final = 10.0
 _MAX_EXCEPTIONS: Final = 20
 _CANCEL_TIMEOUT_S: Final = 60.0
 
@@ -216,21 +217,29 @@ def _characters(data: bytes) -> bytes:
 
 
 async def events(call: Call) -> AsyncGenerator[bytes]:
-    """Server-sent events: a line for each job that changed, beginning with all of them."""
+    """Server-sent events: a line for each job that changed, beginning with all of them.
+
+    Says every few seconds that there is nothing to say, so that silence means that nobody is there. Ends when nobody
+    leads here for longer: whoever asks again is led to the one that does.
+    """
     seen: dict[str, JobSummary] = {}
     last: JobsOverview | None = None
+    clock_s = asyncio.get_running_loop().time
+    said_s = led_s = clock_s()
     while True:
         try:
             listing = await call.services.dispatcher.list_jobs()
         except (Unavailable, Fenced):  # nobody leads for a moment: whoever leads next is asked next
-            await asyncio.sleep(_EVENT_INTERVAL_S)
-            continue
-        if listing is not last:
-            last = listing
-            changed = [job for job in listing.jobs if seen.get(job.job_id) != job]
-            seen = {job.job_id: job for job in listing.jobs}
-            if changed:
-                yield b"".join(_event_lines(changed, call.services.clock_ms()))
+            if clock_s() - led_s > _EVENT_SILENCE_S:
+                return
+        else:
+            led_s = clock_s()
+            changed = [job for job in listing.jobs if seen.get(job.job_id) != job] if listing is not last else []
+            if listing is not last:
+                last, seen = listing, {job.job_id: job for job in listing.jobs}
+            if changed or clock_s() - said_s > _EVENT_SILENCE_S:
+                said_s = clock_s()
+                yield b"".join(_event_lines(changed, call.services.clock_ms())) or b": nothing new\n\n"
         await asyncio.sleep(_EVENT_INTERVAL_S)
 
 

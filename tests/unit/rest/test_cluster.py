@@ -195,6 +195,35 @@ def test_changes_are_streamed(porch: Porch) -> None:
     assert lines[0] == "event: job"
 
 
+def test_a_stream_with_nothing_to_say_says_so(porch: Porch) -> None:
+    """Silence means that nobody is there."""
+
+    async def read() -> tuple[bytes, float]:
+        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        await anext(stream)
+        piece = await anext(stream)
+        await stream.aclose()
+        return piece, asyncio.get_running_loop().time()
+
+    piece, after_s = run_virtual(read())
+
+    assert piece.startswith(b":")
+    assert piece.endswith(b"\n\n")
+    assert 10 <= after_s <= 11
+
+
+def test_a_stream_of_one_that_leads_no_more_ends(porch: Porch) -> None:
+    """Whoever asks again is led to the leader."""
+
+    async def read() -> list[bytes]:
+        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        await anext(stream)
+        porch.dispatcher.fail_with = Unavailable("nobody leads")
+        return [piece async for piece in stream]
+
+    assert run_virtual(read()) == []
+
+
 def test_a_stream_outlives_a_change_of_leader(porch: Porch) -> None:
     """While nobody leads it says nothing; whoever leads next is asked next."""
 
