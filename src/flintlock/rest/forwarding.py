@@ -125,7 +125,7 @@ class Forwarding:
         failure: Broken | None = None
         try:
             async with self._waiting(leader, None) as wait, asyncio.TaskGroup() as tasks:
-                leaving = tasks.create_task(_given_up(body, wait), name="client-leaves")
+                leaving = tasks.create_task(_given_up(body, passage, wait), name="client-leaves")
                 try:
                     async with self._upstream.forward(leader, scope, body, _answer_s(path, scope)) as answered:
                         await passage.pass_back(answered)
@@ -160,6 +160,7 @@ class _Passage:
 
     def __init__(self, send: Send) -> None:
         self._send: Final = send
+        self.complete = False  # all of the answer is on its way: a client that leaves now has had it
         self._begun = False  # the client has the status
         self._events = False  # and what follows is a stream without an end of its own
 
@@ -170,6 +171,7 @@ class _Passage:
         await self._send({"type": "http.response.start", "status": answered.status, "headers": answered.headers})
         async for piece in answered.pieces:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self.complete = True
         await self._send({"type": "http.response.body", "body": b""})
 
     async def fail(self, failure: Broken, *, keyless: bool) -> None:
@@ -186,9 +188,9 @@ class _Passage:
             log.warning("answer-broken-off", reason=failure.public)
 
 
-async def _given_up(body: RequestBody, wait: asyncio.Timeout) -> None:
+async def _given_up(body: RequestBody, passage: _Passage, wait: asyncio.Timeout) -> None:
     await body.client_left()
-    if not wait.expired():
+    if not passage.complete and not wait.expired():
         wait.reschedule(asyncio.get_running_loop().time())
 
 
