@@ -21,7 +21,7 @@ ROOT: Final = HERE.parent.parent
 T = TypeVar("T")
 
 
-def until(what: str, condition: Callable[[], T], limit_s: float = 120.0) -> T:
+def until(what: str, condition: Callable[[], T | None], limit_s: float = 120.0) -> T:
     """Wait for a condition and return what it returned; TimeoutError names what did not come."""
     end, pause = time.monotonic() + limit_s, Event()
     while True:
