@@ -90,7 +90,10 @@ def read_pid_file(path: Path) -> PidFile | None:
 
 def announced(state_dir: Path) -> list[ClusterFile]:
     """Return all JobManagers that a state directory tells of, alive or dead; the one that leads, or led last, first."""
-    paths = [state_dir / "cluster.json", *sorted((state_dir / "run").glob("jobmanager*.json"))]
+    paths = [
+        state_dir / "cluster.json",
+        *sorted((state_dir / "run").glob("jobmanager*.json"), key=lambda path: path.stem),
+    ]
     found: dict[str, ClusterFile] = {}
     for path in paths:
         file = _read(path, ClusterFile)

@@ -155,6 +155,39 @@ def test_another_jobmanager_answers_where_the_first_is_gone() -> None:
         assert client.jobs() == ()
 
 
+def test_when_none_of_the_addresses_answers_others_are_looked_for() -> None:
+    """What the state directory does for a client that outlives every JobManager it began with."""
+    with serving({}) as gone:
+        dead = gone.url
+    with (
+        serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server,
+        Client([dead], discover=lambda: [server.url]) as client,
+    ):
+        assert client.jobs() == ()
+        assert client.http.answering == server.url
+
+
+def test_one_that_is_asked_while_it_learns_who_leads_is_asked_again() -> None:
+    """A standby says 502 or 503, and so may what stands before it."""
+    answers: list[tuple[int, Any]]
+    answers = [(503, {"errors": ["nobody leads"]}), (502, {"errors": ["broken"]}), (504, b"late"), (200, {"jobs": []})]
+    with serving({"GET /jobs/overview": answers}) as server, Client([server.url]) as client:
+        assert client.jobs() == ()
+        assert len(server.seen) == 4
+
+
+def test_where_there_are_several_none_is_let_hold_an_answer_for_long() -> None:
+    """It may be frozen; another one can answer."""
+    answers = {
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "COMPLETED"}})],
+        f"GET /jobs/{JOB}/attempts": [(200, {"jobid": JOB, "name": "small", "status": "FINISHED"})],
+    }
+    with serving(answers) as server, Client([server.url, "http://127.0.0.1:1"]) as client:
+        client.job(JOB).wait()
+
+        assert server.seen[0].path == f"/jobs/{JOB}/execution-result?wait=10000ms"
+
+
 def test_no_leader_for_longer_than_patience_is_unavailable() -> None:
     with (
         serving({"GET /jobs/overview": [(503, {"errors": ["no leader"]})]}) as server,

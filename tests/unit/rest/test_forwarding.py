@@ -234,6 +234,7 @@ def test_a_request_is_passed_on_once() -> None:
         stage.leaders.lead(stage.first.url)
         response = await client.get("/jobs")
         assert response.status_code == 503
+        assert (await client.get("/taskmanagers")).status_code == 503
         marked = await client.get("/jobs", headers={"Flintlock-Forwarded": "1"})
         assert marked.status_code == 503
         assert "is not" in errors(marked)
@@ -267,7 +268,7 @@ async def silent(answer: bytes = b"") -> AsyncGenerator[tuple[str, asyncio.Queue
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status"),
     [
-        ("GET", "/jobs", {}, 503),
+        ("GET", "/taskmanagers", {}, 503),
         ("GET", "/jobs/overview", {}, 503),
         ("GET", f"/jobs/{A}/execution-result?wait=60s", {}, 503),
         ("POST", "/jobs", {"Idempotency-Key": "mine"}, 503),
@@ -299,7 +300,7 @@ def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
         begun = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
         async with silent(begun) as (url, _):
             stage.leaders.lead(url, 2)
-            async with client.stream("GET", "/jobs") as response:
+            async with client.stream("GET", "/taskmanagers") as response:
                 pieces = response.aiter_raw()
                 assert await anext(pieces) == b"{"
                 stage.leaders.lead(stage.first.url, 3)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flintlock.client.processes import job_managers
+from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
+from flintlock.entrypoints.process import write_json
+from flintlock.model.ids import Epoch
+from flintlock.rest.leaders import LeaderInfo
+
+
+def announcements(state_dir: Path, name: str = "jobmanager", rest: str = "http://h:1") -> Announcements:
+    return Announcements(state_dir, name, Announcement(cluster_id="default", rest=rest, rpc="h:2"))
+
+
+def test_clients_find_what_is_announced(tmp_path: Path) -> None:
+    first = announcements(tmp_path)
+    first.listen()
+    announcements(tmp_path, "jobmanager-1", "http://h:3").listen()
+    assert [(file.rest, file.epoch) for file in job_managers(tmp_path)] == [("http://h:1", 0), ("http://h:3", 0)]
+
+    announcements(tmp_path, "jobmanager-1", "http://h:3").lead(Epoch(4))
+
+    assert [(file.rest, file.epoch) for file in job_managers(tmp_path)] == [("http://h:3", 4), ("http://h:1", 0)]
+    assert job_managers(tmp_path)[0].pid == os.getpid()
+
+
+def test_stepping_down_takes_back_only_what_is_ones_own(tmp_path: Path) -> None:
+    own = announcements(tmp_path)
+    own.lead(Epoch(1))
+    own.step_down()
+    own.step_down()
+    assert not (tmp_path / "cluster.json").exists()
+
+    own.lead(Epoch(2))
+    newer = {**json.loads((tmp_path / "cluster.json").read_text()), "pid": 1, "epoch": 3}
+    write_json(tmp_path / "cluster.json", newer)
+    own.step_down()
+    assert json.loads((tmp_path / "cluster.json").read_text())["epoch"] == 3
+
+
+def test_the_leader_is_read_from_the_file_as_it_changes(tmp_path: Path) -> None:
+    async def story() -> None:
+        leaders = LeaderFile(tmp_path)
+        leaders.look()
+        assert leaders.leader is None
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(leaders.run())
+            announcements(tmp_path).lead(Epoch(1))
+            first = await leaders.changed(None)
+            assert first == LeaderInfo(rest="http://h:1", rpc="h:2", epoch=Epoch(1))
+            announcements(tmp_path).lead(Epoch(2))  # the same one, in another term
+            second = await leaders.changed(first)
+            assert second is not None
+            assert second.epoch == 2
+            announcements(tmp_path).step_down()
+            assert await leaders.changed(second) is None
+            assert leaders.leader is None
+            looking.cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"rest": 1}', '["rest"]'])
+def test_a_file_that_is_none_is_nobody(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+    leaders = LeaderFile(tmp_path)
+
+    leaders.look()
+
+    assert leaders.leader is None
