@@ -71,7 +71,7 @@ def start_cluster(
     standing = processes.cluster_processes(state_dir)
     if standing:
         raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in standing.items()})})")
-    (state_dir / "cluster.json").unlink(missing_ok=True)  # of a JobManager that is gone: nobody may connect to it
+    _forget_jobmanagers(state_dir)
     flags = [*overrides, *([f"{TM_SLOTS.key}={slots}"] if slots is not None else [])]
     environ = dict(os.environ)
     if settings.file is not None:
@@ -101,11 +101,9 @@ def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[s
     masters = [process for name, process in found.items() if name.startswith("jobmanager")]
     killed = [*processes.end(workers, patience_s), *processes.end(masters, patience_s)]
     if found and not processes.cluster_processes(state_dir):
-        (state_dir / "cluster.json").unlink(missing_ok=True)
         for name in found:
             (state_dir / "run" / f"{name}.json").unlink(missing_ok=True)
-        for path in (state_dir / "run").glob("jobmanager*.json"):  # of those that ended before
-            path.unlink(missing_ok=True)
+        _forget_jobmanagers(state_dir)
     return {name: process in killed for name, process in found.items()}
 
 
@@ -165,13 +163,11 @@ def _commands(
     state_dir: Path, flags: Sequence[str], jobmanagers: int, taskmanagers: int
 ) -> list[tuple[str, list[str]]]:
     own = ["--state-dir", str(state_dir), *_defines(flags)]
-    # Where there are several JobManagers, TaskManagers find the one that leads by the state directory.
-    workers = [*own, *_defines([f"{JM_RPC_PORT.key}=0"])] if jobmanagers > 1 else own
     standby = [*own, *_defines([f"{REST_PORT.key}=0", f"{JM_RPC_PORT.key}=0"])]
     return [
         ("jobmanager", [JOB_MANAGER, *own]),
         *((f"jobmanager-{n}", [JOB_MANAGER, *standby, "--index", str(n)]) for n in range(1, jobmanagers)),
-        *((f"taskmanager-{n}", [TASK_MANAGER, *workers, "--index", str(n)]) for n in range(taskmanagers)),
+        *((f"taskmanager-{n}", [TASK_MANAGER, *own, "--index", str(n)]) for n in range(taskmanagers)),
     ]
 
 
@@ -223,6 +219,12 @@ def _end(children: Sequence[Started]) -> None:
         for child in reversed(children):
             child.process.kill()
             child.process.wait()
+
+
+def _forget_jobmanagers(state_dir: Path) -> None:
+    """Remove what JobManagers that are gone have told: nobody may connect to them."""
+    for path in (state_dir / "cluster.json", *(state_dir / "run").glob("jobmanager*.json")):
+        path.unlink(missing_ok=True)
 
 
 def _make_state_dir(state_dir: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
+from flintlock.client.processes import read_pid_file, running
 from flintlock.entrypoints.process import own_pid, write_json
 from flintlock.model.ids import Epoch
 from flintlock.rest.leaders import LeaderInfo
@@ -47,8 +48,15 @@ class Announcements:
         self._own: Final = structs.replace(announcement, pid=int(process["pid"]), start_time=process["start-time"])
 
     def listen(self) -> None:
-        """Tell where this one listens. What is told stays when the process has ended: readers look at the process."""
-        write_json(self._member_file, self._own)
+        """Tell where this one listens. What is told stays when the process has ended: readers look at the process.
+
+        If another JobManager of that name runs, this one adds its pid to the name: both want to be found.
+        """
+        path = self._member_file
+        other = read_pid_file(path)
+        if other is not None and other.pid != self._own.pid and running(other) is not None:
+            path = path.with_stem(f"{path.stem}-{self._own.pid}")
+        write_json(path, self._own)
 
     def lead(self, epoch: Epoch) -> None:
         """Tell that this one leads."""

@@ -18,6 +18,7 @@ import msgspec
 import psutil
 
 from flintlock.blob.cache import BlobCache
+from flintlock.client.processes import job_managers
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -64,7 +65,7 @@ async def serve(settings: Settings) -> None:
         RpcChannels() as channels,
     ):
         guard = TokenGuard()
-        find = _leader_finder(configuration, state_dir)
+        find = leader_finder(configuration, state_dir)
 
         def leader(gateway: type[G]) -> G:
             return channels.connect(gateway, find(), lambda: guard.token, _REPORT_TIMEOUT_S)
@@ -109,13 +110,19 @@ async def serve(settings: Settings) -> None:
                 pid_file.unlink()
 
 
-def _leader_finder(configuration: Configuration, state_dir: Path) -> Callable[[], str]:
-    """Return how to find the JobManager: where it is configured to be, or where the state directory says."""
+def leader_finder(configuration: Configuration, state_dir: Path) -> Callable[[], str]:
+    """Return how to find the JobManager that leads: where it is configured to be, or where the state directory says.
+
+    A configured port is the first JobManager's. On its host another one may lead, at a port of its own: that one
+    counts while the state directory tells of it and its process runs.
+    """
 
     def find() -> str:
-        port = configuration.get(JM_RPC_PORT)
+        address, port = configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)
         if port:
-            return f"{configuration.get(JM_RPC_ADDRESS)}:{port}"
+            leader = next((file for file in job_managers(state_dir) if file.epoch), None)
+            beside = leader is not None and leader.rpc.rpartition(":")[0] == address
+            return leader.rpc if leader is not None and beside else f"{address}:{port}"
         try:
             return str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rpc"])
         except (OSError, msgspec.DecodeError, KeyError) as error:

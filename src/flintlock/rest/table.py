@@ -97,7 +97,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     _get("/jobs/overview", jobs.overview, shapes.JobsOverviewAnswer, errors=(503,)),
     Endpoint(
         method="POST", path="/jobs", handler=jobs.submit, answers=shapes.Jobid, status=202, parameters=(_KEY,),
-        body=("multipart/form-data", "application/json"), errors=(400, 409, 413, 422, 503),
+        body=("multipart/form-data", "application/json"), errors=(400, 409, 413, 422, 502, 503),
     ),
     _get("/jobs/metrics", metrics.jobs, _AGGREGATED, _GET, _AGG, _JOBS, errors=_JOB),
     _get("/jobs/{jobid}", jobs.details, shapes.JobDetails, errors=_JOB),
@@ -148,7 +148,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint(
         method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.BlobAnswer, status=201,
-        body=("application/octet-stream",), errors=(400, 413),
+        body=("application/octet-stream",), errors=(400, 413, 503),
     ),
     _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersAnswer, errors=(503,)),
     _get(

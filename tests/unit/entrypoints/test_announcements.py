@@ -3,13 +3,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from flintlock.client.processes import job_managers
+from flintlock.client.processes import identity, job_managers
 from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
 from flintlock.entrypoints.process import write_json
+from flintlock.entrypoints.taskmanager import leader_finder
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.rest.leaders import LeaderInfo
 
@@ -28,6 +33,38 @@ def test_clients_find_what_is_announced(tmp_path: Path) -> None:
 
     assert [(file.rest, file.epoch) for file in job_managers(tmp_path)] == [("http://h:3", 4), ("http://h:1", 0)]
     assert job_managers(tmp_path)[0].pid == os.getpid()
+
+
+def test_two_of_one_name_are_both_found(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        known = identity(other.pid)
+        document = {"cluster-id": "default", "rest": "http://h:9", "pid": known.pid, "start-time": known.start_time}
+        write_json(tmp_path / "run" / "jobmanager.json", document)
+        announcements(tmp_path).listen()
+        assert {file.rest for file in job_managers(tmp_path)} == {"http://h:9", "http://h:1"}
+        other.kill()
+    announcements(tmp_path).listen()
+    assert [file.rest for file in job_managers(tmp_path)] == ["http://h:1"]
+
+
+def test_a_taskmanager_finds_the_leader_where_the_port_is_configured(tmp_path: Path) -> None:
+    """The configured port is the first JobManager's; another one may lead beside it."""
+    settings = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "h"})
+    assert leader_finder(settings, tmp_path)() == "h:6123"
+    announcements(tmp_path).listen()
+    assert leader_finder(settings, tmp_path)() == "h:6123"
+    announcements(tmp_path).lead(Epoch(2))
+    assert leader_finder(settings, tmp_path)() == "h:2"
+    elsewhere = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "g"})
+    assert leader_finder(elsewhere, tmp_path)() == "g:6123"
+
+
+def test_a_taskmanager_finds_the_leader_by_the_state_directory(tmp_path: Path) -> None:
+    find = leader_finder(Configuration({}), tmp_path)
+    with pytest.raises(Unavailable):
+        find()
+    announcements(tmp_path).lead(Epoch(2))
+    assert find() == "h:2"
 
 
 def test_stepping_down_takes_back_only_what_is_ones_own(tmp_path: Path) -> None:
