@@ -106,5 +106,6 @@ _REASONS = {
     413: "Too large.",
     422: "The idempotency key came with another graph before.",
     500: "It could not be done; nothing has changed.",
+    502: "The leader was lost on the way: whether the job was taken is not known (only without an Idempotency-Key).",
     503: "Nobody leads at the moment; try again.",
 }
