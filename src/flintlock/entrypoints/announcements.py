@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
-from flintlock.client.processes import read_pid_file, running
+from flintlock.client.processes import PidFile, read_pid_file, running
 from flintlock.entrypoints.process import own_pid, write_json
 from flintlock.model.ids import Epoch
 from flintlock.rest.leaders import LeaderInfo
@@ -59,7 +59,12 @@ class Announcements:
         write_json(path, self._own)
 
     def lead(self, epoch: Epoch) -> None:
-        """Tell that this one leads."""
+        """Tell that this one leads, unless somebody who runs has led later: then this one does not know yet."""
+        found = _read(self._leader_file)
+        if found is not None and found.epoch > epoch:
+            process = PidFile(pid=found.pid, start_time=found.start_time)
+            if running(process) is not None:  # else the store was made anew, and epochs begin again
+                return
         write_json(self._leader_file, structs.replace(self._own, epoch=epoch))
 
     def step_down(self) -> None:

@@ -67,6 +67,17 @@ def test_a_taskmanager_finds_the_leader_by_the_state_directory(tmp_path: Path) -
     assert find() == "h:2"
 
 
+def test_an_older_leader_does_not_write_over_a_newer_one_that_runs(tmp_path: Path) -> None:
+    announcements(tmp_path, "jobmanager-1", "http://h:3").lead(Epoch(5))
+    announcements(tmp_path).lead(Epoch(4))
+    assert job_managers(tmp_path)[0].rest == "http://h:3"
+
+    dead = {**json.loads((tmp_path / "cluster.json").read_text()), "start-time": 5.0}
+    write_json(tmp_path / "cluster.json", dead)
+    announcements(tmp_path).lead(Epoch(1))  # the store was removed
+    assert job_managers(tmp_path)[0].epoch == 1
+
+
 def test_stepping_down_takes_back_only_what_is_ones_own(tmp_path: Path) -> None:
     own = announcements(tmp_path)
     own.lead(Epoch(1))
