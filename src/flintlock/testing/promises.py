@@ -296,17 +296,26 @@ class _Run:
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
     def _graph(self, number: int) -> JobGraph:
-        """A source, then one to three regions, each with a sink or a result of its own."""
+        """A source, then one to three steps with a blocking result each, and sinks or results.
+
+        Some of those belong to the task that makes the blocking result, the others read it.
+        """
         job_id = JobId(f"{number:032x}")
         steps: list[tuple[str, Operation, tuple[str, ...], Exchange]] = [
             ("source", Source(format="parquet", paths=("in",)), (), Exchange.PIPELINED)
         ]
         before = "source"
         for region in range(self._random.randint(1, 3)):
-            last = f"step{region}"
-            steps.append((last, Sql(query="SELECT 1"), (before,), Exchange.BLOCKING))
+            work, last = f"work{region}", f"step{region}"
+            steps.append((work, Sql(query="SELECT 1"), (before,), Exchange.PIPELINED))
+            steps.append((last, Sql(query="SELECT 1"), (work,), Exchange.BLOCKING))
             steps += [
-                (f"out{region}_{output}", self._output(number, region, output), (last,), Exchange.PIPELINED)
+                (
+                    f"out{region}_{output}",
+                    self._output(number, region, output),
+                    (self._random.choice([work, last]),),
+                    Exchange.PIPELINED,
+                )
                 for output in range(self._random.randint(1, 2))
             ]
             before = last
