@@ -22,7 +22,7 @@ def task_manager_killed() -> Iterator[Figure]:
     with cluster(taskmanagers=2, slots=1) as running, httpx.Client(base_url=running.url, timeout=60) as client:
         processes = dict(enumerate(running.taskmanagers))
         for _ in range(KILLS):
-            steps = {"one": {"sql": LONG}, "rows": {"result": {}, "inputs": ["one"]}}
+            steps: dict[str, Any] = {"one": {"sql": LONG}, "rows": {"result": {}, "inputs": ["one"]}}
             job = client.post("/jobs", json={"name": "long", "parallelism": 1, "steps": steps}).json()["jobid"]
             index = int(_running(client, job, 0)["taskmanager"].rpartition("-")[2])
             begun = time.perf_counter()
