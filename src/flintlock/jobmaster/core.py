@@ -96,7 +96,8 @@ def _hear(turn: Turn, event: JobEvent) -> None:
         case Started() | CancelAsked() | Required() | Suspended():
             _hear_wish(turn, event)
         case SlotGrant() | TaskManagerLost() | NoResources() | DeployedTasks() | TaskReport():
-            _hear_word(turn, event)
+            if turn.job.status is not J.INITIALIZING:  # who has not begun can promise nothing
+                _hear_word(turn, event)
         case DeploymentDue() | CancelDue() | ProbeDue() | PublicationDue() | RestartDue() | GivenUp() | TimedOut():
             _come_due(turn, event)
         case _:
@@ -208,7 +209,7 @@ def _claimed(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
     """Keep the slots of an attempt that was sent before this JobMaster came."""
     if life.current.state is E.RECONCILING:
         adoption.adopt(turn, life, grant)
-    elif not life.current.state.terminal:
+    elif life.grant != grant and not life.current.state.terminal:
         turn.put(structs.replace(life, grant=grant))  # it has told of itself before
 
 
