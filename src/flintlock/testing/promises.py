@@ -36,6 +36,7 @@ from flintlock.testing.simulation import JOB_MANAGER, Faults, SimulatedCluster
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 4 * 3600.0
+_LONG_LEASE_S: Final = 60.0  # longer than any JobManager of the simulation is away
 _NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 _STUBBORN: Final = {
     "restart-strategy.type": "fixed-delay",
@@ -231,6 +232,7 @@ class _Run:
             self.broken += self._file_problems(told, jobs[told.key])
         self.broken += [f"a process ended by itself: {line}" for line in self.cluster.broken]
         self.broken += self.cluster.spark.overlaps
+        self.broken += self._restarts()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
             self.broken.append(f"left over: {stray}")
@@ -238,6 +240,20 @@ class _Run:
         extra = [job_id for job_id in self.cluster.durable.ended if str(job_id) not in known]
         if extra:
             self.broken.append(f"jobs that nobody was told of: {extra}")
+
+    def _restarts(self) -> list[str]:
+        """Where only JobManagers die, for less than a lease, no task is begun twice: it is adopted.
+
+        A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
+        """
+        faults = self.cluster.faults
+        if not faults.only_job_managers or faults.heartbeat_timeout_s < _LONG_LEASE_S:
+            return []
+        kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
+        starts = self.cluster.spark.starts.items()
+        return [
+            f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
+        ]
 
     def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """A job ends as its own work did, or as it was told to; never because a JobManager died."""

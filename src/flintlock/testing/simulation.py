@@ -63,6 +63,19 @@ class Faults(Struct, frozen=True, kw_only=True):
     heartbeat_timeout_s: float = 60.0
     until_s: float = 60.0
 
+    @property
+    def only_job_managers(self) -> bool:
+        """Whether nobody but JobManagers can fail, and no message is lost."""
+        return not (
+            self.task_manager_crashes
+            or self.engine_crashes
+            or self.spark_failures
+            or self.lost_messages
+            or self.partitions
+            or self.freezes
+            or self.lost_results
+        )
+
 
 class KeptBlobs:
     """Which jobs keep blobs; the simulation's jobs have none, but the Dispatcher's bookkeeping is checked."""
