@@ -17,6 +17,7 @@ from typing import Final
 
 from flintlock.ha.file_election import FileElection
 from flintlock.ha.sqlite_file import open_reader, open_writer
+from flintlock.ha.sqlite_leader import SqliteLeaderRetrieval
 from flintlock.ha.sqlite_stores import SqliteStores, StoreFile
 from flintlock.ha.sqlite_writer import GroupWriter
 from flintlock.model.ids import FencingToken
@@ -28,9 +29,10 @@ LOCK_FILE: Final = "leader.lock"
 class EmbeddedHaServices:
     """Election and stores of one state directory, as long as `embedded_ha` is open."""
 
-    def __init__(self, file: StoreFile, election: FileElection) -> None:
+    def __init__(self, file: StoreFile, election: FileElection, poll_s: float) -> None:
         self._file: Final = file
         self.election: Final = election
+        self.leader: Final = SqliteLeaderRetrieval(file, poll_s)
 
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""
@@ -66,7 +68,7 @@ async def embedded_ha(
                 poll_s=poll_s,
                 heartbeat_s=heartbeat_s,
             )
-            yield EmbeddedHaServices(StoreFile(writer, reader, readers), election)
+            yield EmbeddedHaServices(StoreFile(writer, reader, readers), election, poll_s)
         finally:
             readers.shutdown(wait=True)  # a read takes no longer than a look into a file
             reader.close()
