@@ -23,7 +23,7 @@ TESTS: Final = Path(__file__).parent
 #: Cheap and telling first. A folder that is not named here runs before the cluster tests.
 ORDER: Final = ("unit", "simulation", "scenarios", "contract")
 
-pytest_plugins = ["pytester", "tests.zookeeper.servers"]
+pytest_plugins = ["pytester"]
 
 hypothesis.settings.register_profile("flintlock", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("flintlock-ci", deadline=None, print_blob=True, derandomize=True)

@@ -24,11 +24,11 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.high_availability import ha_services
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
-from flintlock.ha.embedded import embedded_ha
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
@@ -76,7 +76,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     registry = CollectorRegistry()  # what this process counts; every room that counts is given it
     ProcessCollector(registry=registry)
     async with (
-        embedded_ha(state_dir, new_session=lambda: uuid.uuid4().hex, now_ms=clock_ms) as ha,
+        ha_services(settings, clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
