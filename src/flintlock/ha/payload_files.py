@@ -40,7 +40,7 @@ WIDTH: Final = 16
 #: One folder for each kind of record.
 KINDS: Final = ("graphs", "results", "progress", "ended")
 
-_NAME: Final = re.compile(r"[a-z]+/[0-9a-f]+-(\d+)-[0-9a-f]{32}")
+_NAME: Final = re.compile(r"[a-z]+/([0-9a-f]+)-(\d+)-[0-9a-f]{32}")  # kind, job, epoch, and what makes it unique
 
 
 class PayloadGone(Exception):
@@ -48,12 +48,13 @@ class PayloadGone(Exception):
 
 
 class PayloadFiles:
-    """The payloads of one cluster. Built by `open_payload_files`."""
+    """The payloads of one cluster. Built by `payload_files`."""
 
     def __init__(self, fs: Any, root: str) -> None:
         self._fs: Final = fs
         self._root: Final = root
         self._local: Final = isinstance(fs, LocalFileSystem)
+        self.marker = ""  # the file that tells this place from an empty one; set by `claim`, and known to ZooKeeper
         self._threads: Final = ThreadPoolExecutor(WIDTH, thread_name_prefix="payloads")
 
     async def write(self, kind: str, job_id: JobId, epoch: Epoch, payload: bytes) -> str:
@@ -63,8 +64,24 @@ class PayloadFiles:
         return name
 
     async def read(self, name: str) -> bytes:
-        """Return a payload. Raises PayloadGone, Unavailable."""
-        return await self._do("read", name, lambda: cast("bytes", self._fs.cat_file(self._path(name))))
+        """Return a payload. Raises PayloadGone; Unavailable, also where not the file is gone but the whole place."""
+        try:
+            return await self._do("read", name, lambda: cast("bytes", self._fs.cat_file(self._path(name))))
+        except PayloadGone:
+            await self.check_place()
+            raise
+
+    async def check_place(self) -> None:
+        """Raise Unavailable if this is not where the cluster's payloads are: a disk that is not mounted, an empty one.
+
+        Else one would take every job for unreadable.
+        """
+        there = await self._do("found", self.marker, lambda: cast("bool", self._fs.exists(self._path(self.marker))))
+        if not there:
+            raise Unavailable(
+                f"{self._path(self.marker)} is not there: high-availability.storageDir is not mounted, or not the one"
+                " that this cluster has used so far"
+            )
 
     async def discard(self, names: Collection[str]) -> None:
         """Remove files that nothing points to. One that cannot be removed is left behind, and logged."""
@@ -72,13 +89,17 @@ class PayloadFiles:
             if isinstance(outcome, Unavailable):
                 log.warning("payload-left-behind", reason=outcome.public)
 
-    async def sweep(self, before: Epoch, used: Collection[str]) -> int:
-        """Remove what older epochs left behind: their files that no pointer names. Returns how many.
+    async def sweep(self, before: Epoch, used: Collection[str], spared: Collection[JobId] = ()) -> int:
+        """Remove what older epochs left behind: their files that no pointer names, but none of the jobs to be spared.
 
-        `used` is read after an epoch not lower than `before` has begun. Safe whenever it runs, however late.
+        `used` is read after an epoch not lower than `before` has begun. Then it is safe whenever it runs, however late.
+        Returns how many. Raises Unavailable.
         """
-        listed = await self._do("listed", "payloads", self._list)
-        left = [name for name in listed if name not in used and _epoch_of(name) < before]
+        left: list[str] = []
+        for name in await self._do("listed", "payloads", self._list):
+            parts = _NAME.fullmatch(name)  # what is not named as ours stays
+            if parts and int(parts[2]) < before and name not in used and parts[1] not in spared:
+                left.append(name)
         await self.discard(left)
         return len(left)
 
@@ -86,8 +107,13 @@ class PayloadFiles:
         """End the threads; what is under way is finished."""
         self._threads.shutdown(wait=True)
 
-    def prepare(self) -> None:
-        """Make the folders, durably. Raises OSError and what the file system raises."""
+    async def claim(self) -> None:
+        """Make this a place for payloads: folders and a marker, durably. Raises Unavailable."""
+        self.marker = f"cluster-{uuid.uuid4().hex}"
+        await self._do("made", "the folders for payloads", self._prepare)
+        await self._do("written", self.marker, lambda: self._write(self.marker, b""))
+
+    def _prepare(self) -> None:
         for kind in KINDS:
             self._fs.makedirs(f"{self._root}/{kind}", exist_ok=True)
         if self._local:
@@ -105,7 +131,9 @@ class PayloadFiles:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except FileNotFoundError as error:
-            raise PayloadGone(name) from error
+            if what in ("read", "removed"):
+                raise PayloadGone(name) from error
+            raise Unavailable(f"{name} cannot be {what} (high-availability.storageDir): {error}") from error
         except RuntimeError as error:  # what an executor says after its end
             raise Unavailable(f"{name} cannot be {what}: the store is closed") from error
         except Exception as error:  # file systems of fsspec raise what they please
@@ -134,28 +162,13 @@ class PayloadFiles:
         return f"{self._root}/{name}"
 
 
-async def open_payload_files(url: str, cluster_id: str) -> PayloadFiles:
-    """Return the payloads of a cluster under any fsspec URL, with their folders made.
-
-    Raises Refused for a URL that no file system is known for, Unavailable for a place that cannot be written now.
-    """
+def payload_files(url: str, cluster_id: str) -> PayloadFiles:
+    """Return the payloads of a cluster under any fsspec URL. Raises Refused if no file system is known for it."""
     try:
         fs, path = cast("tuple[Any, str]", cast("Any", fsspec_core).url_to_fs(url))
     except (ValueError, ImportError) as error:
         raise Refused(f"high-availability.storageDir {url!r} names no usable file system: {error}") from error
-    files = PayloadFiles(fs, f"{path.rstrip('/')}/{cluster_id}")
-    try:
-        await asyncio.to_thread(files.prepare)
-    except Exception as error:
-        files.close()
-        raise Unavailable(f"high-availability.storageDir {url!r} cannot be used: {error}") from error
-    return files
-
-
-def _epoch_of(name: str) -> int:
-    """Return the epoch that a file was written in; for one that is not ours, an epoch that is never over."""
-    match = _NAME.fullmatch(name)
-    return int(match[1]) if match else 1 << 62
+    return PayloadFiles(fs, f"{path.rstrip('/')}/{cluster_id}")
 
 
 def _sync_folder(folder: Path) -> None:

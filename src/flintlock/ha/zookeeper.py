@@ -12,11 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from flintlock.ha import zookeeper_tree as tree
-from flintlock.ha.payload_files import open_payload_files
+from flintlock.ha.payload_files import PayloadFiles, payload_files
 from flintlock.ha.zookeeper_election import LatchElection
 from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper_link import Create, ZooKeeperLink
 from flintlock.ha.zookeeper_records import ZooKeeperStores
+from flintlock.ha.zookeeper_sweep import Sweeper, sweep_later
 from flintlock.ha.zookeeper_writer import FencedWriter, Storage
 from flintlock.model.ids import Epoch, FencingToken
 
@@ -33,6 +34,10 @@ class ZooKeeperHaServices:
     def link(self) -> ZooKeeperLink:
         """The connection."""
         return self._storage.link
+
+    async def sweep(self, token: FencingToken) -> int:
+        """Remove payloads of older epochs that nothing points to; return how many. A term does so by itself, later."""
+        return await Sweeper(self._storage, token).sweep()
 
     def stores(self, token: FencingToken) -> ZooKeeperStores:
         """Return the stores bound to a term."""
@@ -56,7 +61,7 @@ async def zookeeper_ha(
     `clock_s` only grows and runs while the machine sleeps. Raises Refused for settings that cannot be used,
     Unavailable for an ensemble or a storage directory that cannot be reached now.
     """
-    files = await open_payload_files(storage_dir, cluster_id)
+    files = payload_files(storage_dir, cluster_id)
     link = ZooKeeperLink(
         quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
     )
@@ -66,9 +71,33 @@ async def zookeeper_ha(
         await link.ensure(paths.latches)
         nobody = tree.EpochRecord(epoch=Epoch(0), session="")
         await link.transact([Create(paths.epoch, tree.EPOCH.encode(nobody))])  # refused if it is there
-        election = LatchElection(link=link, paths=paths, new_session=new_session, clock_s=clock_s)
-        writer = FencedWriter(link, paths, election.guard)
-        yield ZooKeeperHaServices(Storage(link, paths, files, writer), election)
+        await _open_storage(link, paths, files)
+        election = LatchElection(
+            link=link,
+            paths=paths,
+            new_session=new_session,
+            clock_s=clock_s,
+            chores=lambda token: sweep_later(storage, token),
+        )
+        storage = Storage(link, paths, files, FencedWriter(link, paths, election.guard))
+        yield ZooKeeperHaServices(storage, election)
     finally:
         await link.close()
         files.close()
+
+
+async def _open_storage(link: ZooKeeperLink, paths: tree.Tree, files: PayloadFiles) -> None:
+    """Make sure that the storage directory is the cluster's: its first JobManager marks it, the others look for that.
+
+    Of two that are first at once, one is: the marker that ZooKeeper names counts.
+    """
+    node = await link.get(paths.storage)
+    if node is None:
+        await files.claim()
+        own = files.marker
+        if await link.transact([Create(paths.storage, own.encode())]) is None:
+            return
+        await files.discard([own])
+        node = await link.get(paths.storage)
+    files.marker = "" if node is None else node.data.decode("ascii", "replace")
+    await files.check_place()

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -48,11 +48,13 @@ class LatchElection:
         paths: tree.Tree,
         new_session: Callable[[], str],
         clock_s: Callable[[], float],
+        chores: Callable[[FencingToken], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._link: Final = link
         self._paths: Final = paths
         self._new_session: Final = new_session
         self._clock_s: Final = clock_s
+        self._chores: Final = chores  # run beside each term, and end with it
         self._left: Final[set[str]] = set()  # candidates of ours whose latch may still be there
         self._terms: Final[dict[FencingToken, _Term]] = {}  # from the raising of its epoch until it is given up
 
@@ -161,14 +163,16 @@ class LatchElection:
         with offer as token:
             async with RevocableScope() as scope, asyncio.TaskGroup() as tasks:
                 count = tasks.create_task(self._count(term, scope), name=f"tenure-{token.epoch}")
-                beat = tasks.create_task(self._beat(term), name=f"beat-{token.epoch}")
+                beside = [count, tasks.create_task(self._beat(term), name=f"beat-{token.epoch}")]
+                if self._chores is not None:
+                    beside.append(tasks.create_task(self._chores(token), name=f"chores-{token.epoch}"))
                 try:
                     yield token
                 except Exception as error:  # noqa: BLE001  # raised again below
                     failure = error
                 finally:
-                    count.cancel()
-                    beat.cancel()
+                    for task in beside:
+                        task.cancel()
         if failure is not None:
             raise failure
 

@@ -1,6 +1,7 @@
 """What lies where in ZooKeeper, below `<path.root>/<cluster-id>`.
 
     epoch                           who leads: EpochRecord. Its version is what every write checks
+    storage                         the name of the file that marks the storage directory as this cluster's
     leader/latch/<candidate>-<n>    ephemeral, one for each process that contends; the lowest number leads
     leader/connection_info          ephemeral: where the leader listens (LeaderInfo)
     job-graphs/xx/<job>             GraphPointer
@@ -109,6 +110,7 @@ class Tree:
     def __init__(self, root: str, cluster_id: str) -> None:
         self.base: Final = f"/{root.strip('/')}/{cluster_id}".replace("//", "/")
         self.epoch: Final = f"{self.base}/epoch"
+        self.storage: Final = f"{self.base}/storage"
         self.latches: Final = f"{self.base}/leader/latch"
         self.leader: Final = f"{self.base}/leader/connection_info"
         self.graphs: Final = f"{self.base}/job-graphs"
