@@ -13,7 +13,7 @@ from tests.zookeeper.servers import Ensemble, running_ensemble
 from tests.zookeeper.stage import LIMIT_S, Leader, Stage, staged, until
 
 from flintlock.ha.zookeeper_link import LinkState
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Fenced, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +106,7 @@ async def test_without_a_quorum_nothing_is_written_and_with_it_nothing_is_lost(t
     for server in three.servers[:2]:
         server.kill()
     await leader.until(lambda leader: not leader.leads)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Fenced):
         await leader.ha.stores(leader.tokens[0]).graphs.put(stored_job(JOB_B))
     for server in three.servers[:2]:
         server.start()

@@ -20,6 +20,7 @@ from flintlock.model.options import (
     HA_SESSION_TIMEOUT,
     HA_STORAGE_DIR,
     HA_TYPE,
+    WORK_DIR,
 )
 from flintlock.spark.processes import boot_time_s
 
@@ -66,6 +67,13 @@ def check_zookeeper(configuration: Configuration) -> None:
 def cluster_id(configuration: Configuration) -> str:
     """Return the cluster's name in ZooKeeper."""
     return configuration.get(HA_CLUSTER_ID) or configuration.get(CLUSTER_ID)
+
+
+def work_dir(settings: Settings) -> str:
+    """Return where blocking results are: one place for all JobManagers, or a change of leader would lose them."""
+    configuration = settings.configuration
+    shared = configuration.get(HA_STORAGE_DIR) if configuration.get(HA_TYPE) == "zookeeper" else ""
+    return configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else str(settings.state_dir / "work"))
 
 
 def _new_session() -> str:

@@ -24,7 +24,7 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
-from flintlock.entrypoints.high_availability import ha_services
+from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.entrypoints.term import TermParts
@@ -42,7 +42,6 @@ from flintlock.model.options import (
     MAX_TASK_MANAGERS,
     REST_ADDRESS,
     REST_PORT,
-    WORK_DIR,
 )
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.app import rest_app
@@ -90,7 +89,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             resource_manager_door=resource_manager,
             configuration=configuration,
             versions=versions,
-            work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
+            work_dir=work_dir(settings),
             clock_ms=clock_ms,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
             workers=(lambda token: local_workers(settings, token.epoch))

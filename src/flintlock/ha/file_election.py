@@ -101,6 +101,10 @@ class FileElection:
                 offer.withdraw()
             await asyncio.sleep(2 * self._poll_s)  # whoever gives leadership up lets the others try first
 
+    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # whoever asks
+        """Return None: who holds the lock leads, and the store is on the same disk."""
+        return None
+
     async def _gain(self) -> FencingToken:
         while True:
             try:

@@ -48,6 +48,7 @@ class MemoryLeadership:
     def __init__(self, *, automatic: bool = False) -> None:
         self.token = FencingToken(Epoch(0), "")  # written when a term begins, and by a store that adopts a newer one
         self.info: LeaderInfo | None = None  # what the leader told; goes with its term
+        self.pauses: Final[dict[FencingToken, str]] = {}  # leaders that a test has cut off from the store, and why
         self.told: Final[set[asyncio.Event]] = set()  # of those who wait for it to change
         self._automatic: Final = automatic
         self._granted: str | None = None  # a grant that its holder has not taken up yet
@@ -195,6 +196,10 @@ class MemoryElection:
                     offer.withdraw()
         finally:
             leadership.withdraw(candidate)
+
+    def paused(self, token: FencingToken) -> str | None:
+        """Return why a leader must not act just now."""
+        return self._leadership.pauses.get(token)
 
     @asynccontextmanager
     async def _term(self, offer: Offer, candidate: _Candidate) -> AsyncGenerator[FencingToken]:

@@ -187,6 +187,14 @@ class LeaderElection(Protocol):
         """
         ...
 
+    def paused(self, token: FencingToken) -> str | None:
+        """Return why the leader of this term must not act just now; None if it may.
+
+        A leader that cannot reach the store does not know whether it still leads: until it does, or its term ends, it
+        deploys nothing, grants no lease and no leave, and answers nobody as leader. Its writes raise Unavailable.
+        """
+        ...
+
 
 class LeaderRetrieval(Protocol):
     """Who leads and where it listens: told by the leader, asked by everybody else."""

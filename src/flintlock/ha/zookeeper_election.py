@@ -56,20 +56,27 @@ class LatchElection:
         self._clock_s: Final = clock_s
         self._chores: Final = chores  # run beside each term, and end with it
         self._left: Final[set[str]] = set()  # candidates of ours whose latch may still be there
+        self._given_up: Final[set[FencingToken]] = set()  # all former terms of this process
         self._terms: Final[dict[FencingToken, _Term]] = {}  # from the raising of its epoch until it is given up
 
     def guard(self, token: FencingToken) -> None:
-        """Refuse a write that a leader of this process must not send now: Unavailable while it is cut off, else Fenced.
+        """Refuse a write that a leader of this process must not send: Unavailable while it is cut off, then Fenced.
 
-        Tokens of other processes, or of terms that were given up, are left to the fence at the ensemble.
+        Tokens of other processes are left to the fence at the ensemble.
         """
-        term = self._terms.get(token)
-        reason = None if term is None else term.tenure.look(self._clock_s())
-        if term is None or reason is None:
+        reason = self.paused(token)
+        if reason is None:
             return
-        if term.tenure.over is not None:
+        if token in self._given_up or self._terms[token].tenure.over is not None:
             raise Fenced(f"epoch {token.epoch} leads no more: {reason}")
         raise Unavailable(f"nothing is written now: {reason}")
+
+    def paused(self, token: FencingToken) -> str | None:
+        """Return why a leader must not act just now."""
+        if token in self._given_up:
+            return "its term was given up"
+        term = self._terms.get(token)
+        return None if term is None else term.tenure.look(self._clock_s())
 
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time the latch is gained and the epoch raised."""
@@ -146,6 +153,7 @@ class LatchElection:
 
     def _give_up(self, term: _Term) -> None:
         """Remove what says that this process leads. What cannot be sent now goes with the session, or by the next."""
+        self._given_up.add(term.token)
         self._terms.pop(term.token, None)
         self._link.listeners.discard(term.hear)
         self._link.on_answer = None

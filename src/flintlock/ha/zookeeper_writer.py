@@ -65,6 +65,7 @@ class FencedWriter:
         The guard is asked right before the sending: a leader that its own clock has deposed sends nothing.
         """
         while True:
+            self._guard(token)
             fencing = await self._fence(token)
             self._guard(token)
             refusal = await self._link.transact([fencing, *ops])

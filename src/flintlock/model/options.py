@@ -122,7 +122,8 @@ HA_CONNECTION_TIMEOUT: Final = Option(
     description="How long a JobManager that starts waits for ZooKeeper before it gives up.",
 )  # fmt: skip
 WORK_DIR: Final = Option(
-    key="execution.work-dir", parse=str, kind=_TEXT, default="", default_text="<state directory>/work",
+    key="execution.work-dir", parse=str, kind=_TEXT, default="",
+    default_text="<high-availability.storageDir>/work, else <state directory>/work",
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
     " Spark's own file systems are used.",
 )  # fmt: skip
