@@ -21,15 +21,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum, StrEnum
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 from msgspec import Struct
 
@@ -119,6 +121,8 @@ class ZooKeeperLink:
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: Final[set[asyncio.Future[Any]]] = set()  # from a request to its answer
+        self._answers: Final[deque[Callable[[], None]]] = deque()  # put in by kazoo's thread, taken out by the loop
+        self._woken = False  # the loop is about to empty it
         self._changed: asyncio.Event = asyncio.Event()  # set, and replaced, with each new state
         self.listeners: Final[set[Listener]] = set()
         self.on_answer: Callable[[float], None] | None = None  # told when each answered question was sent
@@ -258,8 +262,11 @@ class ZooKeeperLink:
         future.add_done_callback(self._waiting.discard)
 
         def answer(result: Any) -> None:  # in a thread of kazoo's
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._settle, future, result, sent_s, unclaimed)
+            self._answers.append(partial(self._settle, future, result, sent_s, unclaimed))
+            if not self._woken:  # waking the loop costs more than an answer: one wake for all that came meanwhile
+                self._woken = True
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(self._take_answers)
 
         begin().rawlink(answer)
         try:
@@ -268,6 +275,11 @@ class ZooKeeperLink:
             if "absent" in absent and getattr(error, "code", 0) == Trouble.NO_NODE.value:
                 return absent["absent"]
             raise _translated(error) from error
+
+    def _take_answers(self) -> None:
+        self._woken = False  # before looking: what comes from now on wakes the loop again
+        while self._answers:
+            self._answers.popleft()()
 
     def _settle(
         self, future: asyncio.Future[Any], result: Any, sent_s: float, unclaimed: Callable[[Any], None] | None
@@ -329,10 +341,22 @@ class ZooKeeperLink:
                 future.set_exception(Unavailable(reason))
 
 
+class _Answer(AsyncResult):
+    """An answer that is handed on by the thread that read it, not by one more; handing on never blocks here."""
+
+    def _do_callbacks(self) -> None:
+        for callback in cast("list[Callable[[Any], None]]", self._callbacks):
+            callback(self)
+
+
 class _Handler(SequentialThreadingHandler):
-    """kazoo's threads, with a bound on how long one server is tried."""
+    """kazoo's threads, with a bound on how long one server is tried, and one thread less on the way of an answer."""
 
     longest_s: float = 10.0
+
+    def async_result(self) -> _Answer:
+        """Return a place for an answer."""
+        return _Answer(self)
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Connect to one server."""

@@ -95,6 +95,8 @@ class EndedPointer(Struct, frozen=True, kw_only=True):
         return (self.snapshot, *self.rows.values())
 
 
+SHARDS: Final = frozenset(f"{n:02x}" for n in range(256))
+
 EPOCH: Final = Payload(EpochRecord)
 GRAPH: Final = Payload(GraphPointer)
 ASIDE: Final = Payload(AsidePointer)
@@ -167,10 +169,9 @@ class Tree:
         """The mark of a result's end."""
         return _sharded(self.ends, f"{job_id}.{end_ms}.result")
 
-    def shard_of(self, path: str) -> str:
-        """The shard that a record's path lies in."""
-        tree, shard, *_ = path.removeprefix(f"{self.base}/").split("/")
-        return f"{self.base}/{tree}/{shard}"
+    def tree_of(self, path: str) -> str:
+        """The tree that a record's path lies in."""
+        return f"{self.base}/{path.removeprefix(f'{self.base}/').partition('/')[0]}"
 
 
 def key_digest(key: str) -> str:

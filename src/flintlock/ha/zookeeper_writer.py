@@ -57,7 +57,7 @@ class FencedWriter:
         self._paths: Final = paths
         self._guard: Final = guard
         self._epoch: tuple[tree.EpochRecord, int] | None = None  # as last seen; forgotten when it has changed
-        self._shards: Final[set[str]] = set()  # known to be there: shards are never removed
+        self._sharded: Final[set[str]] = set()  # trees whose shards are known to be there: they are never removed
 
     async def attempt(self, token: FencingToken, ops: Sequence[Op]) -> Refusal | None:
         """Do all of it or nothing; return which operation was refused. Raises Fenced, with nothing done; Unavailable.
@@ -75,7 +75,7 @@ class FencedWriter:
                 return None
             if refusal.op is fencing:
                 self._epoch = None
-            elif not await self._made_shard(refusal):
+            elif not await self._made_shards(refusal):
                 return refusal
 
     async def _fence(self, token: FencingToken) -> Check | SetData:
@@ -92,15 +92,17 @@ class FencedWriter:
         fresh = tree.EpochRecord(epoch=token.epoch, session=token.session)
         return SetData(self._paths.epoch, tree.EPOCH.encode(fresh), version)
 
-    async def _made_shard(self, refusal: Refusal) -> bool:
-        """Make the shard that a new znode lacked. An empty shard means nothing, so that needs no fence."""
+    async def _made_shards(self, refusal: Refusal) -> bool:
+        """Make the shards that a new znode lacked, those of a whole tree. Empty they mean nothing, so need no fence."""
         if refusal.trouble is not Trouble.NO_NODE or not isinstance(refusal.op, Create):
             return False
-        shard = self._paths.shard_of(refusal.op.path)
-        if shard in self._shards:
+        parent = self._paths.tree_of(refusal.op.path)
+        if parent in self._sharded:
             return False
-        await self._link.ensure(shard)
-        self._shards.add(shard)
+        await self._link.ensure(parent)
+        while missing := sorted(tree.SHARDS - set(await self._link.children(parent))):
+            await self._link.transact([Create(f"{parent}/{shard}") for shard in missing])
+        self._sharded.add(parent)
         return True
 
 
