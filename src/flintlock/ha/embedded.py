@@ -47,10 +47,12 @@ async def embedded_ha(
     now_ms: Callable[[], int],
     poll_s: float = 0.2,
     heartbeat_s: float = 1.0,
+    silence_s: float = 10.0,
 ) -> AsyncGenerator[EmbeddedHaServices]:
     """Open the state directory, making it if it is not there; on exit all that was written is durable and closed.
 
-    A standby looks every `poll_s` whether it can lead. Raises Refused, with the reason, for a store that this version
+    A standby looks every `poll_s` whether it can lead, and ends a leader of which it has seen nothing for `silence_s`,
+    where the system can do that safely. Raises Refused, with the reason, for a store that this version
     must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
@@ -60,15 +62,17 @@ async def embedded_ha(
     try:
         reader = await asyncio.get_running_loop().run_in_executor(readers, open_reader, path)
         try:
+            file = StoreFile(writer, reader, readers)
             election = FileElection(
                 path=state_dir / LOCK_FILE,
-                writer=writer,
+                file=file,
                 new_session=new_session,
                 now_ms=now_ms,
                 poll_s=poll_s,
                 heartbeat_s=heartbeat_s,
+                silence_s=silence_s,
             )
-            yield EmbeddedHaServices(StoreFile(writer, reader, readers), election, poll_s)
+            yield EmbeddedHaServices(file, election, poll_s)
         finally:
             readers.shutdown(wait=True)  # a read takes no longer than a look into a file
             reader.close()

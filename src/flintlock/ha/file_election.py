@@ -6,7 +6,7 @@ transaction, and from then on the stores refuse whoever led before.
 
 The holder keeps a heartbeat row (pid, time), written through the stores' own fencing check: a leader that has been
 overtaken, because someone removed the lock file under it, learns it there and steps down. The row also tells a standby
-which process to look at when the holder lives but does nothing.
+which process to look at when the holder lives but does nothing: a silent one is ended (`silent_holder`).
 
 The lock is not inherited: the descriptor closes on exec, and a JobManager never forks without exec.
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -27,8 +28,8 @@ from typing import Final
 
 import structlog
 
-from flintlock.ha.sqlite_stores import check_token
-from flintlock.ha.sqlite_writer import GroupWriter
+from flintlock.ha.silent_holder import SignOfLife, Silence, end_holder
+from flintlock.ha.sqlite_stores import StoreFile, check_token
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
@@ -62,6 +63,15 @@ class LockFile:
         self._descriptor = descriptor
         return True
 
+    def touch(self) -> None:
+        """Show that its holder lives. Does nothing while it is not held."""
+        if self._descriptor is not None:
+            os.utime(self._descriptor)
+
+    def touched_ns(self) -> int:
+        """Return when a holder last showed that it lives. Raises OSError if there is no file."""
+        return self._path.stat().st_mtime_ns
+
     def release(self) -> None:
         """Give the lock back. Idempotent. The file stays: removing it would let two hold locks on two files."""
         if self._descriptor is not None:
@@ -78,18 +88,22 @@ class FileElection:
         self,
         *,
         path: Path,
-        writer: GroupWriter,
+        file: StoreFile,
         new_session: Callable[[], str],
         now_ms: Callable[[], int],
         poll_s: float,
         heartbeat_s: float,
+        silence_s: float,
     ) -> None:
+        self._path: Final = path
         self._lock: Final = LockFile(path)
-        self._writer: Final = writer
+        self._file: Final = file
+        self._writer: Final = file.writer
         self._new_session: Final = new_session
         self._now_ms: Final = now_ms
         self._poll_s: Final = poll_s
         self._heartbeat_s: Final = heartbeat_s
+        self._patience: Final = max(2, math.ceil(silence_s / poll_s))
 
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time the lock is gained and the epoch raised."""
@@ -106,14 +120,27 @@ class FileElection:
         return None
 
     async def _gain(self) -> FencingToken:
+        silence = Silence(self._patience)
         while True:
             try:
                 if self._lock.take():
                     return await self._begin()
+                sign = await self._sign_of_life()
+                if silence.look(sign) and sign is not None:
+                    ended = end_holder(sign.pid, self._path)
+                    log.warning("silent leader", pid=sign.pid, epoch=sign.epoch, ended=ended)
             except (OSError, Unavailable) as error:
                 # A full disk, or a store that is locked: somebody else may do better, and so may this one later.
                 log.warning("leadership could not be taken", reason=str(error))
             await asyncio.sleep(self._poll_s)
+
+    async def _sign_of_life(self) -> SignOfLife | None:
+        """Return what is seen of the holder; None if nobody has told anything. Raises OSError, Unavailable."""
+        rows = await self._file.rows("SELECT pid, epoch, at_ms FROM heartbeat")
+        if not rows:
+            return None
+        pid, epoch, at_ms = rows[0]
+        return SignOfLife(pid, epoch, at_ms, self._lock.touched_ns())
 
     async def _begin(self) -> FencingToken:
         """Raise the epoch; the first heartbeat is part of it. If that fails the lock is given back."""
@@ -165,6 +192,7 @@ class FileElection:
         while True:
             await asyncio.sleep(self._heartbeat_s)
             pid, at_ms = os.getpid(), self._now_ms()
+            self._lock.touch()
 
             def work(connection: sqlite3.Connection, pid: int = pid, at_ms: int = at_ms) -> None:
                 check_token(connection, token)
