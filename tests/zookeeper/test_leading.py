@@ -155,6 +155,28 @@ async def test_a_buried_leader_that_lives_steps_down_and_stands_by(stage: Stage)
     assert second.tokens[0].epoch > one.tokens[0].epoch
 
 
+async def test_a_leader_whose_latch_is_gone_steps_down_though_nobody_else_leads(stage: Stage) -> None:
+    leader = stage.contend(await stage.process(timeout_s=15))
+    await leader.until(lambda leader: leader.leads)
+    bystander = await stage.process(timeout_s=15)
+
+    async with asyncio.timeout(5):
+        assert await bystander.leader.bury(leader.tokens[0])
+        await leader.until(lambda leader: len(leader.tokens) == 2)
+
+    assert not await bystander.leader.bury(leader.tokens[0]), "it leads in another term now"
+
+
+async def test_no_term_begins_for_a_candidate_whose_latch_has_gone_meanwhile(stage: Stage) -> None:
+    leader = stage.contend(await stage.process(timeout_s=15))
+    await leader.until(lambda leader: leader.leads)
+    late: Any = await stage.process(timeout_s=15)
+
+    assert await late.election._begin("candidate-0000000007") is None
+
+    await leader.stores.graphs.put(stored_job())  # its epoch is still the highest
+
+
 async def test_a_killed_leader_is_replaced_at_once_by_who_knows_that_it_is_dead(stage: Stage) -> None:
     standby = await stage.process(timeout_s=15)
     async with helper(stage, timeout_s=15) as process:

@@ -104,13 +104,17 @@ async def test_a_leader_that_was_overtaken_neither_leaves_nor_removes_a_file(
 ) -> None:
     await furnish(ha.stores(token(1)))
     await ha.stores(token(1)).results.mark_clean(JOB_B)
-    await ha.stores(token(2)).graphs.remove(JobId("f" * 32))
+    another = await stage.process(timeout_s=15)
+    await another.stores(token(2)).graphs.remove(JobId("f" * 32))  # of which the first process has heard nothing
     before = files(stage)
 
     with pytest.raises(Fenced):
         await OVERTAKEN[name](ha.stores(token(1)))
 
     assert files(stage) == before
+    assert await another.stores(token(2)).graphs.recover(JOB_A) == stored_job(key="key")
+    assert await another.stores(token(2)).progress.read(JOB_A) == (region_record(),)
+    assert await another.stores(token(2)).ended.result(JOB_B, "top") == rows("top")
 
 
 async def test_a_refused_submission_leaves_no_file(ha: ZooKeeperHaServices, stage: Stage) -> None:
