@@ -24,11 +24,11 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
-from flintlock.ha.embedded import embedded_ha
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
@@ -42,7 +42,6 @@ from flintlock.model.options import (
     MAX_TASK_MANAGERS,
     REST_ADDRESS,
     REST_PORT,
-    WORK_DIR,
 )
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.app import rest_app
@@ -76,7 +75,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     registry = CollectorRegistry()  # what this process counts; every room that counts is given it
     ProcessCollector(registry=registry)
     async with (
-        embedded_ha(state_dir, new_session=lambda: uuid.uuid4().hex, now_ms=clock_ms) as ha,
+        ha_services(settings, clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
@@ -90,7 +89,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             resource_manager_door=resource_manager,
             configuration=configuration,
             versions=versions,
-            work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
+            work_dir=work_dir(settings),
             clock_ms=clock_ms,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
             workers=(lambda token: local_workers(settings, token.epoch))

@@ -6,7 +6,7 @@ transaction, and from then on the stores refuse whoever led before.
 
 The holder keeps a heartbeat row (pid, time), written through the stores' own fencing check: a leader that has been
 overtaken, because someone removed the lock file under it, learns it there and steps down. The row also tells a standby
-which process to look at when the holder lives but does nothing.
+which process to look at when the holder lives but does nothing: a silent one is ended (`silent_holder`).
 
 The lock is not inherited: the descriptor closes on exec, and a JobManager never forks without exec.
 
@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import math
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from flintlock.ha.sqlite_stores import check_token
-from flintlock.ha.sqlite_writer import GroupWriter
+from flintlock.ha.silent_holder import SignOfLife, Silence, end_holder
+from flintlock.ha.sqlite_stores import StoreFile, check_token
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
@@ -62,6 +63,15 @@ class LockFile:
         self._descriptor = descriptor
         return True
 
+    def touch(self) -> None:
+        """Show that its holder lives. Does nothing while it is not held."""
+        if self._descriptor is not None:
+            os.utime(self._descriptor)
+
+    def touched_ns(self) -> int:
+        """Return when a holder last showed that it lives. Raises OSError if there is no file."""
+        return self._path.stat().st_mtime_ns
+
     def release(self) -> None:
         """Give the lock back. Idempotent. The file stays: removing it would let two hold locks on two files."""
         if self._descriptor is not None:
@@ -78,18 +88,22 @@ class FileElection:
         self,
         *,
         path: Path,
-        writer: GroupWriter,
+        file: StoreFile,
         new_session: Callable[[], str],
         now_ms: Callable[[], int],
         poll_s: float,
         heartbeat_s: float,
+        silence_s: float,
     ) -> None:
+        self._path: Final = path
         self._lock: Final = LockFile(path)
-        self._writer: Final = writer
+        self._file: Final = file
+        self._writer: Final = file.writer
         self._new_session: Final = new_session
         self._now_ms: Final = now_ms
         self._poll_s: Final = poll_s
         self._heartbeat_s: Final = heartbeat_s
+        self._patience: Final = max(2, math.ceil(silence_s / poll_s))
 
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time the lock is gained and the epoch raised."""
@@ -101,15 +115,32 @@ class FileElection:
                 offer.withdraw()
             await asyncio.sleep(2 * self._poll_s)  # whoever gives leadership up lets the others try first
 
+    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # whoever asks
+        """Return None: who holds the lock leads, and the store is on the same disk."""
+        return None
+
     async def _gain(self) -> FencingToken:
+        silence = Silence(self._patience)
         while True:
             try:
                 if self._lock.take():
                     return await self._begin()
+                sign = await self._sign_of_life()
+                if silence.look(sign) and sign is not None:
+                    ended = end_holder(sign.pid, self._path)
+                    log.warning("silent leader", pid=sign.pid, epoch=sign.epoch, ended=ended)
             except (OSError, Unavailable) as error:
                 # A full disk, or a store that is locked: somebody else may do better, and so may this one later.
                 log.warning("leadership could not be taken", reason=str(error))
             await asyncio.sleep(self._poll_s)
+
+    async def _sign_of_life(self) -> SignOfLife | None:
+        """Return what is seen of the holder; None if nobody has told anything. Raises OSError, Unavailable."""
+        rows = await self._file.rows("SELECT pid, epoch, at_ms FROM heartbeat")
+        if not rows:
+            return None
+        pid, epoch, at_ms = rows[0]
+        return SignOfLife(pid, epoch, at_ms, self._lock.touched_ns())
 
     async def _begin(self) -> FencingToken:
         """Raise the epoch; the first heartbeat is part of it. If that fails the lock is given back."""
@@ -120,6 +151,7 @@ class FileElection:
                 "UPDATE leadership SET epoch = epoch + 1, session = ? RETURNING epoch", (session,)
             ).fetchone()
             token = FencingToken(Epoch(epoch), session)
+            connection.execute("DELETE FROM leader_info")  # what the leader before told
             _write_heartbeat(connection, token, pid, at_ms)
             return token
 
@@ -141,14 +173,26 @@ class FileElection:
                     failure = error
                 finally:
                     beat.cancel()
+                    await self._say_no_more(token)
         if failure is not None:
             raise failure
+
+    async def _say_no_more(self, token: FencingToken) -> None:
+        """Take back what the leader told about itself. If that fails the next term does it."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_token(connection, token)
+            connection.execute("DELETE FROM leader_info")
+
+        with suppress(FlintlockError):
+            await self._writer.write(work)
 
     async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
         """Say again and again that the holder is alive; step down when somebody newer is."""
         while True:
             await asyncio.sleep(self._heartbeat_s)
             pid, at_ms = os.getpid(), self._now_ms()
+            self._lock.touch()
 
             def work(connection: sqlite3.Connection, pid: int = pid, at_ms: int = at_ms) -> None:
                 check_token(connection, token)
