@@ -19,7 +19,7 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.jobmaster.events import After, GivenUp, Probed, ProbeDue, SendProbe
-from flintlock.jobmaster.execution_graph import RegionLife
+from flintlock.jobmaster.execution_graph import UNGRANTED, RegionLife
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.ids import AttemptId, RequestId
 from flintlock.model.slots import Claim, SlotGrant, SlotRequest
@@ -57,6 +57,14 @@ def adopt(turn: Turn, life: RegionLife, grant: SlotGrant | None = None) -> Regio
     turn.put(life)
     settle(turn)
     return turn.job.regions[life.region.id]
+
+
+def confirm(turn: Turn, life: RegionLife) -> RegionLife:
+    """The ResourceManager knows of the attempt: its slots will be granted, and nobody gives it up for silence."""
+    life = adopt(turn, life)
+    if life.grant is not None and life.grant.request == UNGRANTED and life.request is not None:
+        life = turn.put(structs.replace(life, grant=structs.replace(life.grant, request=life.request.id)))
+    return life
 
 
 def probed(turn: Turn, event: Probed) -> None:

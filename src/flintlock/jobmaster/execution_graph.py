@@ -27,6 +27,10 @@ from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput
 E: Final = ExecutionState
 
 
+#: The request of a grant that the ResourceManager knows nothing of yet: an earlier one has given those slots.
+UNGRANTED: Final = RequestId("")
+
+
 class JobPlan(Struct, frozen=True, kw_only=True):
     """What does not change while the job runs: its graph, and what its configuration says."""
 
@@ -250,7 +254,7 @@ def _held(record: RegionRecord) -> SlotGrant:
     """Return where an attempt was sent. It answers no request: the ResourceManager knows nothing of it yet."""
     return SlotGrant(
         job_id=record.job_id,
-        request=RequestId(""),
+        request=UNGRANTED,
         task_manager=record.task_manager,
         instance=record.instance,
         address=record.address,

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from flintlock.jobmaster import adoption
 from flintlock.jobmaster.events import After, CancelAnswered, CancelDue, RestartDue, SendCancel
-from flintlock.jobmaster.execution_graph import JobState, RegionLife
+from flintlock.jobmaster.execution_graph import UNGRANTED, JobState, RegionLife
 from flintlock.jobmaster.publication import request_publisher
 from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, restart_delay
 from flintlock.jobmaster.turn import Turn
@@ -138,12 +138,8 @@ def cancel_answered(turn: Turn, event: CancelAnswered) -> None:
 def given_up(turn: Turn, attempt: AttemptId) -> None:
     """Wait no longer for word of an attempt that an earlier JobMaster had sent."""
     life = turn.job.current_life(attempt)
-    if life is None:
-        return
-    if life.current.state is E.RECONCILING:
-        adoption.give_up(turn, life)
-    elif life.current.state is E.CANCELING:
-        end_canceled(turn, life)
+    if life is not None and life.grant is not None and life.grant.request == UNGRANTED:
+        _not_there(turn, life, f"TaskManager {life.grant.task_manager} has not come back")
 
 
 def ask_to_end(turn: Turn, life: RegionLife) -> None:
@@ -177,14 +173,23 @@ def no_resources(turn: Turn, word: NoResources) -> None:
     """Nobody can ever serve the region's request: it fails, and the job with it. A claim only finds nothing there."""
     for life in turn.job.regions:
         if life.request is not None and life.request.id == word.request and life.request.claim is not None:
-            if life.current.state is E.RECONCILING:
-                adoption.give_up(turn, life)
+            _not_there(turn, life, word.reason)
             return
         waits = life.current.state is E.SCHEDULED and life.grant is None
         if waits and life.request is not None and life.request.id == word.request:
             failure = Failure(kind=FailureKind.NO_RESOURCES, message=word.reason, exception="NoResourceAvailable")
             fail_attempt(turn, life, failure)
             return
+
+
+def _not_there(turn: Turn, life: RegionLife, reason: str) -> None:
+    """An attempt of an earlier JobMaster is where it was no more. It may have told of itself once, and been heard."""
+    if life.current.state is E.RECONCILING:
+        adoption.give_up(turn, life)
+    elif not life.current.state.terminal and not life.committed:
+        fail_attempt(
+            turn, life, Failure(kind=FailureKind.TASK_MANAGER_LOST, message=reason, exception="TaskManagerLost")
+        )
 
 
 def timed_out(turn: Turn) -> None:
@@ -207,7 +212,7 @@ def reconcile(turn: Turn, held: DeployedTasks) -> None:
         if life.grant is None or life.grant.instance != held.instance:
             continue
         if turn.job.attempt_id(life) in there:
-            life = adoption.adopt(turn, life)  # before the heartbeat is answered, which renews the attempt's lease
+            life = adoption.confirm(turn, life)  # before the heartbeat is answered, which renews the attempt's lease
         if not _should_be_there(life):
             continue
         unseen = 0 if turn.job.attempt_id(life) in there else life.current.unseen + 1

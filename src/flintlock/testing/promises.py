@@ -36,7 +36,7 @@ from flintlock.testing.simulation import JOB_MANAGER, Faults, SimulatedCluster
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 4 * 3600.0
-_LONG_LEASE_S: Final = 60.0  # longer than any JobManager of the simulation is away
+_LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 _STUBBORN: Final = {
     "restart-strategy.type": "fixed-delay",
@@ -98,7 +98,7 @@ def _faults(random: Random) -> Faults:
         partitions=random.choice([0, 0, 1, 3]) if harsh else 0,
         freezes=random.choice([0, 0, 1, 3]) if harsh else 0,
         lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
-        heartbeat_timeout_s=random.choice([10.0, 60.0]),
+        heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
     )
 

@@ -128,11 +128,34 @@ def test_a_task_manager_that_came_back_without_the_attempt_is_not_waited_for() -
     assert [e.state for e in snapshot_of(story.job).executions] == [E.CANCELED, E.RUNNING]
 
 
-def test_a_refused_claim_of_an_attempt_that_has_told_of_itself_changes_nothing() -> None:
+def test_a_refused_claim_of_an_attempt_that_has_finished_changes_nothing() -> None:
+    story = reborn()
+    story.report(TaskFinished())
+    before = story.job
+    story.hear(NoResources(job_id=JOB, request=RequestId("0-0-claim"), reason="it has come back without the task"))
+    assert story.job is before
+
+
+def test_an_attempt_that_told_of_itself_and_is_gone_when_its_task_manager_comes_back_is_lost() -> None:
     story = reborn()
     story.report(TaskProgress(metrics=TaskMetrics()))
+    story.hear(NoResources(job_id=JOB, request=RequestId("0-0-claim"), reason="it has come back without the task"))
+    assert (story.status, story.state()) == (J.RESTARTING, E.FAILED)
+    assert story.job.exceptions[0].failure.kind is FailureKind.TASK_MANAGER_LOST
+
+
+def test_an_attempt_that_told_of_itself_once_and_whose_task_manager_never_comes_back_is_given_up() -> None:
+    story = reborn()
+    story.report(TaskProgress(metrics=TaskMetrics()))
+    story.wait_for(GivenUp)
+    assert (story.status, story.state()) == (J.RESTARTING, E.FAILED)
+
+
+def test_an_adopted_attempt_is_not_given_up() -> None:
+    story = reborn()
+    story.grant("0-0-claim")
     before = story.job
-    story.hear(NoResources(job_id=JOB, request=RequestId("0-0-claim"), reason="it was late"))
+    story.wait_for(GivenUp)
     assert story.job is before
 
 
