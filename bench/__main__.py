@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import control_plane, scheduling, spark
+from bench import control_plane, failover, scheduling, spark
 from bench.figures import Figure
 
 MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
@@ -23,6 +23,8 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "small-query": spark.small_query,
     "million-rows": spark.million_rows,
     "hundred-jobs": spark.hundred_jobs,
+    "twenty-jobs": spark.twenty_jobs,
+    "taskmanager-killed": failover.task_manager_killed,
 }
 RESULTS: Final = Path(__file__).parent / "results.json"
 

@@ -160,7 +160,8 @@ class Bench:
         """End a runner as a TaskManager does: also what Spark still does for it."""
         await runner.kill()
         if runner.session is not None and self.spark is not None:
-            await self.spark.release(runner.session.user_id)
+            released = await self.spark.release(runner.session.user_id)
+            assert released.confirmed, f"Spark still works for an ended task: {released.active}"
 
     def log_of(self, task: DeployTask) -> Path:
         return self.home / f"{task.attempt.attempt}.log"

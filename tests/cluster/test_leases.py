@@ -147,10 +147,27 @@ def test_a_frozen_taskmanager_loses_its_work_before_the_leader_gives_it_up(own: 
     _serves(own)
 
 
+def _await_idleness(own: Processes) -> None:
+    """Wait for two heartbeats that name no task: what has finished is then cleared away as well."""
+    seen: set[int] = set()
+
+    def idle() -> bool:
+        (one,) = httpx.get(f"{own.url}/taskmanagers").json()["taskmanagers"]
+        told = httpx.get(f"{own.url}/taskmanagers/{one['id']}/metrics?get=running_tasks").json()
+        if any(float(metric["value"]) for metric in told):
+            seen.clear()
+        else:
+            seen.add(one["timeSinceLastHeartbeat"])
+        return len(seen) > 3
+
+    until("idleness", idle, 60)
+
+
 def test_an_idle_engine_is_not_killed_because_nobody_leads(own: Processes) -> None:
     """Frozen for longer than a lease with nothing to do, it comes back with the same engine."""
     assert own.taskmanager is not None
     own.await_slots()
+    _await_idleness(own)
     engine, losses = _family(own, JVM)[0].pid, len(_told(own, "jobmanager", REGISTERED))
     own.taskmanager.send_signal(signal.SIGSTOP)
     until("silence", lambda: httpx.get(f"{own.url}/overview").json()["slots-total"] == 0, LEASE_S + 30)

@@ -54,6 +54,7 @@ class TermServices:
     stores: Stores
     job_masters: JobMasterFactory
     resource_manager: ResourceManagerGateway
+    admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
 
 
 #: Opens what a term needs; leaving the scope ends it.

@@ -20,24 +20,22 @@ from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
 from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
-from flintlock.ha.embedded import embedded_ha
-from flintlock.ha.file_election import FileElection
+from flintlock.ha.protocols import LeaderElection
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.ids import Epoch, JobId
 from flintlock.model.options import (
     CLUSTER_ID,
     FAILURE_ENRICHERS,
-    HA_SILENCE,
     JM_RPC_ADDRESS,
     JM_RPC_PORT,
     MAX_TASK_MANAGERS,
-    WORK_DIR,
 )
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.calls import RestServices
@@ -69,12 +67,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     registry = CollectorRegistry()  # what this process counts; every room that counts is given it
     ProcessCollector(registry=registry)
     async with (
-        embedded_ha(
-            state_dir,
-            new_session=lambda: uuid.uuid4().hex,
-            now_ms=clock_ms,
-            silence_s=configuration.get(HA_SILENCE),
-        ) as ha,
+        ha_services(settings, clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
@@ -88,7 +81,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             resource_manager_door=resource_manager,
             configuration=configuration,
             versions=versions,
-            work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
+            work_dir=work_dir(settings),
             clock_ms=clock_ms,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
             workers=(lambda token: local_workers(settings, token.epoch))
@@ -156,7 +149,7 @@ async def _announced(announcements: Announcements, dispatcher: LeaderDoor) -> No
         await dispatcher.closed(token)
 
 
-def _leave(dispatcher: LeaderDoor, announcements: Announcements, election: FileElection) -> None:
+def _leave(dispatcher: LeaderDoor, announcements: Announcements, election: LeaderElection) -> None:
     """Hand leadership over before anything that takes time; what is still under way is fenced off by the next term."""
     token = dispatcher.leading
     if token is not None:

@@ -65,6 +65,9 @@ def start(
     except OSError as error:
         return _fail(name, EXIT_UNUSABLE, str(error))
     except BaseExceptionGroup as group:
+        invalid = [error for error in leaves(group) if isinstance(error, Invalid)]
+        if len(invalid) == len(leaves(group)):
+            return _fail(name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
         if all(isinstance(error, Refused | Unavailable | OSError) for error in leaves(group)):
             return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in leaves(group)))
         log.critical("fatal-error", exc_info=group)

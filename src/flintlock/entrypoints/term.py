@@ -98,12 +98,17 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 metrics=parts.job_master_metrics,
             )
         )
-        term.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
-        term.callback(parts.host.serve(JobMasterGateway, directory, fence))
+
+        def admit() -> None:
+            term.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
+            term.callback(parts.host.serve(JobMasterGateway, directory, fence))
+
         term.enter_context(parts.resource_manager_door.leads(resource_manager))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(resource_manager.run(), name=f"resourcemanager-{token.epoch}")
             try:
-                yield TermServices(stores=stores, job_masters=job_masters, resource_manager=resource_manager)
+                yield TermServices(
+                    stores=stores, job_masters=job_masters, resource_manager=resource_manager, admit=admit
+                )
             finally:
                 running.cancel()

@@ -19,6 +19,7 @@ from typing import Final
 from flintlock.ha.file_election import FileElection
 from flintlock.ha.silent_holder import HeartbeatRow
 from flintlock.ha.sqlite_file import open_reader, open_writer
+from flintlock.ha.sqlite_leader import SqliteLeaderRetrieval
 from flintlock.ha.sqlite_stores import SqliteStores, StoreFile
 from flintlock.ha.sqlite_writer import GroupWriter
 from flintlock.model.ids import FencingToken
@@ -30,9 +31,10 @@ LOCK_FILE: Final = "leader.lock"
 class EmbeddedHaServices:
     """Election and stores of one state directory, as long as `embedded_ha` is open."""
 
-    def __init__(self, file: StoreFile, election: FileElection) -> None:
+    def __init__(self, file: StoreFile, election: FileElection, poll_s: float) -> None:
         self._file: Final = file
         self.election: Final = election
+        self.leader: Final = SqliteLeaderRetrieval(file, poll_s)
 
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""
@@ -51,9 +53,9 @@ async def embedded_ha(
 ) -> AsyncGenerator[EmbeddedHaServices]:
     """Open the state directory, making it if it is not there; on exit all that was written is durable and closed.
 
-    A standby looks every `poll_s` whether it can lead; it ends a leader whose heartbeat stands still for `silence_s`.
-    Raises Refused, with the reason, for a store that this version must not touch; Unavailable for one that cannot be
-    opened now.
+    A standby looks every `poll_s` whether it can lead, and ends a leader of which it has seen nothing for `silence_s`,
+    where the system can do that safely. Raises Refused, with the reason, for a store that this version
+    must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
     writer = GroupWriter(await asyncio.to_thread(open_writer, path))
@@ -73,7 +75,7 @@ async def embedded_ha(
                 silence_s=silence_s,
                 heartbeat=partial(_heartbeat, file),
             )
-            yield EmbeddedHaServices(file, election)
+            yield EmbeddedHaServices(file, election, poll_s)
         finally:
             readers.shutdown(wait=True)  # a read takes no longer than a look into a file
             reader.close()

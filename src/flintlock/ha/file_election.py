@@ -117,6 +117,10 @@ class FileElection:
                 offer.withdraw()
             await asyncio.sleep(2 * self._poll_s)  # whoever gives leadership up lets the others try first
 
+    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # whoever asks
+        """Return None: who holds the lock leads, and the store is on the same disk."""
+        return None
+
     async def _gain(self) -> FencingToken:
         look_s = self._heartbeat_s / 2
         silence, next_look_s = Silence(timeout_s=self._silence_s, look_s=max(look_s, self._poll_s)), 0.0

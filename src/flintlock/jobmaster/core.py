@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.jobmaster import failover, history, publication, scheduling
+from flintlock.jobmaster import adoption, failover, history, publication, scheduling
 from flintlock.jobmaster.events import (
     After,
     Answer,
@@ -31,6 +31,8 @@ from flintlock.jobmaster.events import (
     JobEvent,
     Labelled,
     Moment,
+    Probed,
+    ProbeDue,
     PublicationDue,
     PublicationUndelivered,
     Recorded,
@@ -94,8 +96,9 @@ def _hear(turn: Turn, event: JobEvent) -> None:
         case Started() | CancelAsked() | Required() | Suspended():
             _hear_wish(turn, event)
         case SlotGrant() | TaskManagerLost() | NoResources() | DeployedTasks() | TaskReport():
-            _hear_word(turn, event)
-        case DeploymentDue() | CancelDue() | PublicationDue() | RestartDue() | GivenUp() | TimedOut():
+            if turn.job.status is not J.INITIALIZING:  # who has not begun can promise nothing
+                _hear_word(turn, event)
+        case DeploymentDue() | CancelDue() | ProbeDue() | PublicationDue() | RestartDue() | GivenUp() | TimedOut():
             _come_due(turn, event)
         case _:
             _hear_answer(turn, event)
@@ -139,6 +142,8 @@ def _hear_answer(turn: Turn, answer: Answer) -> None:
             _unpublished(turn, answer.attempt, publication.publication_undelivered(turn, answer))
         case CancelAnswered():
             failover.cancel_answered(turn, answer)
+        case Probed():
+            adoption.probed(turn, answer)
         case Labelled(attempt, labels):
             turn.job = history.with_labels(turn.job, attempt, labels)
 
@@ -151,6 +156,8 @@ def _come_due(turn: Turn, event: Due) -> None:
             scheduling.deployment_due(turn, attempt)
         case CancelDue(attempt):
             failover.cancel_due(turn, attempt)
+        case ProbeDue(attempt):
+            adoption.probe_due(turn, attempt)
         case PublicationDue(attempt):
             publication.publication_due(turn, attempt)
         case RestartDue(attempt):
@@ -160,13 +167,15 @@ def _come_due(turn: Turn, event: Due) -> None:
 
 
 def _start(turn: Turn) -> None:
-    if turn.job.status is J.INITIALIZING:
+    if turn.job.status is J.INITIALIZING and any(life.current.state is E.RECONCILING for life in turn.job.regions):
+        turn.move_job(J.RECONCILING)
+    elif turn.job.status is J.INITIALIZING:
         turn.move_job(J.CREATED)
         turn.move_job(J.RUNNING)
     elif turn.job.status is not J.CANCELLING:
         return
     _limit_time(turn)
-    failover.end_interrupted(turn)
+    adoption.begin(turn)
     for life in turn.job.regions:
         if life.publishing and life.request is None:
             publication.request_publisher(turn, life)
@@ -183,12 +192,25 @@ def _limit_time(turn: Turn) -> None:
 def _granted(turn: Turn, grant: SlotGrant) -> None:
     """Use the slots; those that answer no open request are ignored, and the next declaration gives them back."""
     for life in turn.job.regions:
-        if life.request is not None and life.request.id == grant.request and life.grant is None:
+        if life.request is None or life.request.id != grant.request:
+            continue
+        if life.request.claim is not None:
+            _claimed(turn, life, grant)
+            return
+        if life.grant is None:
             if life.publishing:
                 publication.publish_there(turn, life, grant)
             else:
                 scheduling.take_slots(turn, life, grant)
             return
+
+
+def _claimed(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+    """Keep the slots of an attempt that was sent before this JobMaster came."""
+    if life.current.state is E.RECONCILING:
+        adoption.adopt(turn, life, grant)
+    elif life.grant != grant and not life.current.state.terminal:
+        turn.put(structs.replace(life, grant=grant))  # it has told of itself before
 
 
 def _recorded(turn: Turn, record: RegionRecord) -> None:
@@ -240,7 +262,7 @@ def _reported(turn: Turn, report: TaskReport) -> None:
             # That a cancelled attempt is over is true whoever says so: its TaskManager may have a new life by now.
             canceling = life.current.state is E.CANCELING
             if canceling or (life.grant is not None and life.grant.instance == report.instance):
-                _task_told(turn, life, news)
+                _task_told(turn, adoption.adopt(turn, life), news)
 
 
 def _task_told(
@@ -285,7 +307,7 @@ def _ended_unasked(life: RegionLife) -> Failure:
 
 
 def _settle(turn: Turn) -> None:
-    if turn.job.status in (J.RUNNING, J.RESTARTING):
+    if turn.job.status in (J.RUNNING, J.RESTARTING, J.RECONCILING):
         failover.try_interrupted_again(turn)
         for life in turn.job.regions:
             if life.current.state is E.CREATED and _inputs_are_there(turn.job, life):

@@ -40,6 +40,7 @@ from flintlock.jobmaster.events import (
     Labelled,
     Moment,
     Moved,
+    Probed,
     PublicationUndelivered,
     Record,
     Recorded,
@@ -47,6 +48,7 @@ from flintlock.jobmaster.events import (
     RestartDue,
     SendCancel,
     SendDeploy,
+    SendProbe,
     SendPublish,
     Started,
     Suspended,
@@ -60,6 +62,7 @@ from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBr
 from flintlock.model.ids import RegionId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
+    Attendance,
     DeployedTasks,
     NoResources,
     ResourceRequirements,
@@ -80,6 +83,7 @@ TASK_MANAGER_UNAVAILABLE: Final = "task-manager-unavailable"
 
 _CANCEL_TIMEOUT_S: Final = 2.0
 _ENRICH_TIMEOUT_S: Final = 2.0
+_PROBE_TIMEOUT_S: Final = 1.0
 _Work: TypeAlias = Callable[[], Awaitable[None]]
 
 #: Moves that every job makes and that tell nobody anything: logged at debug level.
@@ -281,6 +285,8 @@ class JobMaster:
                 self._send_out(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCancel():
                 self._spawn(self._scope, partial(self._cancel_task, effect), f"cancel-{effect.order.attempt}")
+            case SendProbe():
+                self._send_out(self._scope, partial(self._probe, effect), f"probe-{effect.attempt}")
             case SendPublish():
                 self._send_out(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
             case After():
@@ -370,6 +376,20 @@ class JobMaster:
             self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             unreachable = isinstance(error, Unavailable) and error.unreachable
         self._feed(CancelAnswered(attempt, unreachable))
+
+    async def _probe(self, effect: SendProbe) -> None:
+        """Ask whether a life goes on: as long as it does, nobody answers."""
+        over = unreachable = False
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                gateway = self._services.task_managers(effect.address)
+                await gateway.attend(Attendance(instance=effect.instance))
+                over = True
+        except Fenced:
+            raise
+        except (FlintlockError, TimeoutError) as error:
+            unreachable = isinstance(error, Unavailable) and error.unreachable
+        self._feed(Probed(effect.attempt, over, unreachable))
 
     async def _publish(self, effect: SendPublish) -> None:
         attempt = effect.order.attempt

@@ -73,6 +73,14 @@ class CancelAnswered(Struct, frozen=True):
     unreachable: bool
 
 
+class Probed(Struct, frozen=True):
+    """The TaskManager of an attempt that is to be adopted was asked whether that life of it goes on."""
+
+    attempt: AttemptId
+    over: bool  # it has answered that it does not
+    unreachable: bool  # nothing listens there any more
+
+
 class DeploymentDue(Struct, frozen=True):
     """Time to send a deployment again."""
 
@@ -87,6 +95,12 @@ class CancelDue(Struct, frozen=True):
 
 class GivenUp(Struct, frozen=True):
     """So much time has passed that whoever had this interrupted attempt would be known, or is dead."""
+
+    attempt: AttemptId
+
+
+class ProbeDue(Struct, frozen=True):
+    """Time to ask again for the life that an attempt was sent to."""
 
     attempt: AttemptId
 
@@ -127,11 +141,11 @@ Word: TypeAlias = SlotGrant | TaskManagerLost | NoResources | DeployedTasks | Ta
 """What the cluster says, by the JobMaster's gateway."""
 
 Answer: TypeAlias = (
-    Recorded | DeploymentTaken | DeploymentUndelivered | PublicationUndelivered | CancelAnswered | Labelled
+    Recorded | DeploymentTaken | DeploymentUndelivered | PublicationUndelivered | CancelAnswered | Probed | Labelled
 )
 """What came of an effect."""
 
-Due: TypeAlias = DeploymentDue | CancelDue | PublicationDue | RestartDue | GivenUp | TimedOut
+Due: TypeAlias = DeploymentDue | CancelDue | ProbeDue | PublicationDue | RestartDue | GivenUp | TimedOut
 """What a timer was set for."""
 
 JobEvent: TypeAlias = Wish | Word | Answer | Due
@@ -164,6 +178,14 @@ class SendCancel(Struct, frozen=True):
     order: CancelTask
 
 
+class SendProbe(Struct, frozen=True):
+    """Ask whether that life of the TaskManager goes on, once; hear `Probed`."""
+
+    address: str
+    attempt: AttemptId
+    instance: InstanceId
+
+
 class SendPublish(Struct, frozen=True):
     """Ask to publish, once; hear `PublicationUndelivered` if that fails."""
 
@@ -194,4 +216,4 @@ class Moved(Struct, frozen=True):
     new: str
 
 
-JobEffect: TypeAlias = Declare | Record | SendDeploy | SendCancel | SendPublish | After | Enrich | Moved
+JobEffect: TypeAlias = Declare | Record | SendDeploy | SendCancel | SendProbe | SendPublish | After | Enrich | Moved

@@ -27,6 +27,10 @@ from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput
 E: Final = ExecutionState
 
 
+#: The request of a grant that the ResourceManager knows nothing of yet: an earlier one has given those slots.
+UNGRANTED: Final = RequestId("")
+
+
 class JobPlan(Struct, frozen=True, kw_only=True):
     """What does not change while the job runs: its graph, and what its configuration says."""
 
@@ -174,8 +178,8 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
 def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> JobState:
     """Return the job as its records leave it: nothing yet, or what an earlier JobMaster made durable.
 
-    FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED is interrupted: it may still
-    run, so it is to be cancelled, and the next one, with the next number, follows when it has ended. Raises Corrupt for
+    FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED may still run: it is to be
+    adopted, and the next one, with the next number, follows only when it is known to have ended. Raises Corrupt for
     records that do not fit the graph.
     """
     records = {record.region: record for record in progress}
@@ -207,17 +211,16 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLif
     if record is None:
         return RegionLife(region=region, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
     if record.phase is RegionPhase.DEPLOYED:
-        interrupted = Execution(
+        sent = Execution(
             attempt=record.attempt,
-            state=E.CANCELING if record.address else E.CANCELED,
-            timestamps={E.DEPLOYING: record.recorded_ms, E.CANCELING: now_ms},
+            state=E.RECONCILING if record.address else E.CANCELED,
+            timestamps={E.DEPLOYING: record.recorded_ms, E.RECONCILING: now_ms},
             task_manager=record.task_manager,
             address=record.address,
-            activity="interrupted: its JobMaster was replaced",
         )
         return RegionLife(
             region=region,
-            executions=(interrupted,),
+            executions=(sent,),
             grant=_held(record),
             staging=record.staging,
             outcome=record.outcome,
@@ -248,10 +251,10 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLif
 
 
 def _held(record: RegionRecord) -> SlotGrant:
-    """Return where an interrupted attempt is. It answers no request: the ResourceManager knows nothing of it."""
+    """Return where an attempt was sent. It answers no request: the ResourceManager knows nothing of it yet."""
     return SlotGrant(
         job_id=record.job_id,
-        request=RequestId(""),
+        request=UNGRANTED,
         task_manager=record.task_manager,
         instance=record.instance,
         address=record.address,

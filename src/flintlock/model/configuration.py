@@ -188,6 +188,20 @@ def one_of(*names: str) -> Callable[[str], str]:
     return parse
 
 
+def file_name(text: str) -> str:
+    """Read a name that can also name a file or a node."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", text) is None:
+        raise ValueError(f"{text!r} is not a name of letters, digits, '.', '-' and '_'")
+    return text
+
+
+def znode_path(text: str) -> str:
+    """Read an absolute path of ZooKeeper."""
+    if re.fullmatch(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+", text) is None:
+        raise ValueError(f"{text!r} is not a path such as '/flintlock'")
+    return text
+
+
 def names(text: str) -> tuple[str, ...]:
     """Read names with commas or semicolons between them."""
     return tuple(name for part in re.split("[,;]", text) if (name := part.strip()))

@@ -12,6 +12,7 @@ from flintlock.model.configuration import (
     Scope,
     boolean,
     duration_s,
+    file_name,
     memory_bytes,
     names,
     number,
@@ -19,6 +20,7 @@ from flintlock.model.configuration import (
     parallelisms,
     period_s,
     whole,
+    znode_path,
 )
 
 _DURATION = "a duration, such as '10 s'"
@@ -85,8 +87,39 @@ HEARTBEAT_TIMEOUT: Final = Option(
     description="How long a silent TaskManager is waited for before it is given up.",
 )  # fmt: skip
 HA_TYPE: Final = Option(
-    key="high-availability.type", parse=one_of("embedded"), kind="embedded", default="embedded",
-    description="Where jobs are kept: 'embedded' is an SQLite database in the state directory.",
+    key="high-availability.type", parse=one_of("embedded", "zookeeper"), kind="embedded or zookeeper",
+    default="embedded",
+    description="Where jobs are kept and who leads is decided: 'embedded' is an SQLite database in the state"
+    " directory, for JobManagers of one machine; 'zookeeper' is an ensemble, for JobManagers of several.",
+)  # fmt: skip
+HA_QUORUM: Final = Option(
+    key="high-availability.zookeeper.quorum", parse=str, kind="addresses such as 'a:2181,b:2181'", default="",
+    default_text="none", description="The servers of the ZooKeeper ensemble.",
+)  # fmt: skip
+HA_ROOT: Final = Option(
+    key="high-availability.zookeeper.path.root", parse=znode_path, kind="a path such as '/flintlock'",
+    default="/flintlock",
+    description="The node in ZooKeeper below which all clusters have theirs.",
+)  # fmt: skip
+HA_CLUSTER_ID: Final = Option(
+    key="high-availability.cluster-id", parse=file_name, kind="a name", default="", default_text="`cluster.id`",
+    description="Names the cluster in ZooKeeper and in the storage directory.",
+)  # fmt: skip
+HA_STORAGE_DIR: Final = Option(
+    key="high-availability.storageDir", parse=str, kind="a path or URL", default="", default_text="none",
+    description="Where graphs, results and progress are kept when ZooKeeper is used, which holds pointers only: a"
+    " place that every JobManager reaches. Any URL that fsspec knows.",
+)  # fmt: skip
+HA_SESSION_TIMEOUT: Final = Option(
+    key="high-availability.zookeeper.client.session-timeout", parse=period_s, kind=_DURATION, default=10.0,
+    default_text="10 s",
+    description="After how long a silence of its host another JobManager leads. A leader that ZooKeeper does not answer"
+    " steps down by itself after 0.7 of it. The ensemble has limits of its own and may grant another timeout.",
+)  # fmt: skip
+HA_CONNECTION_TIMEOUT: Final = Option(
+    key="high-availability.zookeeper.client.connection-timeout", parse=period_s, kind=_DURATION, default=15.0,
+    default_text="15 s",
+    description="How long a JobManager that starts waits for ZooKeeper before it gives up.",
 )  # fmt: skip
 HA_SILENCE: Final = Option(
     key="high-availability.embedded.silence-timeout", parse=period_s, kind=_DURATION, default=10.0,
@@ -95,7 +128,8 @@ HA_SILENCE: Final = Option(
     " process and leads. Death is noticed at once; this is for a leader that lives but is frozen.",
 )  # fmt: skip
 WORK_DIR: Final = Option(
-    key="execution.work-dir", parse=str, kind=_TEXT, default="", default_text="<state directory>/work",
+    key="execution.work-dir", parse=str, kind=_TEXT, default="",
+    default_text="<high-availability.storageDir>/work, else <state directory>/work",
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
     " Spark's own file systems are used.",
 )  # fmt: skip

@@ -8,6 +8,21 @@ from flintlock.model.ids import AttemptId, FencingToken, InstanceId, JobId, Requ
 from flintlock.model.jobgraph import Resources, Versions
 
 
+class Claim(Struct, frozen=True, kw_only=True):
+    """An attempt that an earlier JobMaster has sent, and where: its successor asks for the slots that it holds."""
+
+    task_manager: TaskManagerId
+    instance: InstanceId
+    attempt: AttemptId
+
+
+class HeldSlots(Struct, frozen=True, kw_only=True):
+    """An attempt that a TaskManager brings along; without slots if only its end is still to be told."""
+
+    attempt: AttemptId
+    slots: tuple[int, ...] = ()
+
+
 class SlotRequest(Struct, frozen=True, kw_only=True):
     """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, within these limits."""
 
@@ -16,6 +31,7 @@ class SlotRequest(Struct, frozen=True, kw_only=True):
     at_least: int = 1
     at_most: int | None = None
     resources: Resources | None = None  # None: whatever comes with the slots
+    claim: Claim | None = None  # only the slots that this attempt holds; the rest does not matter then
 
 
 class ResourceRequirements(Struct, frozen=True, kw_only=True):
@@ -98,7 +114,7 @@ class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
     versions: Versions
     hardware: Hardware = Hardware()
     engine: str = ""
-    running: tuple[AttemptId, ...] = ()
+    busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat tells what
 
 
 class RegistrationAnswer(Struct, frozen=True, kw_only=True):
@@ -115,6 +131,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     id: TaskManagerId
     instance: InstanceId
     running: tuple[AttemptId, ...] = ()
+    held: tuple[HeldSlots, ...] = ()  # the same with their slots; a leader looks at it when a life begins to count
     free_memory: int = 0
     engine_ready: bool = True
     metrics: dict[str, float] = {}  # what the TaskManager measures of itself, by name

@@ -99,7 +99,9 @@ class ResourceManagerCore:
         task_manager.heard_s = now_s
         task_manager.free_memory = message.free_memory
         task_manager.metrics = message.metrics
-        if self.slots.set_ready(message.id, message.engine_ready) or effects:
+        ready = self.slots.set_ready(message.id, message.engine_ready)
+        freed = self.slots.release_brought(message.id, message.running)
+        if ready or freed or effects:
             effects += self._settle(now_s)
         return True, effects
 
@@ -197,7 +199,7 @@ class ResourceManagerCore:
             self._lives.bury(offer.id, former.offer.instance)
         self._lives.begun(offer)
         self._task_managers[offer.id] = _TaskManager(offer, now_s, message.free_memory)
-        self.slots.add(offer, now_s)
+        self.slots.add(offer, now_s, message.held)
         return [*effects, TaskManagerEntered(offer.id, offer.instance, offer.address)]
 
     def _known(self, name: TaskManagerId, instance: InstanceId) -> _TaskManager | None:
@@ -217,7 +219,7 @@ class ResourceManagerCore:
         ]
 
     def _settle(self, now_s: float) -> list[Effect]:
-        return [*self.slots.allocate(), *self.slots.give_up(now_s)]
+        return [*self.slots.serve_claims(), *self.slots.allocate(), *self.slots.give_up(now_s)]
 
     def _info(self, task_manager: _TaskManager, now_s: float, now_ms: int) -> TaskManagerInfo:
         offer = task_manager.offer

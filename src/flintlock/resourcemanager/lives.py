@@ -30,8 +30,12 @@ class Lives:
         self._silent: dict[TaskManagerId, InstanceId] = {}  # given up for silence: may come back before its successor
 
     def offered(self, offer: TaskManagerRegistration) -> None:
-        """Remember a registration until its first heartbeat. Raises Refused if that life is over."""
-        if offer.instance in self._over.get(offer.id, ()):
+        """Remember a registration until its first heartbeat. Raises Refused if that life is over.
+
+        One that fell silent may come back, but not with work: its tasks have been given to others.
+        """
+        given_up = offer.busy and self._silent.get(offer.id) == offer.instance
+        if given_up or offer.instance in self._over.get(offer.id, ()):
             raise Refused(f"instance {offer.instance} of TaskManager {offer.id!r} is over: it must register as another")
         offers = _latest(self._offers, offer.id, {})
         offers[offer.instance] = offer

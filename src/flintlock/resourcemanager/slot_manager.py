@@ -11,20 +11,26 @@ TaskManager that was lost is given the same time to come back.
 Requests are levels, not events. A request stays in force until a declaration no longer holds it; if its TaskManager is
 lost before that, it waits again, in its old place, and its job (which is told of the loss first) takes the new slots or
 drops the request.
+
+After a change of leader, TaskManagers bring along what they run. Its slots are nobody's until a JobMaster claims them:
+a claim waits for that one TaskManager, outside of the queue. What is not claimed is ended by its TaskManager, as nobody
+wants it, and its slots are free then.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import Struct
 
-from flintlock.model.errors import Refused
-from flintlock.model.ids import JobId, RequestId, TaskManagerId
+from flintlock.model.errors import InvariantBroken, Refused
+from flintlock.model.ids import AttemptId, JobId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.model.slots import (
     AllocatedSlot,
+    HeldSlots,
     NoResources,
     ResourceRequirements,
     SlotGrant,
@@ -75,6 +81,7 @@ class _Pool(Struct):
     idle_since_s: float
     ready: bool = True
     requests: dict[tuple[JobId, RequestId], Request] = {}
+    brought: dict[AttemptId, tuple[int, ...]] = {}  # what runs in it since before, and nobody has claimed yet
 
 
 class SlotManager:
@@ -89,6 +96,7 @@ class SlotManager:
         self._numbers = 0
         self._queue: Final = WaitingLine()
         self._aside: Final = WaitingLine()  # those whom no registered TaskManager could serve
+        self._claims: dict[TaskManagerId, list[Request]] = {}  # they wait for one TaskManager, in no queue
         self._untold: list[Request] = []  # of those, whose jobs may have to be told; emptied once patience is over
         self._patient_until_s = math.inf
 
@@ -112,11 +120,14 @@ class SlotManager:
             return
         raise Refused(f"with TaskManager {offer.id!r} the cluster would have {what}")
 
-    def add(self, offer: TaskManagerRegistration, now_s: float) -> None:
-        """Take in a TaskManager, all of its slots free."""
+    def add(self, offer: TaskManagerRegistration, now_s: float, brings: Iterable[HeldSlots] = ()) -> None:
+        """Take in a TaskManager, its slots free but for those that hold what it brings along."""
         whole = capacity_of(offer)
         left = Resources(cpu=whole.cpu, memory=whole.memory)
-        pool = _Pool(offer, whole, list(range(offer.slots)), left, now_s)
+        brought = {held.attempt: held.slots for held in brings}
+        taken = {slot for slots in brought.values() for slot in slots}
+        free = [slot for slot in range(offer.slots) if slot not in taken]
+        pool = _Pool(offer, whole, free, left, now_s, brought=brought)
         self._pools[offer.id] = pool
         self._index(pool)
         if self._kinds.add(whole) or len(self._pools) == 1:
@@ -134,6 +145,23 @@ class SlotManager:
         if self._kinds.remove(pool.whole) or not self._pools:
             self._sort_out()
         return list(dict.fromkeys(job_id for job_id, _ in pool.requests))
+
+    def release_brought(self, task_manager: TaskManagerId, running: Collection[AttemptId]) -> bool:
+        """Free the slots of what was brought along, never claimed, and has ended. True if there was any."""
+        pool = self._pools[task_manager]
+        ended = [attempt for attempt in pool.brought if attempt not in running] if pool.brought else []
+        for attempt in ended:
+            pool.free += pool.brought.pop(attempt)
+        if ended:
+            self._index(pool)
+        return bool(ended)
+
+    def serve_claims(self) -> list[SlotGrant | NoResources]:
+        """Give those who claim an attempt its slots, or tell them that it is not where it was."""
+        words: list[SlotGrant | NoResources] = []
+        for name in [name for name in self._claims if name in self._pools]:
+            words += [self._claimed(request, self._pools[name]) for request in self._claims.pop(name)]
+        return words
 
     def holders(self, task_manager: TaskManagerId) -> set[JobId]:
         """Return the jobs that hold slots of a TaskManager."""
@@ -281,8 +309,19 @@ class SlotManager:
 
     # Inside
 
+    def _claimed(self, request: Request, pool: _Pool) -> SlotGrant | NoResources:
+        claim = request.wish.claim
+        if claim is None:
+            raise InvariantBroken(f"request {request.wish.id} of job {request.job_id} claims nothing")
+        if claim.instance != pool.offer.instance or claim.attempt not in pool.brought:
+            reason = f"TaskManager {claim.task_manager} has come back without the task"
+            return NoResources(job_id=request.job_id, request=request.wish.id, reason=reason)
+        return self._give(request, pool, pool.brought.pop(claim.attempt))
+
     def _wait(self, request: Request) -> None:
-        if (not self._pools and self._rules.fresh is None) or self._kinds.could_serve(request.wish):
+        if request.wish.claim is not None:
+            self._claims.setdefault(request.wish.claim.task_manager, []).append(request)
+        elif (not self._pools and self._rules.fresh is None) or self._kinds.could_serve(request.wish):
             self._queue.enter(request)
         else:
             self._set_aside(request)
@@ -311,6 +350,7 @@ class SlotManager:
         if request.grant is None:
             self._queue.leave(request.place)
             self._aside.leave(request.place)
+            self._unclaim(request)
             return
         pool = self._pools[request.grant.task_manager]
         self._use(pool, request, -len(request.grant.slots))
@@ -320,18 +360,29 @@ class SlotManager:
         request.grant = None
         self._index(pool)
 
+    def _unclaim(self, request: Request) -> None:
+        claim = request.wish.claim
+        if claim is None or request not in self._claims.get(claim.task_manager, ()):
+            return
+        self._claims[claim.task_manager].remove(request)
+        if not self._claims[claim.task_manager]:
+            del self._claims[claim.task_manager]
+
     def _grant(self, request: Request, task_manager: TaskManagerId, slots: int) -> SlotGrant:
         pool = self._pools[task_manager]
         pool.free.sort()
         taken, pool.free = pool.free[:slots], pool.free[slots:]
-        self._use(pool, request, slots)
+        return self._give(request, pool, tuple(taken))
+
+    def _give(self, request: Request, pool: _Pool, slots: tuple[int, ...]) -> SlotGrant:
+        self._use(pool, request, len(slots))
         request.grant = SlotGrant(
             job_id=request.job_id,
             request=request.wish.id,
-            task_manager=task_manager,
+            task_manager=pool.offer.id,
             instance=pool.offer.instance,
             address=pool.offer.address,
-            slots=tuple(taken),
+            slots=slots,
         )
         pool.requests[request.job_id, request.wish.id] = request
         self._index(pool)

@@ -252,6 +252,14 @@ class EngineDriver:
             threading.Event().wait(LOOK_S / 10)
         return True
 
+    def _kill_again(self, tasks: JavaObject) -> None:
+        """Tell the tasks of a cancelled job once more to end: a kill can miss a task that is just being launched."""
+        backend = self.context.schedulerBackend()
+        for task in items(tasks.runningTasksSet()):
+            info = tasks.taskInfos().get(task)
+            if info.isDefined():
+                backend.killTask(int(task), str(info.get().executorId()), True, "its session was released")
+
     def _running_work(self, scope: str) -> list[str]:
         """Return the jobs and task sets that carry a tag of this scope; the jobs are cancelled once more."""
         found: list[str] = []
@@ -260,6 +268,7 @@ class EngineDriver:
             tags = str(properties.getProperty(_TAGS_PROPERTY) or "") if properties is not None else ""
             if any(tag.startswith(scope) for tag in tags.split(",")):
                 found.append(f"{tasks.runningTasks()} tasks of {tasks.name()} run")
+                self._kill_again(tasks)
         running = [self.jvm.org.apache.spark.JobExecutionStatus.RUNNING]
         for job in items(self.context.statusStore().jobsList(running)):
             tags = [tag for tag in str(job.jobTags().mkString(",")).split(",") if tag.startswith(scope)]

@@ -217,6 +217,10 @@ class TaskManagerCore:
         """Return how many slots are held by attempts that may still be at work."""
         return sum(len(held.order.slots) for held in self._held.values() if held.alive)
 
+    def held(self) -> dict[AttemptId, tuple[int, ...]]:
+        """Return the attempts that are not yet torn down, with the slots that nobody else may have meanwhile."""
+        return {attempt: held.order.slots if held.alive else () for attempt, held in self._held.items()}
+
     def ended(self) -> tuple[AttemptId, ...]:
         """Return the attempts that have ended here, as far as they are remembered."""
         return tuple(self._ended)

@@ -141,6 +141,10 @@ class EngineLife:
         """Return the engine's processes."""
         return self._engine.pids
 
+    def held(self) -> dict[AttemptId, tuple[int, ...]]:
+        """Return the attempts that are not yet torn down, with their slots."""
+        return self._core.held()
+
     async def ended(self) -> str:
         """Return why this life is over: the engine died, or can no longer be trusted."""
         died = self._tasks.create_task(self._engine.died(), name="engine-death")

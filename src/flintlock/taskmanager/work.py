@@ -10,7 +10,7 @@ import structlog
 
 from flintlock.gateways.engine import ProcessTable
 from flintlock.model.ids import AttemptId, InstanceId, TaskManagerId
-from flintlock.model.slots import Heartbeat
+from flintlock.model.slots import Heartbeat, HeldSlots
 from flintlock.model.tasks import TaskNews, TaskReport
 from flintlock.taskmanager.life import EngineLife
 from flintlock.taskmanager.outbox import Outbox
@@ -82,12 +82,18 @@ class LeasedWork:
         await self.life.end_all(patience_s)
         self.outbox.clear()
 
+    def held(self) -> tuple[HeldSlots, ...]:
+        """Return what is brought along to another leader: what runs, and what ended and was not told."""
+        slots: dict[AttemptId, tuple[int, ...]] = {**dict.fromkeys(self.outbox.waiting(), ()), **self.life.held()}
+        return tuple(HeldSlots(attempt=attempt, slots=taken) for attempt, taken in slots.items())
+
     def heartbeat(self, instance: InstanceId) -> Heartbeat:
         """Return what is to be reported: an attempt is here until its end was told, or silence would look like loss."""
         return Heartbeat(
             id=self._task_manager,
             instance=instance,
-            running=tuple(dict.fromkeys((*self.life.running(), *self.outbox.waiting()))),
+            running=tuple(item.attempt for item in self.held()),
+            held=self.held(),
             free_memory=int(self._measured(self._free_memory)),
             metrics=self._metrics(),
         )

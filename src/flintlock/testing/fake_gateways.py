@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager
 
-from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound
+from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId
 from flintlock.model.jobs import (
     AwaitJob,
@@ -169,6 +169,8 @@ class FakeResourceManager:
 
     def __init__(self, *, epoch: int = 1, heartbeat_interval_s: float = 2.0) -> None:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
+        self.refuse_busy = False  # refuse those that bring work along
+        self.deaf = False  # heartbeats of those who are known are not answered
         self.token = FencingToken(Epoch(epoch), f"session-{epoch}")
         self.heartbeat_interval_s = heartbeat_interval_s
         self.registered: list[TaskManagerRegistration] = []
@@ -189,6 +191,8 @@ class FakeResourceManager:
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
         """Take it in."""
         self._fail()
+        if message.busy and self.refuse_busy:
+            raise Refused(f"instance {message.instance} is over")
         self.registered.append(message)
         self._known.add(message.instance)
         return RegistrationAnswer(
@@ -200,6 +204,8 @@ class FakeResourceManager:
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         """Tell whether it is known."""
         self._fail()
+        if self.deaf and message.instance in self._known:
+            raise Unavailable("no answer")
         self.heartbeats.append(message)
         return HeartbeatAnswer(known=message.instance in self._known)
 

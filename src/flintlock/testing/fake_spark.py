@@ -8,6 +8,7 @@ each attempt did is kept in a ledger that the simulation's checks read.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
@@ -75,6 +76,7 @@ class FakeSpark:
         self.work_s = work_s
         self.failures = failures  # probability that an attempt's Spark work fails
         self.context = Context()  # engines and runners are processes of their own
+        self.starts: Counter[tuple[JobId, RegionId]] = Counter()  # runners that began, by task
         self.overlaps: list[str] = []  # attempts at one task that were alive at one time
         self._alive: dict[tuple[JobId, RegionId], list[AttemptId]] = {}  # runners by task
 
@@ -85,6 +87,7 @@ class FakeSpark:
         runners = self._alive.setdefault((attempt.job_id, attempt.region), [])
         self.overlaps += [f"{attempt} began while {other} was alive" for other in runners]
         runners.append(attempt)
+        self.starts[attempt.job_id, attempt.region] += 1
         try:
             yield
         finally:

@@ -36,6 +36,7 @@ from flintlock.testing.simulation import JOB_MANAGER, Faults, SimulatedCluster
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 4 * 3600.0
+_LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 _STUBBORN: Final = {
     "restart-strategy.type": "fixed-delay",
@@ -90,13 +91,14 @@ def _faults(random: Random) -> Faults:
         task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
         engine_crashes=random.choice([0, 1, 2]) if harsh else 0,
         spark_failures=random.choice([0.0, 0.1]) if harsh else 0.0,
+        work_s=random.choice([2.0, 2.0, 40.0]) if harsh else 2.0,
         late_messages=random.choice([0.0, 0.05]),
         lost_messages=random.choice([0.0, 0.02, 0.1]) if harsh else 0.0,
         duplicates=random.choice([0.0, 0.1]),
         partitions=random.choice([0, 0, 1, 3]) if harsh else 0,
         freezes=random.choice([0, 0, 1, 3]) if harsh else 0,
-        lost_results=random.choice([0, 0, 2]) if harsh else 0,
-        heartbeat_timeout_s=random.choice([10.0, 60.0]),
+        lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
+        heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
     )
 
@@ -230,6 +232,7 @@ class _Run:
             self.broken += self._file_problems(told, jobs[told.key])
         self.broken += [f"a process ended by itself: {line}" for line in self.cluster.broken]
         self.broken += self.cluster.spark.overlaps
+        self.broken += self._restarts()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
             self.broken.append(f"left over: {stray}")
@@ -237,6 +240,20 @@ class _Run:
         extra = [job_id for job_id in self.cluster.durable.ended if str(job_id) not in known]
         if extra:
             self.broken.append(f"jobs that nobody was told of: {extra}")
+
+    def _restarts(self) -> list[str]:
+        """Where only JobManagers die, for less than a lease, no task is begun twice: it is adopted.
+
+        A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
+        """
+        faults = self.cluster.faults
+        if not faults.only_job_managers or faults.heartbeat_timeout_s < _LONG_LEASE_S:
+            return []
+        kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
+        starts = self.cluster.spark.starts.items()
+        return [
+            f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
+        ]
 
     def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """A job ends as its own work did, or as it was told to; never because a JobManager died."""
@@ -295,17 +312,26 @@ class _Run:
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
     def _graph(self, number: int) -> JobGraph:
-        """A source, then one to three regions, each with a sink or a result of its own."""
+        """A source, then one to three steps with a blocking result each, and sinks or results.
+
+        Some of those belong to the task that makes the blocking result, the others read it.
+        """
         job_id = JobId(f"{number:032x}")
         steps: list[tuple[str, Operation, tuple[str, ...], Exchange]] = [
             ("source", Source(format="parquet", paths=("in",)), (), Exchange.PIPELINED)
         ]
         before = "source"
         for region in range(self._random.randint(1, 3)):
-            last = f"step{region}"
-            steps.append((last, Sql(query="SELECT 1"), (before,), Exchange.BLOCKING))
+            work, last = f"work{region}", f"step{region}"
+            steps.append((work, Sql(query="SELECT 1"), (before,), Exchange.PIPELINED))
+            steps.append((last, Sql(query="SELECT 1"), (work,), Exchange.BLOCKING))
             steps += [
-                (f"out{region}_{output}", self._output(number, region, output), (last,), Exchange.PIPELINED)
+                (
+                    f"out{region}_{output}",
+                    self._output(number, region, output),
+                    (self._random.choice([work, last]),),
+                    Exchange.PIPELINED,
+                )
                 for output in range(self._random.randint(1, 2))
             ]
             before = last

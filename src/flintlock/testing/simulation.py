@@ -53,6 +53,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     task_manager_crashes: int = 0
     engine_crashes: int = 0
     spark_failures: float = 0.0
+    work_s: float = 2.0  # what an output of a task takes at most
     late_messages: float = 0.0
     lost_messages: float = 0.0
     duplicates: float = 0.0
@@ -61,6 +62,19 @@ class Faults(Struct, frozen=True, kw_only=True):
     lost_results: int = 0  # blocking results that vanish
     heartbeat_timeout_s: float = 60.0
     until_s: float = 60.0
+
+    @property
+    def only_job_managers(self) -> bool:
+        """Whether nobody but JobManagers can fail, and no message is lost."""
+        return not (
+            self.task_manager_crashes
+            or self.engine_crashes
+            or self.spark_failures
+            or self.lost_messages
+            or self.partitions
+            or self.freezes
+            or self.lost_results
+        )
 
 
 class KeptBlobs:
@@ -97,7 +111,7 @@ class SimulatedCluster:
         )
         self.network = SimulatedNetwork(random, self._faulty)
         self.durable = MemoryCluster(automatic=True)
-        self.spark = FakeSpark(random, failures=faults.spark_failures)
+        self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.story: list[str] = []  # what happened, for whoever reads a failed seed
         self.broken: list[str] = []  # processes that ended by themselves
         self.last_death_s = -1.0  # of a JobManager: what it was only told, and had not stored, is gone

@@ -473,14 +473,42 @@ async def test_the_next_job_master_goes_on_where_the_records_are() -> None:
     stage.master = stage.make(await stage.store.read(JOB))
     stage.resources.granted.clear()
     async with stage.running() as job:
-        assert [order.attempt for order in stage.machine.cancelled] == [attempt_id(1, 0)]
-        assert len(stage.machine.deployed) == 2
-        await stage.report(TaskFinished(), region=1, attempt=0)  # too late: it is over, and does not count
-        await settle()
-        assert [str(order.attempt)[-3:] for order in stage.machine.deployed] == ["0#0", "1#0", "1#1"]
-        assert stage.state(1) is ExecutionState.DEPLOYING
-        await stage.report(TaskFinished(), region=1, attempt=1)
+        assert [order.attempt.region for order in stage.machine.deployed] == [0, 1]
+        assert stage.state(1) is ExecutionState.RUNNING, "its claim was granted: it is adopted"
+        await stage.report(TaskFinished(), region=1, attempt=0)
         assert (await job).snapshot.status is JobStatus.FINISHED
+    assert len(stage.machine.deployed) == 2
+
+
+@virtual_time
+async def test_an_attempt_whose_life_is_over_is_followed_by_the_next_one() -> None:
+    stage = Stage()
+    async with stage.running():
+        await settle()
+
+    stage.master = stage.make(await stage.store.read(JOB))
+    stage.resources.granted.clear()
+    stage.resources.automatic = False
+    stage.machine.over.add(InstanceId("tm-1-life"))
+    async with stage.running():
+        await settle()
+        assert stage.resources.wanted(JOB)[0].id == "0-1"
+
+
+@virtual_time
+async def test_an_attempt_that_goes_on_is_asked_for_again_and_again_until_it_is_claimed() -> None:
+    stage = Stage()
+    async with stage.running():
+        await settle()
+
+    stage.master = stage.make(await stage.store.read(JOB))
+    stage.resources.granted.clear()
+    stage.resources.automatic = False
+    async with stage.running():
+        await asyncio.sleep(10)
+        assert stage.status is JobStatus.RECONCILING
+        await stage.resources.grant(JOB, stage.resources.wanted(JOB)[0])
+        assert stage.status is JobStatus.RUNNING
 
 
 @virtual_time

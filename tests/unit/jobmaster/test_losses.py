@@ -157,7 +157,7 @@ def test_a_region_that_makes_its_result_again_publishes_nothing_after_a_crash_ei
 
     after = story.again()
     after.start()
-    after.canceled(0)
+    after.lose("tm-1")
     after.run_region(0)
     order = after.of(SendDeploy)[-1].order
     assert (order.attempt.attempt, order.outputs) == (2, (StepName("clean"),))

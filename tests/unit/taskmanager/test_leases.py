@@ -211,7 +211,7 @@ async def test_who_attends_hears_of_the_end_when_all_work_is_gone(stage: Stage) 
         await asyncio.sleep(60)
         assert not attended.done()
         await task_manager.attend(Attendance(instance=InstanceId("never")))
-        stage.resource_manager.lead(epoch=2)
+        stage.resource_manager.fail_with = Unavailable("nobody leads")
         await until(lambda: "life-1 is over" in stage.story)
 
         assert stage.story.index("release 0: True") < stage.story.index("life-1 is over")
