@@ -21,7 +21,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -157,6 +157,7 @@ class FileElection:
                 "UPDATE leadership SET epoch = epoch + 1, session = ? RETURNING epoch", (session,)
             ).fetchone()
             token = FencingToken(Epoch(epoch), session)
+            connection.execute("DELETE FROM leader_info")  # what the leader before told
             _write_heartbeat(connection, token, pid, at_ms)
             return token
 
@@ -178,8 +179,19 @@ class FileElection:
                     failure = error
                 finally:
                     beat.cancel()
+                    await self._say_no_more(token)
         if failure is not None:
             raise failure
+
+    async def _say_no_more(self, token: FencingToken) -> None:
+        """Take back what the leader told about itself. If that fails the next term does it."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_token(connection, token)
+            connection.execute("DELETE FROM leader_info")
+
+        with suppress(FlintlockError):
+            await self._writer.write(work)
 
     async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
         """Say again and again that the holder is alive; step down when somebody newer is."""
