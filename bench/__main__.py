@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import control_plane, spark
+from bench import control_plane, failover, scheduling, spark
 from bench.figures import Figure
 
 MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
@@ -19,9 +19,12 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "durable-acknowledgements": control_plane.durable_acknowledgements,
     "idle-jobmanager": control_plane.idle_jobmanager,
     "jobs-overview": control_plane.jobs_overview,
+    "scheduling": scheduling.scheduling,
     "small-query": spark.small_query,
     "million-rows": spark.million_rows,
     "hundred-jobs": spark.hundred_jobs,
+    "twenty-jobs": spark.twenty_jobs,
+    "taskmanager-killed": failover.task_manager_killed,
 }
 RESULTS: Final = Path(__file__).parent / "results.json"
 

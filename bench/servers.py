@@ -26,6 +26,13 @@ class Cluster(Struct, frozen=True, kw_only=True):
     port: int
     jobmanager_pid: int
     rest_after_s: float
+    start_taskmanager: Callable[[int], subprocess.Popen[bytes]]
+    """Start a TaskManager of that index; it ends with the cluster."""
+    taskmanagers: tuple[subprocess.Popen[bytes], ...] = ()
+
+    def await_slots(self, count: int) -> None:
+        """Wait until so many slots are there."""
+        _await(lambda: _slots(self.url) >= count, 180, "the TaskManagers")
 
 
 @contextmanager
@@ -38,11 +45,16 @@ def cluster(*, taskmanagers: int = 1, slots: int = 2, settings: Sequence[str] = 
         jobmanager = _start(leaving, state_dir, "jobmanager", flags)
         url = _await_rest(state_dir, jobmanager)
         rest_after_s = time.perf_counter() - begun
-        for index in range(taskmanagers):
+
+        def start_taskmanager(index: int) -> subprocess.Popen[bytes]:
             own = ["--index", str(index), "-D", f"taskmanager.numberOfTaskSlots={slots}"]
-            _start(leaving, state_dir, "taskmanager", [*own, *flags])
-        _await(lambda: _slots(url) >= taskmanagers * slots, 120, "the TaskManagers")
+            return _start(leaving, state_dir, "taskmanager", [*own, *flags])
+
+        started = tuple(start_taskmanager(index) for index in range(taskmanagers))
+        _await(lambda: _slots(url) >= taskmanagers * slots, 180, "the TaskManagers")
         yield Cluster(
+            start_taskmanager=start_taskmanager,
+            taskmanagers=started,
             state_dir=state_dir,
             url=url,
             port=int(url.rpartition(":")[2]),

@@ -88,7 +88,7 @@ def hundred_jobs() -> Iterator[Figure]:
                 handle.wait()
 
         def theirs() -> None:
-            list(clients.map(_many_sessions, [bare, bare]))
+            list(clients.map(_some_sessions, [(bare, 50), (bare, 50)]))
 
         mine, others = _interleaved(ours, theirs, pairs=10, warm_ups=1)
     quotient = ratios(others, mine)
@@ -98,6 +98,30 @@ def hundred_jobs() -> Iterator[Figure]:
         bound=Bound(limit=0.8, at_least=True), flink="7.5 jobs a second one after another",
         against=f"bare Connect {100 / spread(others).median:.1f} a second, Flintlock {100 / spread(mine).median:.1f} "
         "a second, interleaved",
+    )  # fmt: skip
+
+
+def twenty_jobs() -> Iterator[Figure]:
+    """Twenty small jobs at once on two slots, until the last has finished."""
+    job = fl.Job("one-of-twenty", parallelism=1)
+    job.result("rows", job.sql("counts", QUERY), limit=20)
+    with bare_connect() as bare, cluster() as running, ProcessPoolExecutor(2) as clients:
+        client = fl.connect(running.url)
+
+        def ours() -> None:
+            for handle in [client.submit(job) for _ in range(20)]:
+                handle.wait()
+
+        def theirs() -> None:
+            list(clients.map(_some_sessions, [(bare, 10), (bare, 10)]))
+
+        mine, others = _interleaved(ours, theirs)
+    quotient = ratios(mine, others)
+    yield Figure(
+        name="twenty-jobs", what="20 jobs submitted at once -> all finished, 2 slots, of bare Connect with 2 clients",
+        value=quotient.median, low=quotient.low, high=quotient.high, samples=quotient.samples, unit="x",
+        bound=Bound(limit=1.25), flink="1.0 s without Spark",
+        against=f"bare Connect {spread(others).median:.2f} s, Flintlock {spread(mine).median:.2f} s, interleaved",
     )  # fmt: skip
 
 
@@ -127,8 +151,9 @@ def _in_new_session(url: str) -> None:
         session.stop()
 
 
-def _many_sessions(url: str) -> None:
-    for _ in range(50):
+def _some_sessions(what: tuple[str, int]) -> None:
+    url, count = what
+    for _ in range(count):
         _in_new_session(url)
 
 

@@ -44,6 +44,10 @@ def rest() -> str:
         "Made from `flintlock/rest/table.py` by `make docs`; `/openapi.json` has the schemas. Every path answers bare",
         'and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
         "",
+        "Every JobManager answers: one that does not lead passes requests on to the one that does.",
+        "`Flintlock-Leader-Epoch` names the term of the leader that gave the answer; `Age` marks a copy of it, at most",
+        "half a second old (`Cache-Control: no-cache` asks for none).",
+        "",
         "| method | path | does | answers | errors |",
         "|---|---|---|---|---|",
     ]

@@ -21,7 +21,7 @@ ROOT: Final = HERE.parent.parent
 T = TypeVar("T")
 
 
-def until(what: str, condition: Callable[[], T], limit_s: float = 120.0) -> T:
+def until(what: str, condition: Callable[[], T | None], limit_s: float = 120.0) -> T:
     """Wait for a condition and return what it returned; TimeoutError names what did not come."""
     end, pause = time.monotonic() + limit_s, Event()
     while True:
@@ -40,6 +40,7 @@ class Processes:
         self.state_dir = state_dir
         self.jobmanager: subprocess.Popen[bytes] | None = None
         self.taskmanager: subprocess.Popen[bytes] | None = None
+        self.others: list[subprocess.Popen[bytes]] = []  # further TaskManagers
 
     @property
     def url(self) -> str:
@@ -53,9 +54,18 @@ class Processes:
         self.jobmanager = self._start("jobmanager", [*command], {"KILL_JOBMANAGER_AT": kill_at})
 
     def start_taskmanager(self, *, slots: int = 2, settings: Sequence[str] = ()) -> None:
-        """Start a TaskManager."""
+        """Start the TaskManager."""
+        self.taskmanager = self._start_taskmanager(0, slots, settings)
+
+    def start_another_taskmanager(self, index: int, *, slots: int = 2) -> subprocess.Popen[bytes]:
+        """Start a further TaskManager, of an index above 0."""
+        self.others.append(self._start_taskmanager(index, slots, ()))
+        return self.others[-1]
+
+    def _start_taskmanager(self, index: int, slots: int, settings: Sequence[str]) -> subprocess.Popen[bytes]:
         flags = [part for item in (f"taskmanager.numberOfTaskSlots={slots}", *settings) for part in ("-D", item)]
-        self.taskmanager = self._start("taskmanager", ["-m", "flintlock.entrypoints.taskmanager", *flags], {})
+        command = ["-m", "flintlock.entrypoints.taskmanager", "--index", str(index), *flags]
+        return self._start(f"taskmanager{'' if index == 0 else f'-{index}'}", command, {})
 
     def await_leader(self) -> None:
         """Wait until REST answers and somebody leads."""
@@ -73,10 +83,11 @@ class Processes:
 
     def stop(self) -> None:
         """End what runs, as a service manager does; return when it is gone."""
-        for process in (self.taskmanager, self.jobmanager):
+        for process in (*self.others, self.taskmanager, self.jobmanager):
             if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
                 process.terminate()
-        for process in (self.taskmanager, self.jobmanager):
+        for process in (*self.others, self.taskmanager, self.jobmanager):
             if process is not None:
                 try:
                     process.wait(30)

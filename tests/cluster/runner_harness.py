@@ -32,7 +32,8 @@ from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished,
 from flintlock.spark.engine import EngineSettings, SparkEngine
 from flintlock.spark.house import EngineDoor
 from flintlock.spark.java import find_java
-from flintlock.spark.runner import EngineServices, ForkedRunner
+from flintlock.spark.runner import ForkedRunner
+from flintlock.spark.runner_home import EngineServices
 from flintlock.spark.runners import ForkingPool, PoolSettings, runner_pool
 from flintlock.spark.wire import DedicatedEngine
 
@@ -40,6 +41,9 @@ T = TypeVar("T")
 #: How long a task of a test may take, on a machine that is busy with other things.
 PATIENCE_S = 180.0
 JOB = JobId("0123456789abcdef" * 2)
+#: What Spark's Python workers may use, and how much of what a runner prints is kept.
+WORKER_MEMORY = 384 << 20
+OUTPUT_LIMIT = 1 << 20
 
 
 class Loop:
@@ -156,7 +160,8 @@ class Bench:
         """End a runner as a TaskManager does: also what Spark still does for it."""
         await runner.kill()
         if runner.session is not None and self.spark is not None:
-            await self.spark.release(runner.session.user_id)
+            released = await self.spark.release(runner.session.user_id)
+            assert released.confirmed, f"Spark still works for an ended task: {released.active}"
 
     def log_of(self, task: DeployTask) -> Path:
         return self.home / f"{task.attempt.attempt}.log"
@@ -231,6 +236,7 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
         log_file=str(home / "engine.log"),
         run_dir=str(home / "run"),
         work_root=str(home / "work"),
+        worker_memory=WORKER_MEMORY,
     )
     with running(loop, SparkEngine.start(settings)) as engine:
         yield engine
@@ -245,6 +251,8 @@ def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm:
         scratch_dir=str(home / "scratch"),
         run_dir=str(home / "run"),
         warm=warm,
+        worker_memory=WORKER_MEMORY,
+        output_limit=OUTPUT_LIMIT,
         dedicated=DedicatedEngine(run_dir=str(home / "run"), working_dir=str(home), heap_bytes=512 << 20),
     )
 

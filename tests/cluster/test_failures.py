@@ -112,6 +112,50 @@ def test_a_script_that_exits_with_another_code_has_failed(standing: Processes, t
     assert "exit code 3" in ran.stderr
 
 
+LOSES_ITS_INPUT = """
+import shutil
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import flintlock as fl
+
+job = fl.Job("loses-its-input", parallelism=1, params={"marker": "", "out": ""},
+             config={"execution.analyze-first": "false"})
+base = job.sql("base", "SELECT id, id % 3 AS k FROM range(1000)")
+numbers = job.sql("numbers", "SELECT * FROM base", inputs=[base], exchange="blocking")
+job.sink("copy", base, format="parquet", path="${out}/copy", mode="append")
+
+
+@job.step(inputs=[numbers])
+def counted(numbers, params):
+    marker = Path(params["marker"])
+    if not marker.exists():  # the first time, its input vanishes under it
+        marker.touch()
+        shutil.rmtree(Path(urlsplit(numbers.inputFiles()[0]).path).parent)
+    return numbers.groupBy("k").count()
+
+
+job.sink("out", counted, format="parquet", path="${out}/counts", mode="append")
+"""
+
+
+def test_a_missing_materialised_result_is_made_again_and_published_once(standing: Processes, tmp_path: Path) -> None:
+    """A sink of the region that has to run again was published before: it is not published twice."""
+    source = tmp_path / "loses.py"
+    source.write_text(LOSES_ITS_INPUT)
+    parameters = ("--param", f"marker={tmp_path / 'marker'}", "--param", f"out={tmp_path / 'out'}")
+
+    ran = flintlock("run", "-m", standing.url, *parameters, f"{source}:job", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    job_id = httpx.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
+    seen = httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()
+    assert [len(region["attempts"]) for region in seen["regions"]] == [2, 2]
+    assert seen["failures"][0]["kind"] == "missing input"
+    for sink in ("copy", "counts"):  # the files of one write carry one name
+        assert len({path.name.split("-", 2)[2][:36] for path in (tmp_path / "out" / sink).glob("part-*")}) == 1
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Processes]:
     """A cluster of the test's own, because the test breaks it."""
@@ -128,7 +172,7 @@ def test_a_dead_engine_fails_its_tasks_and_is_started_again_and_nothing_outlives
 ) -> None:
     """The JVM's death is the failure's cause; slots come back; a killed TaskManager takes all its processes along."""
     assert own.taskmanager is not None
-    job_id = _submit(own.url, LONG)
+    job_id = _submit(own.url, LONG, config={"restart.infrastructure-attempts": 0})
     _await_spark_work(own.url, job_id)
     for jvm in _descendants(own.taskmanager.pid, "org.apache.spark.deploy.SparkSubmit"):
         jvm.send_signal(signal.SIGKILL)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
@@ -11,10 +13,13 @@ from typing import Protocol
 
 import pytest
 from tests.contract.records import JOB_A, JOB_B, stored_job
+from tests.zookeeper.servers import Ensemble
 
 from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.ha.protocols import HaServices
+from flintlock.ha.zookeeper import zookeeper_ha
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import Epoch, FencingToken
 
@@ -75,10 +80,52 @@ class EmbeddedContest:
             pass
 
 
-@pytest.fixture(params=["memory", "embedded"])
+class ZooKeeperContest:
+    def __init__(self, quorum: str, storage_dir: Path, stack: AsyncExitStack) -> None:
+        self._quorum = quorum
+        self._cluster_id = uuid.uuid4().hex
+        self._storage_dir = storage_dir
+        self._stack = stack
+        self._sessions = (f"session-{n}" for n in itertools.count())
+
+    async def enter(self, name: str) -> HaServices:
+        services = zookeeper_ha(
+            self._quorum,
+            root="/flintlock",
+            cluster_id=self._cluster_id,
+            storage_dir=str(self._storage_dir),
+            session_timeout_s=15,
+            connection_timeout_s=15,
+            new_session=lambda: next(self._sessions),
+            clock_s=time.monotonic,
+        )
+        return await self._stack.enter_async_context(services)
+
+    async def depose(self) -> None:
+        # What a standby does that believes the leader to be dead. It leads in a newer epoch.
+        usurper = await self.enter("usurper")
+        async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+            usurping = tasks.create_task(_lead_once(usurper.election.terms()), name="usurper")
+            assert await usurper.leader.bury(await _latest(usurper))
+            await usurping
+
+
+async def _latest(services: HaServices) -> FencingToken:
+    info = await services.leader.current()
+    assert info is not None, "the leader has told where it is"
+    return info.token
+
+
+@pytest.fixture(params=["memory", "embedded", "zookeeper"])
 async def contest(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Contest]:
     async with AsyncExitStack() as stack:
-        yield MemoryContest() if request.param == "memory" else EmbeddedContest(tmp_path, stack)
+        if request.param == "memory":
+            yield MemoryContest()
+        elif request.param == "embedded":
+            yield EmbeddedContest(tmp_path, stack)
+        else:
+            ensemble: Ensemble = request.getfixturevalue("zookeeper")
+            yield ZooKeeperContest(ensemble.quorum, tmp_path, stack)
 
 
 async def test_a_lone_candidate_leads(contest: Contest) -> None:
@@ -139,6 +186,7 @@ async def test_when_leadership_is_lost_the_body_is_cancelled_and_the_next_term_f
                 tokens.append(token)
                 if len(tokens) == 2:
                     break
+                await process.leader.publish(LeaderInfo(token=token, rpc="here:1", rest="http://here"))
                 try:
                     await contest.depose()
                     await asyncio.Event().wait()
@@ -211,6 +259,50 @@ async def test_a_candidate_that_goes_away_gives_leadership_up(contest: Contest) 
         await asyncio.sleep(0)
         contender.cancel()
         await _lead_once(second.election.terms())
+
+
+# --- LeaderRetrieval
+
+
+async def test_what_the_leader_tells_is_known_to_the_others_until_its_term_ends(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    changes = second.leader.changes()
+    async with asyncio.timeout(30):
+        assert await anext(changes) is None
+        async with await anext(first.election.terms()) as token:
+            early = LeaderInfo(token=token, rpc="a:1", rest="http://a:2", confirmed=False)
+            await first.leader.publish(early)
+            assert await anext(changes) == early
+            ready = LeaderInfo(token=token, rpc="a:1", rest="http://a:2")
+            await first.leader.publish(ready)
+            assert await anext(changes) == ready
+            assert await second.leader.current() == ready
+
+        assert await anext(changes) is None
+        assert await second.leader.current() is None
+
+
+async def test_a_new_leader_replaces_what_the_old_one_told_and_the_old_one_tells_no_more(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    async with asyncio.timeout(30):
+        async with await anext(first.election.terms()) as old:
+            pass
+        async with await anext(second.election.terms()) as new:
+            info = LeaderInfo(token=new, rpc="b:1", rest="http://b:2")
+            await second.leader.publish(info)
+            with pytest.raises(Fenced):
+                await first.leader.publish(LeaderInfo(token=old, rpc="a:1", rest="http://a:2"))
+            assert await first.leader.current() == info
+
+
+async def test_burying_somebody_who_does_not_lead_does_nothing(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    async with asyncio.timeout(30):
+        async with await anext(first.election.terms()) as old:
+            pass
+        async with await anext(second.election.terms()) as new:
+            assert not await first.leader.bury(old)
+            await second.stores(new).graphs.put(stored_job())
 
 
 async def _lead_once(terms: Terms) -> FencingToken:

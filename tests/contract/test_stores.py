@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
+from kazoo.client import KazooClient
 from msgspec import structs
 from tests.contract.records import JOB_A, JOB_B, graph, job_result, region_record, rows, snapshot, stored_job
+from tests.zookeeper.servers import Ensemble
 
+from flintlock.ha import payloads
 from flintlock.ha.embedded import embedded_ha
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
+from flintlock.ha.zookeeper import zookeeper_ha
 from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
-from flintlock.model.ids import Epoch, FencingToken, JobId
+from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
+from flintlock.model.jobs import ParallelismRange
 from flintlock.model.tasks import RegionPhase
 
 pytestmark = pytest.mark.anyio
@@ -81,15 +88,74 @@ class EmbeddedPlace:
         column = "summary" if table == "ended_jobs" else "payload"
         connection = sqlite3.connect(self._state_dir / "store.db", isolation_level=None)
         old: bytes = connection.execute(f"SELECT {column} FROM {table} WHERE job_id = ?", (job_id,)).fetchone()[0]
-        spoilt = old[:-1] + bytes([old[-1] ^ 1])  # one flipped bit, which msgpack alone may not notice
-        connection.execute(f"UPDATE {table} SET {column} = ? WHERE job_id = ?", (spoilt, job_id))
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE job_id = ?", (_one_bit_flipped(old), job_id))
         connection.close()
 
 
-@pytest.fixture(params=["memory", "embedded"])
+class ZooKeeperPlace:
+    def __init__(self, quorum: str, storage_dir: Path, stack: AsyncExitStack) -> None:
+        self._quorum = quorum
+        self._cluster_id = uuid.uuid4().hex
+        self._storage_dir = storage_dir
+        self._stack = stack
+
+    async def open(self) -> HaServices:
+        services = zookeeper_ha(
+            self._quorum,
+            root="/flintlock",
+            cluster_id=self._cluster_id,
+            storage_dir=str(self._storage_dir),
+            session_timeout_s=15,
+            connection_timeout_s=15,
+            new_session=lambda: "session",
+            clock_s=time.monotonic,
+        )
+        return await self._stack.enter_async_context(services)
+
+    def damage(self, table: str, job_id: JobId) -> None:
+        folders = {"job_graphs": "graphs", "job_results": "results", "region_records": "progress"}
+        if table == "ended_jobs":
+            return self._damage_pointer(f"ended-jobs/{job_id[:2]}/{job_id}")
+        of_job = (self._storage_dir / self._cluster_id / folders.get(table, "ended")).glob(f"{job_id}-*")
+        kind = {"ended_snapshots": payloads.JOB_SNAPSHOT, "ended_rows": payloads.RESULT_ROWS}.get(table)
+        for path in of_job:
+            if kind is None or _decodes(kind, path.read_bytes()):
+                path.write_bytes(_one_bit_flipped(path.read_bytes()))
+        return None
+
+    def _damage_pointer(self, path: str) -> None:
+        client: Any = KazooClient(self._quorum)
+        client.start()
+        try:
+            full = f"/flintlock/{self._cluster_id}/{path}"
+            client.set(full, _one_bit_flipped(client.get(full)[0]))
+        finally:
+            client.stop()
+            client.close()
+
+
+def _decodes(kind: payloads.Payload[Any], stored: bytes) -> bool:
+    try:
+        kind.decode(stored, "test")
+    except Corrupt:
+        return False
+    return True
+
+
+def _one_bit_flipped(stored: bytes) -> bytes:
+    return stored[:-1] + bytes([stored[-1] ^ 1])  # msgpack alone may not notice
+
+
+@pytest.fixture(params=["memory", "embedded", "zookeeper"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Place]:
     async with AsyncExitStack() as stack:
-        yield MemoryPlace() if request.param == "memory" else EmbeddedPlace(tmp_path, stack)
+        if request.param == "memory":
+            yield MemoryPlace()
+        elif request.param == "embedded":
+            yield EmbeddedPlace(tmp_path, stack)
+        else:
+            ensemble: Ensemble = request.getfixturevalue("zookeeper")
+            yield ZooKeeperPlace(ensemble.quorum, tmp_path, stack)
 
 
 @pytest.fixture
@@ -109,6 +175,7 @@ def stores(ha: HaServices) -> Stores:
 #: Every operation that writes; each would succeed on stores that `furnish` has filled.
 WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "graphs.put": lambda stores: stores.graphs.put(stored_job(JOB_B, key="other")),
+    "graphs.replace": lambda stores: stores.graphs.replace(structs.replace(stored_job(key="key"), submitted_ms=2_000)),
     "graphs.remove": lambda stores: stores.graphs.remove(JOB_A),
     "graphs.quarantine": lambda stores: stores.graphs.quarantine(JOB_A, "unreadable"),
     "results.create_dirty": lambda stores: stores.results.create_dirty(job_result(JOB_B)),
@@ -317,6 +384,26 @@ async def test_of_concurrent_puts_with_one_key_exactly_one_wins(stores: Stores) 
     assert sum(isinstance(answer, KeyReused) for answer in answers) == 19
     assert await stores.graphs.ids() == (winner,)
     assert await stores.graphs.key("key") == KnownKey(job_id=winner, digest="")
+
+
+async def test_replace_puts_a_job_in_the_place_of_what_is_stored_and_the_key_stays(stores: Stores) -> None:
+    job = stored_job(JOB_A, key="k")
+    await stores.graphs.put(job)
+    changed = structs.replace(job, requirements={VertexId("v"): ParallelismRange(lower=1, upper=3)})
+
+    await stores.graphs.replace(changed)
+
+    assert await stores.graphs.recover(JOB_A) == changed
+    assert await stores.graphs.ids() == (JOB_A,)
+    known = await stores.graphs.key("k")
+    assert known is not None
+    assert known.job_id == JOB_A
+
+
+async def test_replace_raises_not_found_and_adds_nothing(stores: Stores) -> None:
+    with pytest.raises(NotFound):
+        await stores.graphs.replace(stored_job(JOB_A))
+    assert await stores.graphs.ids() == ()
 
 
 async def test_ids_returns_all_stored_graphs_readable_or_not(place: Place, stores: Stores) -> None:

@@ -19,6 +19,10 @@ def cluster() -> None:
 
 
 @cluster.command()
+@click.option(
+    "--jobmanagers", type=click.IntRange(1, 16), default=1, show_default=True,
+    help="How many JobManagers; one leads, the others answer for it and take over.",
+)  # fmt: skip
 @click.option("--taskmanagers", type=click.IntRange(1, 64), default=1, show_default=True, help="How many TaskManagers.")
 @click.option("--slots", type=click.IntRange(1, 1024), help="Slots of each TaskManager (else as configured).")
 @click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds to wait for it.")
@@ -26,24 +30,33 @@ def cluster() -> None:
 @json_option
 @place_options
 def start(
-    *,taskmanagers: int, slots: int | None, timeout: float, defines: tuple[str, ...], as_json: bool,
-          conf: Path | None, state_dir: str | None) -> None:  # fmt: skip
+    *, jobmanagers: int, taskmanagers: int, slots: int | None, timeout: float, defines: tuple[str, ...], as_json: bool,
+    conf: Path | None, state_dir: str | None) -> None:  # fmt: skip
     """Start a cluster in the background and wait until it is ready."""
     from flintlock.client.connection import Client
     from flintlock.client.local_cluster import start_cluster
+    from flintlock.client.processes import job_managers
 
     settings, directory = read_settings(conf, state_dir, defines)
     if not as_json:
-        click.echo(f"starting a JobManager and {_counted(taskmanagers, 'TaskManager')} …", err=True)
-    found = start_cluster(settings, directory, defines, taskmanagers=taskmanagers, slots=slots, patience_s=timeout)
+        masters = "a JobManager" if jobmanagers == 1 else _counted(jobmanagers, "JobManager")
+        click.echo(f"starting {masters} and {_counted(taskmanagers, 'TaskManager')} …", err=True)
+    found = start_cluster(
+        settings, directory, defines, jobmanagers=jobmanagers, taskmanagers=taskmanagers, slots=slots,
+        patience_s=timeout,
+    )  # fmt: skip
+    standbys = [file.rest for file in job_managers(directory) if file.rest != found.rest]
     with Client([found.rest]) as client:
         overview = client.overview()
     if as_json:
-        print_json({"cluster-id": found.cluster_id, "rest": found.rest, "state-dir": str(directory),
-                    "taskmanagers": overview.taskmanagers, "slots": overview.slots_total})  # fmt: skip
+        print_json({"cluster-id": found.cluster_id, "rest": found.rest, "standbys": standbys,
+                    "state-dir": str(directory), "taskmanagers": overview.taskmanagers,
+                    "slots": overview.slots_total})  # fmt: skip
         return
     has = f"{_counted(overview.taskmanagers, 'TaskManager')}, {_counted(overview.slots_total, 'slot')}"
     click.echo(f"cluster {found.cluster_id!r} is up at {found.rest}: {has}")
+    for standby in standbys:
+        click.echo(f"standby at {standby}")
     click.echo(f"logs and state: {directory}", err=True)
 
 
@@ -77,11 +90,13 @@ def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, stat
     here = local_cluster.cluster_status(directory)
     try:
         with standing_client(settings, urls, directory) as client:
-            overview, address, why = client.overview(), client.http.urls[0], ""
+            overview, address, why = client.overview(), client.http.answering, ""
     except Unavailable as error:
         overview, address, why = None, None, error.public
     if as_json:
-        print_json({"state-dir": str(directory), "processes": here.processes, "rest": address, "overview": overview})
+        leader = here.cluster.rest if here.cluster is not None and here.cluster.epoch else None
+        print_json({"state-dir": str(directory), "processes": here.processes, "rest": address, "overview": overview,
+                    "leader": leader, "jobmanagers": [file.rest for file in here.job_managers]})  # fmt: skip
     elif overview is None:
         click.echo(why, err=True)
     else:
@@ -90,6 +105,8 @@ def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, stat
         click.echo(f"slots         {overview.slots_available} of {overview.slots_total} free")
         click.echo(f"jobs          {overview.jobs_running} running, {overview.jobs_finished} finished, "
                    f"{overview.jobs_failed} failed, {overview.jobs_cancelled} cancelled")  # fmt: skip
+        for file in here.job_managers if len(here.job_managers) > 1 else ():
+            click.echo(f"jobmanager    {file.rest}{f' leads (epoch {file.epoch})' if file.epoch else ' stands by'}")
         for name, pid in here.processes.items():
             click.echo(f"process       {name} (pid {pid})")
         click.echo(f"state         {directory}")
@@ -121,11 +138,12 @@ def prepare(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_di
 
 
 @click.command()
+@click.option("--index", type=click.IntRange(0), default=0, help="Tells JobManagers of one state directory apart.")
 @define_option
 @place_options
-def jobmanager(defines: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
+def jobmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
     """Run a JobManager in the foreground, for a service manager."""
-    _become("flintlock.entrypoints.jobmanager", defines, conf, state_dir)
+    _become("flintlock.entrypoints.jobmanager", defines, conf, state_dir, "--index", str(index))
 
 
 @click.command()

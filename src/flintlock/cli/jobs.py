@@ -1,4 +1,4 @@
-"""`flintlock list`, `status`, `cancel`."""
+"""`flintlock list`, `status`, `cancel`, `rescale`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flintlock.cli.settings import cluster_options, connect, json_option, print_
 from flintlock.cli.tables import aligned, coloured, duration, moment
 from flintlock.model.errors import NotFound, Refused
 from flintlock.model.ids import is_job_id
-from flintlock.model.states import JobStatus
+from flintlock.model.states import ExecutionState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,17 +36,27 @@ def list_jobs(
     running: bool, scheduled: bool, everything: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None,
     state_dir: str | None,
 ) -> None:  # fmt: skip
-    """List the jobs of the cluster that have not ended; newest first."""
+    """List the jobs of the cluster that have not ended, newest first, and who waits for slots."""
+    from flintlock.client.answers import Resources
+    from flintlock.client.progress import waiting_notes
+
     with connect(urls, conf, state_dir) as client:
         jobs = chosen_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
+        seen = client.resources() if any(job.state not in _ENDED for job in jobs) else Resources()
     if as_json:
-        print_json({"jobs": jobs})
+        print_json({"jobs": jobs, "waiting": seen.waiting, "starting": seen.starting})
         return
     if not jobs:
         click.echo("no jobs" if everything else "no jobs that have not ended; -a lists the others too", err=True)
         return
-    rows = [(job.jid, job.name, job.state, moment(job.start_time), duration(job.duration), _tasks(job)) for job in jobs]
-    for line in aligned(("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS"), rows):
+    notes = waiting_notes(seen)
+    rows = [
+        (job.jid, job.name, job.state, moment(job.start_time), duration(job.duration), _tasks(job),
+         notes.get(job.jid, ""))
+        for job in jobs
+    ]  # fmt: skip
+    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS", "WAITS" if notes else "")
+    for line in aligned(head, rows):
         click.echo(coloured(line))
 
 
@@ -56,12 +66,14 @@ def list_jobs(
 @json_option
 @cluster_options
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
-    """Show one job: its regions, their attempts, its last failure. JOB is an id, the beginning of one, or a name."""
+    """Show one job: its regions, their attempts, its failures. JOB is an id, the beginning of one, or a name."""
     from flintlock.client.answers import read_failure
-    from flintlock.client.progress import publishing_line, region_rows
+    from flintlock.client.progress import failure_lines, publishing_line, region_rows, waiting_notes
 
     with connect(urls, conf, state_dir) as client:
         found = find_job(client, job).attempts()
+        waits = any(region.latest and region.latest.state is ExecutionState.SCHEDULED for region in found.regions)
+        note = waiting_notes(client.resources()).get(found.jobid) if waits and not as_json else None
     if as_json:
         print_json(found)
         return
@@ -75,6 +87,13 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
             click.echo(coloured(line))
     if found.publishing is not None:
         click.echo(publishing_line(found))
+    if note is not None:
+        click.echo(f"waits: {note}")
+    history = failure_lines(found)
+    if history:
+        click.echo("\nfailures, the latest last:")
+        for line in history:
+            click.echo(f"  {line}")
     failure = read_failure(found.failure)
     if failure is not None:
         from flintlock.model.failure_text import render
@@ -99,6 +118,25 @@ def cancel(*, job: str, wait: bool, as_json: bool, urls: tuple[str, ...], conf: 
         print_json({"jobid": handle.id, "status": state})
     else:
         click.echo(f"{handle.id} {state}")
+
+
+@click.command()
+@click.argument("job")
+@click.option("-p", "--parallelism", type=click.IntRange(1), required=True, metavar="N", help="Slots for each step.")
+@json_option
+@cluster_options
+def rescale(*, job: str, parallelism: int, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+    """Let each step of a running job have up to N slots. JOB is an id, the beginning of one, or a name.
+
+    It counts for what has not been sent to a TaskManager yet; what runs goes on as it is.
+    """
+    with connect(urls, conf, state_dir) as client:
+        handle = find_job(client, job)
+        wanted = handle.rescale(parallelism)
+    if as_json:
+        print_json({"jobid": handle.id, "requirements": wanted})
+    else:
+        click.echo(f"{handle.id}: up to {parallelism} slot{'' if parallelism == 1 else 's'} for what has yet to begin")
 
 
 def chosen_jobs(jobs: Sequence[JobLine], *, running: bool, scheduled: bool, everything: bool) -> tuple[JobLine, ...]:

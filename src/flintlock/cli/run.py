@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -22,16 +22,18 @@ from flintlock.cli.settings import (
     split_defines,
 )
 from flintlock.client.configuration_files import Settings, split_assignment
-from flintlock.model.errors import Refused
+from flintlock.model.errors import FlintlockError, Refused
 from flintlock.model.jobgraph import EngineKind
+from flintlock.model.options import CLIENT_HEARTBEAT_TIMEOUT
 from flintlock.model.states import JobStatus
 
 if TYPE_CHECKING:
     from flintlock.client.answers import JobAttempts, ResultTable
+    from flintlock.client.attachment import Attachment
     from flintlock.client.choosing import Chosen
     from flintlock.client.display import Display
     from flintlock.client.handle import JobHandle
-    from flintlock.client.package import JobPackage, Overrides, Packable
+    from flintlock.client.package import JobPackage, Overrides
 
 _NEEDS_A_DRIVER: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,6 +71,12 @@ class RunCommand(click.Command):
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-d", "--detached", is_flag=True, help="Print the job's id and leave it running.")
+@click.option(
+    "--attached",
+    is_flag=True,
+    help="Have the job cancelled if this command dies or falls silent for"
+    " client.heartbeat.timeout (setting that with -D means it too).",
+)
 @click.option("--local", is_flag=True, help="Run on an embedded cluster, for the time of the job.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
@@ -77,8 +85,8 @@ class RunCommand(click.Command):
 @cluster_options
 def run(
     *,
-    target: str, args: tuple[str, ...], detached: bool, local: bool, verbose: bool, quiet: bool, as_json: bool,
-    urls: tuple[str, ...], conf: Path | None, state_dir: str | None, **given: Any,
+    target: str, args: tuple[str, ...], detached: bool, attached: bool, local: bool, verbose: bool, quiet: bool,
+    as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Run TARGET and show it to its end.
 
@@ -86,13 +94,17 @@ def run(
     before it). Runs on the cluster named with -m, else on the configured one, else on the live one of the state
     directory, else on an embedded one for the time of the job.
     """
+    from flintlock.client.attachment import Attachment
     from flintlock.client.choosing import standing_cluster
+    from flintlock.client.package import JobPackage
     from flintlock.client.targets import read_target
 
     settings, directory = read_settings(conf, state_dir, given["defines"])
     embedded = local or standing_cluster(settings, urls, directory) is None
     if local and urls:
         raise Refused("--local runs on a cluster of its own: give either that or -m")
+    if attached and detached:
+        raise Refused("-d leaves the job running when this command ends, --attached does not: give one of them")
     if embedded and detached:
         why = "--local" if local else "no cluster runs: start one with `flintlock cluster start`"
         raise Refused(f"-d needs a standing cluster, one that outlives this command ({why})")
@@ -100,12 +112,16 @@ def run(
     overrides = overrides_of(**given)
     # An embedded cluster is this very installation: packing first tells of a mistake before anything is started.
     packed = job.package(overrides) if embedded else job
-    _, cluster_defines = split_defines(given["defines"])
+    job_defines, cluster_defines = split_defines(given["defines"])
+    attached = (attached or CLIENT_HEARTBEAT_TIMEOUT.key in job_defines) and not detached
     with (
         _ended_by_sigterm(),
         _cluster(settings, urls, directory, local=embedded, defines=cluster_defines, quiet=quiet) as chosen,
     ):
-        return _run(chosen, packed, overrides, detached=detached, verbose=verbose, quiet=quiet, as_json=as_json)
+        package = packed if isinstance(packed, JobPackage) else chosen.client.package(packed, overrides)
+        # An embedded cluster ends with this command anyhow: there is nothing to be attached to.
+        attachment = Attachment.of(settings.configuration, package) if attached and not embedded else None
+        return _run(chosen, package, attachment, detached=detached, verbose=verbose, quiet=quiet, as_json=as_json)
 
 
 def overrides_of(
@@ -142,8 +158,8 @@ def _cluster(
 
 def _run(
     chosen: Chosen,
-    job: Packable | JobPackage,
-    overrides: Overrides,
+    package: JobPackage,
+    attachment: Attachment | None,
     *,
     detached: bool,
     verbose: bool,
@@ -151,11 +167,9 @@ def _run(
     as_json: bool,
 ) -> int:
     from flintlock.client.display import SilentDisplay, display_for, error_console, output_stream
-    from flintlock.client.package import JobPackage
 
     started = time.monotonic()
-    package = job if isinstance(job, JobPackage) else chosen.client.package(job, overrides)
-    handle = chosen.client.submit(package)
+    handle = chosen.client.submit(package if attachment is None else attachment.bind(package))
     if detached:
         _print_detached(handle, as_json)
         return 0
@@ -163,7 +177,8 @@ def _run(
     display = SilentDisplay(output) if quiet else display_for(error_console(), output)
     if not quiet:
         click.echo(f"job {handle.id}", err=True)
-    end = _followed(handle, display, chosen)
+    with _attached(chosen, handle, attachment):
+        end = _followed(handle, display, chosen, leavable=chosen.embedded is None and attachment is None)
     if end is None:
         return 0
     tables = [handle.result(name).table for name in handle.results()] if end.status is JobStatus.FINISHED else []
@@ -171,8 +186,26 @@ def _run(
     return 0 if end.status is JobStatus.FINISHED else 1
 
 
-def _followed(handle: JobHandle, display: Display, chosen: Chosen) -> JobAttempts | None:
-    """Follow the job to its end; None if it was left running."""
+@contextmanager
+def _attached(chosen: Chosen, handle: JobHandle, attachment: Attachment | None) -> Generator[None]:
+    """Say that this client is there while it follows its job, if the job is to hear it; cancel it when told to end."""
+    if attachment is None:
+        yield
+        return
+    from flintlock.client.attachment import attached
+
+    http = chosen.client.http
+    with attached(http.urls, handle.id, attachment, http.server_ms, http.discover):
+        try:
+            yield
+        except SystemExit:  # the silence would cancel it too, but only after a while
+            with suppress(FlintlockError):
+                handle.cancel(patience_s=0.0)
+            raise
+
+
+def _followed(handle: JobHandle, display: Display, chosen: Chosen, *, leavable: bool) -> JobAttempts | None:
+    """Follow the job to its end; None if it was left running, where it can be (`leavable`)."""
     from flintlock.client.following import OutputReader, follow
 
     reader = OutputReader(handle)
@@ -183,7 +216,7 @@ def _followed(handle: JobHandle, display: Display, chosen: Chosen) -> JobAttempt
                 return follow(handle, display, reader, check=check)
             except KeyboardInterrupt:
                 display.pause()
-                match _asked(handle, embedded=chosen.embedded is not None):
+                match _asked(handle, leavable=leavable):
                     case "leave":
                         click.echo(f"job {handle.id} goes on; cancel it with: flintlock cancel {handle.id}", err=True)
                         return None
@@ -195,18 +228,18 @@ def _followed(handle: JobHandle, display: Display, chosen: Chosen) -> JobAttempt
         display.close()
 
 
-def _asked(handle: JobHandle, *, embedded: bool) -> str:
+def _asked(handle: JobHandle, *, leavable: bool) -> str:
     """Ask what an interrupt means; where nobody can be asked, leave the job, or end one that cannot be left."""
     if not on_terminal():
-        return "cancel" if embedded else "leave"
-    choices = {"c": "cancel", "g": "go on"} if embedded else {"l": "leave", "c": "cancel", "g": "go on"}
-    words = "c(ancel), g(o on)" if embedded else "l(eave running), c(ancel), g(o on)"
+        return "leave" if leavable else "cancel"
+    choices = {"l": "leave", "c": "cancel", "g": "go on"} if leavable else {"c": "cancel", "g": "go on"}
+    words = "l(eave running), c(ancel), g(o on)" if leavable else "c(ancel), g(o on)"
     try:
         answer = click.prompt(
             f"\njob {handle.id} still runs: {words}", type=click.Choice(list(choices)), show_choices=False, err=True
         )
     except (click.Abort, KeyboardInterrupt):  # a second Ctrl-C means it
-        return "cancel" if embedded else "leave"
+        return "leave" if leavable else "cancel"
     return choices[answer]
 
 
@@ -225,15 +258,20 @@ def _print_end(
 
     if as_json:
         print_json({"jobid": end.jobid, "name": end.name, "status": end.status, "failure": end.failure,
-                    "results": {table.name: table for table in tables}})  # fmt: skip
+                    "failures": end.failures, "results": {table.name: table for table in tables}})  # fmt: skip
     else:
         console = output_console()
         for table in tables:
             console.print(result_table(table))
     failure = read_failure(end.failure) if end.status is JobStatus.FAILED else None
     if failure is not None:
+        from flintlock.client.progress import failure_lines
         from flintlock.model.failure_text import render
 
+        if len(end.failures) > 1 or any(line.labels for line in end.failures):
+            click.echo(
+                "\n".join(["failures, the latest last:", *(f"  {line}" for line in failure_lines(end))]), err=True
+            )
         click.echo(click.style(render(failure, verbose=verbose), fg="red"), err=True)
         if _NEEDS_A_DRIVER in failure.message and end.engine == EngineKind.SHARED:
             click.echo("(SparkContext and RDDs need a Spark driver of their own: add --engine dedicated)", err=True)

@@ -98,6 +98,19 @@ class Publishing(_Answer, frozen=True, kw_only=True):
     total: int
 
 
+class FailureLine(_Answer, frozen=True, kw_only=True):
+    """One of a job's failures in a line."""
+
+    timestamp: int
+    region: int | None = None  # None: the job as a whole
+    attempt: int = 0
+    taskmanager_id: str | None = None
+    kind: str = ""
+    headline: str = ""
+    labels: dict[str, str] = {}
+    concurrent: bool = False  # it came together with the one before it
+
+
 class JobAttempts(_Answer, frozen=True, kw_only=True):
     """`GET /jobs/:id/attempts`: everything that a display of a job needs."""
 
@@ -108,6 +121,36 @@ class JobAttempts(_Answer, frozen=True, kw_only=True):
     regions: tuple[RegionLine, ...] = ()
     publishing: Publishing | None = None
     failure: dict[str, Any] | None = None
+    failures: tuple[FailureLine, ...] = ()  # the last ones, the oldest of them first
+
+
+class WaitingLine(_Answer, frozen=True, kw_only=True):
+    """A place in the queue for slots."""
+
+    jobid: str
+    slots: int | None = None
+    since: int = 0
+    priority: int = 0
+
+
+class Resources(_Answer, frozen=True, kw_only=True):
+    """`GET /resources`: who waits for slots, in order, and how many TaskManagers are on their way."""
+
+    waiting: tuple[WaitingLine, ...] = ()
+    starting: int = 0
+
+
+class Bounds(Struct, frozen=True, kw_only=True, rename="camel"):
+    """How many slots a step may have."""
+
+    lower_bound: int = 1
+    upper_bound: int
+
+
+class StepRequirements(Struct, frozen=True, kw_only=True):
+    """What one step may use, in `GET` and `PUT /jobs/:id/resource-requirements`."""
+
+    parallelism: Bounds
 
 
 class Overview(_Answer, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 from flintlock.client.configuration_files import Settings
 from flintlock.client.connection import Client
 from flintlock.client.local_cluster import EmbeddedCluster, embedded_cluster
-from flintlock.client.processes import read_cluster_file
+from flintlock.client.processes import announced, job_managers
 from flintlock.model.errors import Unavailable
 from flintlock.model.options import REST_ADDRESS, REST_PORT
 
@@ -25,16 +25,38 @@ class Chosen(Struct, frozen=True):
     embedded: EmbeddedCluster | None = None
 
 
-def standing_cluster(settings: Settings, urls: Sequence[str], state_dir: Path) -> tuple[str, ...] | None:
-    """Return the addresses of the standing cluster to talk to; None if there is none."""
+class Standing(Struct, frozen=True, kw_only=True):
+    """A standing cluster: where its JobManagers are, and the state directory that tells when others join them."""
+
+    urls: tuple[str, ...]
+    state_dir: Path | None = None
+
+    def client(self) -> Client:
+        """Return a client that follows whoever leads."""
+        directory = self.state_dir
+        return Client(self.urls, discover=None if directory is None else lambda: _live(directory))
+
+
+def standing_cluster(settings: Settings, urls: Sequence[str], state_dir: Path) -> Standing | None:
+    """Return the standing cluster to talk to; None if there is none.
+
+    A configured address counts alone, unless it is that of a JobManager of the state directory: then the others count.
+    """
     if urls:
-        return tuple(urls)
+        return Standing(urls=tuple(urls))
     configuration = settings.configuration
     port = configuration.get(REST_PORT)
+    live = _live(state_dir)
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
-        return (f"http://{configuration.get(REST_ADDRESS)}:{port}",)
-    live = read_cluster_file(state_dir)
-    return (live.rest,) if live is not None else None
+        configured = f"http://{configuration.get(REST_ADDRESS)}:{port}"
+        if all(file.rest != configured for file in announced(state_dir)):
+            return Standing(urls=(configured,))
+        return Standing(urls=live or (configured,), state_dir=state_dir)
+    return Standing(urls=live, state_dir=state_dir) if live else None
+
+
+def _live(state_dir: Path) -> tuple[str, ...]:
+    return tuple(file.rest for file in job_managers(state_dir))
 
 
 def standing_client(settings: Settings, urls: Sequence[str], state_dir: Path) -> Client:
@@ -47,7 +69,7 @@ def standing_client(settings: Settings, urls: Sequence[str], state_dir: Path) ->
         )
         error.unreachable = True
         raise error
-    return Client(found)
+    return found.client()
 
 
 @contextmanager
@@ -60,7 +82,7 @@ def chosen_cluster(
     """
     found = None if local else standing_cluster(settings, urls, state_dir)
     if found is not None:
-        with Client(found) as client:
+        with found.client() as client:
             yield Chosen(client)
         return
     with (

@@ -10,9 +10,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from flintlock.client.answers import JobLine, JobLines, Overview
+from flintlock.client.answers import JobLine, JobLines, Overview, Resources
 from flintlock.client.handle import JobHandle
-from flintlock.client.http import Http
+from flintlock.client.http import Discover, Http
 from flintlock.client.package import AS_WRITTEN, JobPackage, Overrides, Packable
 from flintlock.client.versions import own_versions, require_fit
 from flintlock.model.errors import Refused
@@ -20,16 +20,27 @@ from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
 
 
-def connect(url: str | Sequence[str]) -> Client:
-    """Return a client of the cluster at `url` (one address, or several JobManagers'). Nothing is sent yet."""
-    return Client([url] if isinstance(url, str) else url)
+def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = None) -> Client:
+    """Return a client of the cluster at `url`: one address, or those of several JobManagers. Nothing is sent yet.
+
+    Without addresses it is the configured cluster, else the live one of the state directory, whose JobManagers are all
+    tried. Whoever leads is followed. Raises Unavailable if there is none.
+    """
+    urls = [url] if isinstance(url, str) else list(url)
+    if urls:
+        return Client(urls)
+    from flintlock.client.choosing import standing_client
+    from flintlock.client.configuration_files import load, state_directory
+
+    settings = load()
+    return standing_client(settings, (), state_directory(settings, state_dir))
 
 
 class Client:
     """Submits jobs and finds them again. Use it in a `with` block, or close it."""
 
-    def __init__(self, urls: Sequence[str], *, patience_s: float = 30.0) -> None:
-        self.http: Final = Http(urls, patience_s=patience_s)
+    def __init__(self, urls: Sequence[str], *, patience_s: float = 30.0, discover: Discover | None = None) -> None:
+        self.http: Final = Http(urls, patience_s=patience_s, discover=discover)
         self._versions: Versions | None = None  # of the cluster; asked once
 
     def __enter__(self) -> Self:
@@ -72,6 +83,10 @@ class Client:
     def overview(self) -> Overview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""
         return self.http.get("/overview", Overview)
+
+    def resources(self) -> Resources:
+        """Return who waits for slots, in order."""
+        return self.http.get("/resources", Resources)
 
     def versions(self) -> Versions:
         """Return what the cluster runs. Asked once."""

@@ -8,16 +8,26 @@ from typing import Any, Final
 
 import msgspec
 
-from flintlock.client.answers import JobAttempts, JobLine, LogPart, LogParts, ResultNames, ResultTable, read_failure
+from flintlock.client.answers import (
+    Bounds,
+    JobAttempts,
+    JobLine,
+    LogPart,
+    LogParts,
+    ResultNames,
+    ResultTable,
+    StepRequirements,
+    read_failure,
+)
 from flintlock.client.errors import JobCanceled
 from flintlock.client.http import Http
+from flintlock.client.progress import failure_lines
 from flintlock.client.results import Result
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
 from flintlock.model.states import JobStatus
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-_LONG_POLL_S: Final = 30.0
 
 
 class JobHandle:
@@ -38,12 +48,13 @@ class JobHandle:
         """Wait until the job is FINISHED and return the handle.
 
         Raises JobFailed with the structured failure, JobCanceled, or TimeoutError after `timeout` seconds; the job
-        goes on then. A JobManager that restarts meanwhile is waited for.
+        goes on then. A JobManager that restarts meanwhile is waited for, and a new leader is followed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = _LONG_POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
-            if self.ended_within(min(left, _LONG_POLL_S)):
+            longest = self._http.longest_hold_s
+            left = longest if deadline is None else max(0.0, deadline - time.monotonic())
+            if self.ended_within(min(left, longest)):
                 return self.require_success()
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")
@@ -120,9 +131,31 @@ class JobHandle:
             lambda: self._http.call("GET", path, headers={"Accept": ARROW_STREAM}).content,
         )
 
-    def cancel(self) -> None:
+    def cancel(self, *, patience_s: float | None = None) -> None:
         """Ask for the job's end; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
-        self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"})
+        self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"}, patience_s=patience_s)
+
+    def requirements(self) -> dict[str, StepRequirements]:
+        """Return what each step may use, by its vertex id. Raises NotFound."""
+        return self._http.get(f"/jobs/{self.id}/resource-requirements", dict[str, StepRequirements])
+
+    def rescale(self, parallelism: int) -> dict[str, StepRequirements]:
+        """Let every step have up to so many slots, durably, and return what holds now.
+
+        It counts for what has not been sent to a TaskManager yet; what runs goes on as it is. Raises Invalid for what
+        the graph does not allow, Conflict while another change is under way or once the job has ended.
+        """
+        wanted = {
+            name: StepRequirements(
+                parallelism=Bounds(lower_bound=min(step.parallelism.lower_bound, parallelism), upper_bound=parallelism)
+            )
+            for name, step in self.requirements().items()
+        }
+        body = msgspec.json.encode(wanted)
+        headers = {"Content-Type": "application/json"}
+        path = f"/jobs/{self.id}/resource-requirements"
+        self._http.call("PUT", path, headers=headers, body=lambda: {"content": body})
+        return wanted
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.name!r}>"
@@ -136,6 +169,8 @@ def failed(job: JobAttempts) -> JobFailed:
     else:
         from flintlock.model.failure_text import render
 
-        error = JobFailed(f"job {job.name!r} ({job.jobid}) failed\n{render(failure, verbose=False)}")
+        before = failure_lines(job) if len(job.failures) > 1 else []
+        lines = [f"job {job.name!r} ({job.jobid}) failed", *before, render(failure, verbose=False)]
+        error = JobFailed("\n".join(lines))
     error.failure, error.job_id = failure, JobId(job.jobid)
     return error

@@ -1,8 +1,12 @@
 """HTTP to a JobManager: keep-alive, retries where repeating is harmless, errors as the model names them.
 
-Several addresses may be given; any JobManager answers for the leader. A call that may be repeated is, while nobody
-listens or no leader is there, up to `patience_s`; but if nobody has listened yet at the very first call, no cluster is
-there, and that is said at once.
+Several addresses may be given; any JobManager answers for the leader. When none of them answers, `discover` is asked
+for others: a cluster that changes its leader may change its JobManagers too. A call that may be repeated is, while
+nobody listens or no leader is there, up to `patience_s`; but if nobody has listened yet at the very first call, no
+cluster is there, and that is said at once.
+
+Where there are several addresses, none is waited for as long as where there is one: a JobManager that is frozen takes
+connections and never answers, and another one can.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -36,24 +41,43 @@ from flintlock.model.errors import (  # noqa: E402
 )
 
 T = TypeVar("T")
-_NO_LEADER: Final = 503
+_NO_LEADER: Final = (502, 503, 504)  # the first and the last come from what stands in between
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_CLOCKS_AGREE_S: Final = 2.0
+_UNKNOWN_PATIENCE_S: Final = 5.0  # with addresses at which nobody has ever answered
+_SEVERAL_TIMEOUT_S: Final = 10.0
+_LONG_POLL_S: Final = 30.0
+_SHORT_POLL_S: Final = 10.0
+_SILENCE_S: Final = 30.0
 _ERRORS: Final[Mapping[int, type[FlintlockError]]] = {
     400: Invalid, 404: NotFound, 408: Unavailable, 409: Conflict, 413: TooLarge, 415: Refused, 503: Unavailable,
 }  # fmt: skip
 _SUBMISSION_ERRORS: Final[Mapping[int, type[FlintlockError]]] = {**_ERRORS, 409: DuplicateJob, 422: KeyReused}
 
 
+Discover: TypeAlias = Callable[[], Sequence[str]]
+"""Tells where the JobManagers are now."""
+
+
 class Http:
     """A connection to one cluster, by any of its addresses."""
 
-    def __init__(self, urls: Sequence[str], *, patience_s: float = 30.0, timeout_s: float = 30.0) -> None:
-        self.urls: Final = tuple(_checked_url(url) for url in urls)
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        patience_s: float = 30.0,
+        timeout_s: float = 30.0,
+        discover: Discover | None = None,
+    ) -> None:
+        self.urls = tuple(_checked_url(url) for url in urls)  # replaced by what `discover` tells
         self.patience_s: Final = patience_s
+        self.discover: Final = discover
         self._timeout_s: Final = timeout_s
         self._answered = False  # whether anybody has answered yet; never becomes False again
         self._current = 0  # index of the address that answered last
+        self._dated: tuple[str, float] | None = None  # what the last answer said of the time, and when it came
         plain = all(url.startswith("http://") for url in self.urls)
         loopback = all(urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") for url in self.urls)
         self._client: Final = httpx.Client(
@@ -61,6 +85,16 @@ class Http:
             trust_env=not loopback,  # no proxy stands between a machine and itself
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
         )
+
+    @property
+    def answering(self) -> str:
+        """The address that answered last; the first one if none has."""
+        return self.urls[self._current]
+
+    @property
+    def longest_hold_s(self) -> float:
+        """How long a server should be let hold an answer back."""
+        return _LONG_POLL_S if len(self.urls) == 1 else _SHORT_POLL_S
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -95,7 +129,7 @@ class Http:
         error that the answer's status stands for.
         """
         patient = self.patience_s if patience_s is None else patience_s
-        deadline = time.monotonic() + (patient if self._answered else min(patient, 5.0))
+        begun = time.monotonic()
         pause = _FIRST_PAUSE_S
         while True:
             reason, refused = "", True
@@ -110,18 +144,40 @@ class Http:
                     refused = refused and isinstance(error, httpx.ConnectError)
                 else:
                     self._answered = True
-                    if response.status_code != _NO_LEADER:
+                    self._dated = (response.headers.get("date", ""), time.time())
+                    if response.status_code not in _NO_LEADER:
                         return _accepted(response, submission=(method, path) == ("POST", "/jobs"))
                     reason, refused = f"{self.urls[self._current]}: {_errors(response)[0]}", False
                 self._current = (self._current + 1) % len(self.urls)
-            if (refused and not self._answered) or time.monotonic() + pause > deadline:
+            deadline = begun + (patient if self._answered else min(patient, _UNKNOWN_PATIENCE_S))
+            moved = self._discovered()
+            if (refused and not self._answered and not moved) or time.monotonic() + pause > deadline:
                 raise _unavailable(reason, refused)
             time.sleep(pause)  # noqa: TID251 the other side gives no sign when it is back
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
+    def server_ms(self) -> int:
+        """Return the time by the cluster's clock, as its last answer told it; by this machine's where they agree.
+
+        Whoever names a moment to the cluster means it by the cluster's clock. Answers tell whole seconds only, and
+        take time to come: two seconds of difference are none.
+        """
+        now_s = time.time()
+        if self._dated is None:
+            return int(now_s * 1000)
+        text, came_s = self._dated
+        try:
+            ahead_s = parsedate_to_datetime(text).timestamp() - came_s
+        except (TypeError, ValueError):
+            ahead_s = 0.0
+        return int((now_s + (ahead_s if abs(ahead_s) > _CLOCKS_AGREE_S else 0.0)) * 1000)
+
     def lines(self, path: str) -> Generator[str]:
-        """Yield the lines of an answer that does not end; return when the connection breaks. Silence is no break."""
-        timeout = httpx.Timeout(None, connect=min(5.0, self._timeout_s))
+        """Yield the lines of an answer that does not end; return when the connection breaks, or falls silent.
+
+        A server that lives says something every few seconds, if only that there is nothing to say.
+        """
+        timeout = httpx.Timeout(_SILENCE_S, connect=self._connect_s())
         try:
             with self._client.stream("GET", self.urls[self._current] + path, timeout=timeout) as response:
                 if response.is_success:
@@ -130,7 +186,19 @@ class Http:
             return
 
     def _timeout(self, hold_s: float) -> httpx.Timeout:
-        return httpx.Timeout(self._timeout_s, connect=min(5.0, self._timeout_s), read=self._timeout_s + hold_s)
+        patient_s = self._timeout_s if len(self.urls) == 1 else min(self._timeout_s, _SEVERAL_TIMEOUT_S)
+        return httpx.Timeout(self._timeout_s, connect=self._connect_s(), read=patient_s + hold_s)
+
+    def _connect_s(self) -> float:
+        return min(5.0 if len(self.urls) == 1 else 2.0, self._timeout_s)
+
+    def _discovered(self) -> bool:
+        """Ask where the JobManagers are now, and tell whether that is news."""
+        found = tuple(_checked_url(url) for url in self.discover()) if self.discover is not None else ()
+        if not found or set(found) == set(self.urls):
+            return False
+        self.urls, self._current = found, 0
+        return True
 
 
 def _accepted(response: httpx.Response, submission: bool) -> httpx.Response:

@@ -130,6 +130,8 @@ class Job:
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
         stream: bool = False,
         watermark: tuple[str, str] | None = None,
     ) -> AnyStep:
@@ -142,7 +144,8 @@ class Job:
         source = _given(format=format, table=table, schema=_schema_text(schema), options=options or {})
         if path is not None:
             source["path"] = _text(path) if isinstance(path, str | Path) else _texts(path)
-        return self._add(place, name, {"source": source}, (), exchange=exchange, parallelism=parallelism, cache=cache)
+        needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
+        return self._add(place, name, {"source": source}, (), exchange=exchange, **needs)
 
     def sql(
         self,
@@ -153,12 +156,15 @@ class Job:
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
         watermark: tuple[str, str] | None = None,
     ) -> AnyStep:
         """Add a query over views that are named as the input steps; parameters stand in it as `:name`."""
         place = place_of(caller())
         self._no_streaming(place, name, watermark=watermark is not None)
-        return self._add(place, name, {"sql": query}, inputs, exchange=exchange, parallelism=parallelism, cache=cache)
+        needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
+        return self._add(place, name, {"sql": query}, inputs, exchange=exchange, **needs)
 
     @overload
     def step(self, name: Callable[P, R], /) -> Step[P, R]: ...
@@ -172,6 +178,8 @@ class Job:
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
         watermark: tuple[str, str] | None = None,
     ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
@@ -183,6 +191,8 @@ class Job:
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
         watermark: tuple[str, str] | None = None,
     ) -> Any:
         """Add a PySpark function from DataFrames to a DataFrame; used as a decorator.
@@ -205,6 +215,8 @@ class Job:
                 exchange=exchange,
                 parallelism=parallelism,
                 cache=cache,
+                cpu=cpu,
+                memory=memory,
             )
             self._functions[called] = function
             return Step(self, called, function)
@@ -223,6 +235,8 @@ class Job:
         partition_by: str | Sequence[str] = (),
         options: Mapping[str, ConfigValue] | None = None,
         parallelism: int | None = None,
+        cpu: float | None = None,
+        memory: str | int | None = None,
         uid: str | None = None,
         output_mode: str | None = None,
         trigger: Mapping[str, str] | None = None,
@@ -235,12 +249,23 @@ class Job:
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
         sink = _given(format=format, path=None if path is None else _text(path), table=table)
         sink |= {"mode": _save_mode(mode), "partitionBy": columns, "options": options or {}}
-        return self._add(place, name, {"sink": sink}, input, parallelism=parallelism)
+        return self._add(place, name, {"sink": sink}, input, parallelism=parallelism, cpu=cpu, memory=memory)
 
-    def result(self, name: str, input: Input, *, limit: int = 20, parallelism: int | None = None) -> AnyStep:  # noqa: A002
+    def result(
+        self,
+        name: str,
+        input: Input,  # noqa: A002 the word users know
+        *,
+        limit: int = 20,
+        parallelism: int | None = None,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+    ) -> AnyStep:
         """Keep the first `limit` rows of the input with the job, for whoever asks for them."""
         place = place_of(caller())
-        return self._add(place, name, {"result": {"limit": limit}}, input, parallelism=parallelism)
+        return self._add(
+            place, name, {"result": {"limit": limit}}, input, parallelism=parallelism, cpu=cpu, memory=memory
+        )
 
     def foreach_batch(self, name: str, *_: object, **__: object) -> NoReturn:
         """Refuse: this version has no streaming jobs."""
@@ -283,8 +308,7 @@ class Job:
         inputs: Input | Sequence[Input],
         *,
         exchange: str = "pipelined",
-        parallelism: int | None,
-        cache: bool = False,
+        **needs: object,
     ) -> AnyStep:
         if not isinstance(cast("object", name), str):
             raise Invalid(at(place, f"a step's name is text, not {name!r}"))
@@ -294,7 +318,7 @@ class Job:
                 at(place, str(Problem(step=name, message=f"there is a step of this name already, at {first}")))
             )
         names = [self._input_name(item, name, place) for item in _as_list(inputs)]
-        document = {**what, "inputs": names, "exchange": exchange, "parallelism": parallelism, "cache": cache}
+        document = {**what, "inputs": names, "exchange": exchange, **needs}
         step = _read({"name": self.name, "steps": {name: document}}, place).steps[name]
         spec = structs.replace(self._spec, steps={**self._spec.steps, name: step})
         problems = [problem for problem in _draft_problems(spec) if problem.step is not None]

@@ -1,8 +1,8 @@
 """Clusters on this machine: standing ones in a state directory, and an embedded one for the time of a job.
 
-Both are the same real processes (one JobManager, TaskManagers beside it). A standing cluster outlives whoever starts
-it. An embedded one lives in a temporary directory and dies with its client, even if that is killed: its processes ask
-the kernel for a signal when their parent ends.
+Both are the same real processes (a JobManager, or several of which one leads; TaskManagers beside it). A standing
+cluster outlives whoever starts it. An embedded one lives in a temporary directory and dies with its client, even if
+that is killed: its processes ask the kernel for a signal when their parent ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flintlock.client.configuration_files import Settings
 from flintlock.client.connection import Client
 from flintlock.client.processes import ClusterFile, Started
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
-from flintlock.model.options import TM_SLOTS
+from flintlock.model.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
 
 JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"
 TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"
@@ -40,6 +40,7 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     state_dir: str
     cluster: ClusterFile | None
     processes: dict[str, int]  # name -> pid
+    job_managers: list[ClusterFile]  # those that run, the one that leads first
 
 
 class EmbeddedCluster:
@@ -57,10 +58,12 @@ class EmbeddedCluster:
 
 
 def start_cluster(
-    settings: Settings, state_dir: Path, overrides: Sequence[str], *, taskmanagers: int = 1, slots: int | None = None,
-    patience_s: float = START_PATIENCE_S,
+    settings: Settings, state_dir: Path, overrides: Sequence[str], *, jobmanagers: int = 1, taskmanagers: int = 1,
+    slots: int | None = None, patience_s: float = START_PATIENCE_S,
 ) -> ClusterFile:  # fmt: skip
-    """Start a standing cluster in the background and return once it has its slots.
+    """Start a standing cluster in the background and return once it has its slots, and all its JobManagers listen.
+
+    The first JobManager takes the configured ports, the others free ones. Returns the JobManager that leads.
 
     Raises Conflict if one runs in the state directory already, FlintlockError with the end of a log if a process ends
     early, Unavailable if it is not ready in time; what was started is ended then.
@@ -68,7 +71,7 @@ def start_cluster(
     standing = processes.cluster_processes(state_dir)
     if standing:
         raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in standing.items()})})")
-    (state_dir / "cluster.json").unlink(missing_ok=True)  # of a JobManager that is gone: nobody may connect to it
+    _forget_jobmanagers(state_dir)
     flags = [*overrides, *([f"{TM_SLOTS.key}={slots}"] if slots is not None else [])]
     environ = dict(os.environ)
     if settings.file is not None:
@@ -76,11 +79,13 @@ def start_cluster(
     children: list[Started] = []
     _make_state_dir(state_dir)
     try:
-        for name, arguments in _commands(state_dir, flags, taskmanagers):
+        for name, arguments in _commands(state_dir, flags, jobmanagers, taskmanagers):
             log = state_dir / "log" / f"{name}.log"
             children.append(processes.start(name, arguments, log, environ=environ, directory=state_dir))
-        expected = taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1)
-        return _ready(state_dir, children, taskmanagers, expected, time.monotonic() + patience_s)
+        expected = _Expected(
+            jobmanagers, taskmanagers, taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1)
+        )
+        return _ready(state_dir, children, expected, time.monotonic() + patience_s)
     except BaseException:
         _end(children)
         raise
@@ -92,22 +97,24 @@ def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[s
     TaskManagers end first, so that none of them looks for a JobManager that is gone.
     """
     found = processes.cluster_processes(state_dir)
-    workers = [process for name, process in found.items() if name != "jobmanager"]
-    masters = [process for name, process in found.items() if name == "jobmanager"]
+    workers = [process for name, process in found.items() if not name.startswith("jobmanager")]
+    masters = [process for name, process in found.items() if name.startswith("jobmanager")]
     killed = [*processes.end(workers, patience_s), *processes.end(masters, patience_s)]
     if found and not processes.cluster_processes(state_dir):
-        (state_dir / "cluster.json").unlink(missing_ok=True)
         for name in found:
             (state_dir / "run" / f"{name}.json").unlink(missing_ok=True)
+        _forget_jobmanagers(state_dir)
     return {name: process in killed for name, process in found.items()}
 
 
 def cluster_status(state_dir: Path) -> ClusterStatus:
     """Tell what runs in a state directory."""
     found = processes.cluster_processes(state_dir)
+    masters = processes.job_managers(state_dir)
     return ClusterStatus(
         state_dir=str(state_dir),
-        cluster=processes.read_cluster_file(state_dir),
+        cluster=next(iter(masters), None),
+        job_managers=masters,
         processes={name: process.pid for name, process in found.items()},
     )
 
@@ -132,10 +139,10 @@ def embedded_cluster(
              "jobmanager.rpc.port=0", "taskmanager.host=127.0.0.1", "taskmanager.rpc.port=0"]  # fmt: skip
     children: list[Started] = []
     try:
-        for name, arguments in _commands(state_dir, flags, 1):
+        for name, arguments in _commands(state_dir, flags, 1, 1):
             log = state_dir / "log" / f"{name}.log"
             children.append(processes.start(name, [*arguments, "--die-with-parent"], log, environ=environ))
-        cluster = _ready(state_dir, children, 0, 0, time.monotonic() + patience_s)
+        cluster = _ready(state_dir, children, _Expected(1, 0, 0), time.monotonic() + patience_s)
         yield EmbeddedCluster(cluster.rest, state_dir, children)
     finally:
         try:
@@ -144,25 +151,41 @@ def embedded_cluster(
             shutil.rmtree(state_dir, ignore_errors=True)
 
 
-def _commands(state_dir: Path, flags: Sequence[str], taskmanagers: int) -> list[tuple[str, list[str]]]:
-    defines = [part for flag in flags for part in ("-D", flag)]
-    own = ["--state-dir", str(state_dir), *defines]
+class _Expected(Struct, frozen=True):
+    """What a cluster has once it is ready."""
+
+    job_managers: int
+    task_managers: int
+    slots: int
+
+
+def _commands(
+    state_dir: Path, flags: Sequence[str], jobmanagers: int, taskmanagers: int
+) -> list[tuple[str, list[str]]]:
+    own = ["--state-dir", str(state_dir), *_defines(flags)]
+    standby = [*own, *_defines([f"{REST_PORT.key}=0", f"{JM_RPC_PORT.key}=0"])]
     return [
         ("jobmanager", [JOB_MANAGER, *own]),
+        *((f"jobmanager-{n}", [JOB_MANAGER, *standby, "--index", str(n)]) for n in range(1, jobmanagers)),
         *((f"taskmanager-{n}", [TASK_MANAGER, *own, "--index", str(n)]) for n in range(taskmanagers)),
     ]
 
 
-def _ready(state_dir: Path, children: Sequence[Started], taskmanagers: int, slots: int, deadline: float) -> ClusterFile:
-    """Wait for cluster.json, then for a leader, then for the slots."""
-    seen = "its JobManager has not written cluster.json"
+def _defines(flags: Sequence[str]) -> list[str]:
+    return [part for flag in flags for part in ("-D", flag)]
+
+
+def _ready(state_dir: Path, children: Sequence[Started], expected: _Expected, deadline: float) -> ClusterFile:
+    """Wait for the JobManagers, then for a leader, then for the slots."""
+    seen = "no JobManager listens"
     while time.monotonic() < deadline:
         for child in children:
             _require_running(child)
         children[0].ended_within()  # the pause between two looks; over at once if the JobManager ends
-        cluster = processes.read_cluster_file(state_dir)
-        if cluster is None:
+        masters = processes.job_managers(state_dir)
+        if len(masters) < expected.job_managers or not masters[0].epoch:
             continue
+        cluster = masters[0]
         with Client([cluster.rest], patience_s=0) as client:
             try:
                 client.http.call("GET", "/readyz")
@@ -170,7 +193,7 @@ def _ready(state_dir: Path, children: Sequence[Started], taskmanagers: int, slot
             except Unavailable as error:
                 seen = error.public
                 continue
-        if overview.taskmanagers >= taskmanagers and overview.slots_total >= slots:
+        if overview.taskmanagers >= expected.task_managers and overview.slots_total >= expected.slots:
             return cluster
         seen = f"it has {overview.taskmanagers} TaskManagers with {overview.slots_total} slots so far"
     tails = "\n".join(f"--- {child.log}\n{child.tail()}" for child in children)
@@ -196,6 +219,12 @@ def _end(children: Sequence[Started]) -> None:
         for child in reversed(children):
             child.process.kill()
             child.process.wait()
+
+
+def _forget_jobmanagers(state_dir: Path) -> None:
+    """Remove what JobManagers that are gone have told: nobody may connect to them."""
+    for path in (state_dir / "cluster.json", *(state_dir / "run").glob("jobmanager*.json")):
+        path.unlink(missing_ok=True)
 
 
 def _make_state_dir(state_dir: Path) -> None:

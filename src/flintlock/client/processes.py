@@ -34,11 +34,12 @@ _File = TypeVar("_File", bound=PidFile)
 
 
 class ClusterFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
-    """`cluster.json`: written by a JobManager once it listens."""
+    """A JobManager that listens: `cluster.json` is the one that leads, `run/jobmanager*.json` is each of them."""
 
     cluster_id: str
     rest: str
     rpc: str = ""
+    epoch: int = 0  # in which it leads; 0 if it does not
 
 
 class Started(Struct, frozen=True):
@@ -87,10 +88,28 @@ def read_pid_file(path: Path) -> PidFile | None:
     return _read(path, PidFile)
 
 
+def announced(state_dir: Path) -> list[ClusterFile]:
+    """Return all JobManagers that a state directory tells of, alive or dead; the one that leads, or led last, first."""
+    paths = [
+        state_dir / "cluster.json",
+        *sorted((state_dir / "run").glob("jobmanager*.json"), key=lambda path: path.stem),
+    ]
+    found: dict[str, ClusterFile] = {}
+    for path in paths:
+        file = _read(path, ClusterFile)
+        if file is not None:
+            found.setdefault(file.rest, file)
+    return list(found.values())
+
+
+def job_managers(state_dir: Path) -> list[ClusterFile]:
+    """Return the JobManagers of a state directory that run; the one that leads first."""
+    return [file for file in announced(state_dir) if running(file) is not None]
+
+
 def read_cluster_file(state_dir: Path) -> ClusterFile | None:
-    """Return the cluster of a state directory, if its JobManager runs."""
-    found = _read(state_dir / "cluster.json", ClusterFile)
-    return found if running(found) is not None else None
+    """Return whom to ask about the cluster of a state directory: the leader, else any JobManager that runs."""
+    return next(iter(job_managers(state_dir)), None)
 
 
 def cluster_processes(state_dir: Path) -> dict[str, psutil.Process]:
@@ -100,8 +119,7 @@ def cluster_processes(state_dir: Path) -> dict[str, psutil.Process]:
         process = running(read_pid_file(path))
         if process is not None:
             found[path.stem] = process
-    cluster = read_cluster_file(state_dir)
-    process = running(cluster)
+    process = running(_read(state_dir / "cluster.json", ClusterFile))
     if process is not None and process not in found.values():
         found["jobmanager"] = process
     return found

@@ -5,9 +5,12 @@ Both displays are made from these: the live one shows `region_rows` again and ag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
 from msgspec import Struct
 
-from flintlock.client.answers import AttemptLine, JobAttempts, RegionLine, read_failure
+from flintlock.client.answers import AttemptLine, FailureLine, JobAttempts, RegionLine, Resources, read_failure
 from flintlock.model.failure_text import headline
 from flintlock.model.states import ExecutionState, JobStatus
 
@@ -57,6 +60,22 @@ def region_title(region: RegionLine) -> str:
     return ", ".join(steps) if len(steps) <= 4 else f"{steps[0]}, {steps[1]} … {steps[-1]}"
 
 
+def failure_lines(job: JobAttempts) -> list[str]:
+    """Say of each failure which attempt it was, where, when and why, with its labels; the oldest first."""
+    titles = {region.region: region_title(region) for region in job.regions}
+    return [_failure_line(line, titles) for line in job.failures]
+
+
+def waiting_notes(seen: Resources) -> dict[str, str]:
+    """Say of each job that waits for slots where it stands and what for; by job id."""
+    order = list(dict.fromkeys(item.jobid for item in seen.waiting))
+    starting = f"; {_counted(seen.starting, 'TaskManager')} starting" if seen.starting else ""
+    return {
+        jobid: f"{place} of {len(order)} in the queue, for {_wanted(jobid, seen)}{starting}"
+        for place, jobid in enumerate(order, 1)
+    }
+
+
 def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     """Say what has happened between two looks at a job: a line for each change of state, nothing for mere progress."""
     lines: list[str] = []
@@ -73,6 +92,25 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     if after.publishing is not None and (before is None or before.publishing is None):
         lines.append(f"  {publishing_line(after)}")
     return lines
+
+
+def _failure_line(line: FailureLine, titles: Mapping[int, str]) -> str:
+    at = datetime.fromtimestamp(line.timestamp / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    whose = "the job" if line.region is None else f"attempt {line.attempt + 1} at [{titles.get(line.region, '')}]"
+    place = f" on {line.taskmanager_id}" if line.taskmanager_id else ""
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(line.labels.items()))
+    also = "and " if line.concurrent else ""
+    return f"{at}  {also}{whose}{place}: {line.kind}: {_shortened(line.headline)}" + (f" ({labels})" if labels else "")
+
+
+def _wanted(jobid: str, seen: Resources) -> str:
+    """Say what a job waits for: all its requests together. None stands for all slots of some TaskManager."""
+    wishes = [item.slots for item in seen.waiting if item.jobid == jobid]
+    slots = sum(wish for wish in wishes if wish is not None)
+    whole = sum(wish is None for wish in wishes)
+    said = [_counted(slots, "slot")] if slots else []
+    said += ["a TaskManager" if whole == 1 else _counted(whole, "TaskManager")] if whole else []
+    return " and ".join(said)
 
 
 def _state(region: RegionLine) -> ExecutionState:

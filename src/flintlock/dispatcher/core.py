@@ -14,15 +14,16 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from flintlock.model.configuration import Scope, config_problems
+from flintlock.model.configuration import Configuration, Scope, config_problems
 from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
-from flintlock.model.graphcheck import Problem, check_graph
+from flintlock.model.graphcheck import MAX_PARALLELISM, Problem, check_graph
 from flintlock.model.ids import BlobKey, JobId, is_job_id
 from flintlock.model.jobgraph import Function, JobGraph, Versions
-from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary
-from flintlock.model.options import OPTIONS
+from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSubmission, JobSummary
+from flintlock.model.options import OPTIONS, PARALLELISM_OVERRIDES
+from flintlock.model.regions import regions_of
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord
 
@@ -89,8 +90,11 @@ def repeated(key: str, known: JobId, known_digest: str, digest: str) -> JobId:
     return known
 
 
-def accepted_graph(submission: JobSubmission, cluster: Versions) -> JobGraph:
-    """Return the graph as it is run, its steps in topological order. Raises Invalid with every problem found."""
+def accepted_graph(submission: JobSubmission, cluster: Versions, overrides: Mapping[str, int]) -> JobGraph:
+    """Return the graph as it is run: with the parallelism that configuration imposes, steps in topological order.
+
+    `overrides` are the cluster's; the job's own come before them. Raises Invalid with every problem found.
+    """
     graph = submission.graph
     problems = [
         *_id_problems(graph),
@@ -102,13 +106,44 @@ def accepted_graph(submission: JobSubmission, cluster: Versions) -> JobGraph:
     ]
     lines = tuple(str(problem) for problem in problems)
     try:
-        checked = check_graph(graph)
+        checked = check_graph(graph if problems else with_overrides(graph, overrides))
     except Invalid as error:
         lines = (*error.problems, *lines)
         checked = graph
     if lines:
         raise Invalid(f"job {graph.name!r} is not valid: " + "; ".join(lines), problems=lines)
     return checked
+
+
+def with_overrides(graph: JobGraph, cluster: Mapping[str, int]) -> JobGraph:
+    """Return the graph with the parallelism of steps that configuration names by their ids. Other ids are ignored."""
+    overrides = {**cluster, **Configuration(graph.config).get(PARALLELISM_OVERRIDES)}
+    if not overrides:
+        return graph
+    return structs.replace(
+        graph,
+        vertices=tuple(
+            structs.replace(vertex, parallelism=overrides.get(vertex.id, vertex.parallelism))
+            for vertex in graph.vertices
+        ),
+    )
+
+
+def requirement_problems(graph: JobGraph, wanted: JobRequirements) -> tuple[str, ...]:
+    """Return what is wrong with a change of what a job may use."""
+    names = {vertex.id: vertex.name for vertex in graph.vertices}
+    problems = [f"there is no step {vertex!r} in this job" for vertex in wanted.vertices if vertex not in names]
+    for vertex, limits in wanted.vertices.items():
+        if not 1 <= limits.lower <= limits.upper <= MAX_PARALLELISM:
+            problems.append(
+                f"step {names.get(vertex, vertex)!r}: the parallelism must go from at least 1 to at most "
+                f"{MAX_PARALLELISM}, not from {limits.lower} to {limits.upper}"
+            )
+    for region in regions_of(graph):
+        said = {step: limits for step in region.steps if (limits := wanted.vertices.get(graph.vertex(step).id))}
+        if len({(limits.lower, limits.upper) for limits in said.values()}) > 1:
+            problems.append(f"the steps {', '.join(said)} run as one task: they must agree on a parallelism")
+    return tuple(problems)
 
 
 def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:

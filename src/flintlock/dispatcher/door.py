@@ -9,7 +9,9 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.model.jobs import (
     AwaitJob,
+    ClientHeartbeat,
     JobQuery,
+    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSubmission,
@@ -26,6 +28,8 @@ class LeaderDoor:
         self._leader: DispatcherGateway | None = None  # set by `confirm`, emptied by `withdraw`
         self._token: FencingToken | None = None  # of the newest leader that was ever confirmed
         self._opened = asyncio.Event()  # set while there is a leader
+        self._closed = asyncio.Event()  # set while there is none
+        self._closed.set()
 
     @property
     def leading(self) -> FencingToken | None:
@@ -38,17 +42,24 @@ class LeaderDoor:
             await self._opened.wait()
         return token
 
+    async def closed(self, token: FencingToken) -> None:
+        """Wait until the leader of this term leads no more."""
+        while self.leading == token:
+            await self._closed.wait()
+
     def confirm(self, token: FencingToken, leader: DispatcherGateway) -> None:
         """Open the door to this leader. A token older than one confirmed before is ignored."""
         if self._token is None or token >= self._token:
             self._token, self._leader = token, leader
             self._opened.set()
+            self._closed.clear()
 
     def withdraw(self, token: FencingToken) -> None:
         """Close the door, if it leads to this leader; the word of a superseded one is ignored."""
         if token == self._token:
             self._leader = None
             self._opened.clear()
+            self._closed.set()
 
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Pass on."""
@@ -69,6 +80,18 @@ class LeaderDoor:
     async def cancel_job(self, message: JobQuery) -> None:
         """Pass on."""
         await self._present().cancel_job(message)
+
+    async def client_heartbeat(self, message: ClientHeartbeat) -> None:
+        """Pass on."""
+        await self._present().client_heartbeat(message)
+
+    async def requirements(self, message: JobQuery) -> JobRequirements:
+        """Pass on."""
+        return await self._present().requirements(message)
+
+    async def update_requirements(self, message: JobRequirements) -> None:
+        """Pass on."""
+        await self._present().update_requirements(message)
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Pass on."""

@@ -31,11 +31,13 @@ from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.tolerance import only_logged
-from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Unavailable
+from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobs import (
     AwaitJob,
+    ClientHeartbeat,
     JobQuery,
+    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSubmission,
@@ -44,7 +46,7 @@ from flintlock.model.jobs import (
     StoredJob,
     Submitted,
 )
-from flintlock.model.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
+from flintlock.model.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
@@ -77,12 +79,10 @@ async def _live(job: DispatchedJob, life: Life) -> None:
         await life()
 
 
-def _answer_unanswered(accepted: asyncio.Future[Submitted]) -> None:
-    """The task ended before it could say whether the job is stored: leadership is lost."""
-    if not accepted.done():
-        accepted.set_exception(
-            Unavailable("leadership was lost while the job was being stored: it may or may not be there")
-        )
+def _answer_unanswered(answer: asyncio.Future[Any], what: str) -> None:
+    """The task ended before it could say what came of it: leadership is lost."""
+    if not answer.done():
+        answer.set_exception(Unavailable(f"leadership was lost while {what}: it may or may not be there"))
 
 
 class Dispatcher:
@@ -94,6 +94,7 @@ class Dispatcher:
         self._stores: Final = term.stores
         self._tasks: Final = tasks
         self._retention_s: Final = configuration.get(JOB_RETENTION)
+        self._overrides: Final = configuration.get(PARALLELISM_OVERRIDES)
         self._listing: Final = Listing()
         self._ended: Final = EndedJobs(term.stores)
         self._shared: Final = JobServices(
@@ -101,6 +102,7 @@ class Dispatcher:
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
             clock_ms=services.clock_ms,
+            metrics=services.metrics,
             listing=self._listing,
             ended=self._ended,
         )
@@ -125,6 +127,8 @@ class Dispatcher:
             recovered = DispatchedJob(job_id, self._shared, Phase.INITIALIZING, stored=job.stored)
             self._begin(recovered, partial(recovered.live_recovered, job.progress))
             self._listing.touch(job_id)
+        if self._services.metrics is not None:
+            self._services.metrics.recovered(len(recovery.jobs))
         self._child(self._expire(), "dispatcher-retention")
         self._child(self._expire_blobs(), "dispatcher-blob-retention")
 
@@ -149,9 +153,19 @@ class Dispatcher:
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Persist and start the job; answer once it is durable. See DispatcherGateway."""
         self._check_leading()
-        if message.idempotency_key is None:
-            return await self._submit(message)
-        return await self._submit_once(message, message.idempotency_key)
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            if message.idempotency_key is None:
+                submitted = await self._submit(message)
+            else:
+                submitted = await self._submit_once(message, message.idempotency_key)
+        except Refused:
+            if self._services.metrics is not None:
+                self._services.metrics.refused()
+            raise
+        if self._services.metrics is not None:
+            self._services.metrics.acknowledged(asyncio.get_running_loop().time() - begun_s)
+        return submitted
 
     async def list_jobs(self) -> JobsOverview:
         """Return all jobs; the same object until something changes."""
@@ -186,6 +200,29 @@ class Dispatcher:
         line = self._listing.get(message.job_id)
         status = line.status if line is not None else (await self._ended_job(message.job_id)).status
         core.check_cancel_of_ended(message.job_id, status)
+
+    async def client_heartbeat(self, message: ClientHeartbeat) -> None:
+        """Note that a client is attached. An ended job needs none."""
+        self._check_leading()
+        running = await self._running(message.job_id)
+        if running is not None:
+            running[0].client_seen(message.expires_ms)
+        else:
+            await self._ended_job(message.job_id)
+
+    async def requirements(self, message: JobQuery) -> JobRequirements:
+        """Return what a running job may use."""
+        self._check_leading()
+        return (await self._changeable(message.job_id)).requirements()
+
+    async def update_requirements(self, message: JobRequirements) -> None:
+        """Make a running job use this much; one change at a time for each job."""
+        self._check_leading()
+        job = await self._changeable(message.job_id)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._child(job.update_requirements(message, done), f"requirements-{message.job_id}")
+        task.add_done_callback(lambda _: _answer_unanswered(done, "the change of a job was being stored"))
+        await asyncio.shield(done)
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return rows that the job kept."""
@@ -241,7 +278,7 @@ class Dispatcher:
         if refusal is not None:
             raise refusal
         stored = StoredJob(
-            graph=core.accepted_graph(message, self._services.versions),
+            graph=core.accepted_graph(message, self._services.versions, self._overrides),
             submitted_ms=self._services.clock_ms(),
             idempotency_key=message.idempotency_key,
             digest=message.digest,
@@ -250,7 +287,7 @@ class Dispatcher:
         accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
         predecessor = None if registered is None else registered.task
         task = self._begin(job, partial(job.live_submitted, accepted, predecessor))
-        task.add_done_callback(lambda _: _answer_unanswered(accepted))
+        task.add_done_callback(lambda _: _answer_unanswered(accepted, "the job was being stored"))
         return await asyncio.shield(accepted)
 
     # Jobs
@@ -298,6 +335,15 @@ class Dispatcher:
         await job.durable_end.wait()
         self._check_leading()
         return None
+
+    async def _changeable(self, job_id: JobId) -> DispatchedJob:
+        """Return a job with a JobMaster. Raises NotFound, Conflict for one that has ended, else Unavailable."""
+        running = await self._running(job_id)
+        if running is None:
+            snapshot = await self._ended_job(job_id)
+            raise Conflict(f"job {job_id} is {snapshot.status}: what it may use can no longer be changed")
+        running[0].initialised()
+        return running[0]
 
     async def _ended_job(self, job_id: JobId) -> JobSnapshot:
         snapshot = await self._ended.get(job_id)

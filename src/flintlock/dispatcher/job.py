@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,17 +26,29 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher import log_events as events
+from flintlock.dispatcher.attached_client import AttachedClient
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import Backoff, Phase, Resource
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot
 from flintlock.dispatcher.tolerance import ends_the_term, only_logged
 from flintlock.gateways.jobmaster import JobMasterRunner
-from flintlock.model.errors import Conflict, DuplicateJob, Fenced, InvariantBroken, KeyReused, Refused, Unavailable
+from flintlock.model.errors import (
+    Conflict,
+    DuplicateJob,
+    Fenced,
+    FlintlockError,
+    Invalid,
+    InvariantBroken,
+    KeyReused,
+    Refused,
+    Unavailable,
+)
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobOutcome, JobResult, JobSnapshot, JobSummary, StoredJob, Submitted
+from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSnapshot, JobSummary, StoredJob, Submitted
 from flintlock.model.tasks import RegionRecord, RemoveFiles
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -56,6 +69,7 @@ class JobServices:
     blobs: BlobReferences
     backoff: Backoff
     clock_ms: Callable[[], int]
+    metrics: DispatcherMetrics | None
     listing: Listing
     ended: EndedJobs
 
@@ -81,6 +95,8 @@ class DispatchedJob:
         self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
         self._result = result  # from the durable end on
         self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster to tell
+        self._client: Final = AttachedClient(self._client_gone)  # expected while the job has a JobMaster
+        self._updating = False  # a change of its requirements is being stored
 
     # What clients see
 
@@ -132,6 +148,57 @@ class DispatchedJob:
         elif self._cancel_asked_ms is None:
             self._cancel_asked_ms = self._services.clock_ms()
         self._services.listing.touch(self.job_id)
+
+    def client_seen(self, expires_ms: int) -> None:
+        """A client is attached until then. Ignored for a job that does not depend on one."""
+        if self._client.expected:
+            self._client.expect((expires_ms - self._services.clock_ms()) / 1000)
+
+    def _client_gone(self) -> None:
+        log.warning(events.JOB_CLIENT_GONE, job_id=self.job_id)
+        with suppress(Conflict):  # it is publishing: it goes on to its end
+            self.cancel()
+
+    # Requirements
+
+    def requirements(self) -> JobRequirements:
+        """Return what the job may use. Raises Unavailable while it is initialised."""
+        return self.initialised().requirements()
+
+    async def update_requirements(self, wanted: JobRequirements, done: asyncio.Future[None]) -> None:
+        """Persist what the job may use, then let its JobMaster know; `done` tells what came of it."""
+        try:
+            runner = self.initialised()
+            await self._persist_requirements(wanted)
+            runner.require(wanted)
+        except FlintlockError as error:
+            if ends_the_term(error):
+                raise
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    async def _persist_requirements(self, wanted: JobRequirements) -> None:
+        job = self._job()
+        problems = core.requirement_problems(job.graph, wanted)
+        if problems:
+            raise Invalid("; ".join(problems), problems=problems)
+        if self._updating:
+            raise Conflict(f"another change of job {self.job_id} is under way")
+        self._updating = True
+        try:
+            changed = structs.replace(job, requirements={**job.requirements, **wanted.vertices})
+            await self._services.term.stores.graphs.replace(changed)
+        finally:
+            self._updating = False
+        if self._stored is job:  # else it has ended meanwhile
+            self._stored = changed
+
+    def initialised(self) -> JobMasterRunner:
+        """Return the job's JobMaster. Raises Unavailable while there is none."""
+        if self._runner is None:
+            raise Unavailable(f"job {self.job_id} is being initialised; ask again")
+        return self._runner
 
     # Its life
 
@@ -216,6 +283,8 @@ class DispatchedJob:
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
         self._runner = runner
         self._move(Phase.RUNNING, regions_recorded=len(progress))
+        if job.graph.client_timeout_s is not None:
+            self._client.expect(job.graph.client_timeout_s)
         try:
             self._pass_on_cancel(runner)
             return await runner.run()
@@ -229,6 +298,8 @@ class DispatchedJob:
                 raise
             log.exception(events.JOB_MASTER_CRASHED, job_id=self.job_id)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(await self._progress()))
+        finally:
+            self._client.forget()
 
     def _pass_on_cancel(self, runner: JobMasterRunner) -> None:
         """Tell the JobMaster of a cancel that was queued. One that comes too late for it changes nothing."""
@@ -261,6 +332,8 @@ class DispatchedJob:
         services.ended.remember(snapshot)
         services.listing.put(snapshot.summary())
         self.durable_end.set()
+        if services.metrics is not None:
+            services.metrics.ended(result.status)
 
     async def _clean_up(self) -> None:
         """Remove what the job used, then mark its result clean. The JobMaster is gone before."""

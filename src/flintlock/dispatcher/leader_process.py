@@ -66,6 +66,8 @@ class DispatcherLeaderProcess:
                     recovery = await recover(self._stores, self._services.clock_ms)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
                     async with dispatching(self._services, term, recovery) as dispatcher:
+                        await asyncio.sleep(0)  # each recovered job takes its first step: its JobMaster is there
+                        term.admit()
                         confirm(dispatcher)
                         try:
                             await asyncio.get_running_loop().create_future()  # until cancelled

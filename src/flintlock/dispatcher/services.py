@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.gateways.jobmaster import JobMasterFactory
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.ha.protocols import Stores
@@ -43,6 +44,7 @@ class DispatcherServices:
     configuration: Configuration
     versions: Versions  # of the cluster: pickled functions must fit them
     clock_ms: Callable[[], int]
+    metrics: DispatcherMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class TermServices:
     stores: Stores
     job_masters: JobMasterFactory
     resource_manager: ResourceManagerGateway
+    admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
 
 
 #: Opens what a term needs; leaving the scope ends it.

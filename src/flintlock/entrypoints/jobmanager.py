@@ -4,38 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
-import uvicorn
 import uvloop
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
+from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
+from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
 from flintlock.entrypoints.doors import ResourceManagerDoor
-from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
+from flintlock.entrypoints.high_availability import ha_services, work_dir
+from flintlock.entrypoints.local_workers import local_workers
+from flintlock.entrypoints.process import Settings, cluster_versions, start
+from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
-from flintlock.ha.embedded import embedded_ha
-from flintlock.model.configuration import Configuration
-from flintlock.model.errors import Unavailable
-from flintlock.model.ids import JobId
-from flintlock.model.options import CLUSTER_ID, JM_RPC_ADDRESS, JM_RPC_PORT, REST_ADDRESS, REST_PORT, WORK_DIR
-from flintlock.rest.app import rest_app
+from flintlock.ha.protocols import LeaderElection
+from flintlock.jobmaster.enrichers import load_enrichers
+from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.model.ids import Epoch, JobId
+from flintlock.model.options import (
+    CLUSTER_ID,
+    FAILURE_ENRICHERS,
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+    MAX_TASK_MANAGERS,
+)
+from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.calls import RestServices
+from flintlock.rest.process import ProcessLogs
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 
-_BACKLOG: Final = 1024
 log = structlog.get_logger()
 T = TypeVar("T")
 
@@ -57,8 +64,10 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     """Serve as JobManager until cancelled: contend for leadership, lead, answer."""
     configuration, state_dir = settings.configuration, settings.state_dir
     versions = cluster_versions()
+    registry = CollectorRegistry()  # what this process counts; every room that counts is given it
+    ProcessCollector(registry=registry)
     async with (
-        embedded_ha(state_dir, new_session=lambda: uuid.uuid4().hex, now_ms=clock_ms) as ha,
+        ha_services(settings, clock_ms) as ha,
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
@@ -72,13 +81,25 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             resource_manager_door=resource_manager,
             configuration=configuration,
             versions=versions,
-            work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
+            work_dir=work_dir(settings),
             clock_ms=clock_ms,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
+            workers=(lambda token: local_workers(settings, token.epoch))
+            if configuration.get(MAX_TASK_MANAGERS)
+            else None,
+            resource_manager_metrics=ResourceManagerMetrics(registry),
+            job_master_metrics=JobMasterMetrics(registry),
+            enrichers=load_enrichers(configuration.get(FAILURE_ENRICHERS)),
         )
         runner = DispatcherRunner(
             ha=instrument("ha", ha),
-            services=DispatcherServices(blobs=blobs, configuration=configuration, versions=versions, clock_ms=clock_ms),
+            services=DispatcherServices(
+                blobs=blobs,
+                configuration=configuration,
+                versions=versions,
+                clock_ms=clock_ms,
+                metrics=DispatcherMetrics(registry),
+            ),
             open_term=term.open,
             door=dispatcher,
         )
@@ -90,73 +111,51 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             versions=versions,
             clock_ms=clock_ms,
             new_job_id=lambda: JobId(uuid.uuid4().hex),
+            registry=registry,
+            logs=ProcessLogs.of(state_dir / "log"),
         )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(runner.run(), name="dispatcher-runner")
-            async with _rest(services, configuration) as rest_url:
-                await _announced(state_dir, configuration, rest_url, rpc.address)
+        leaders = LeaderFile(state_dir)
+        async with (
+            asyncio.TaskGroup() as tasks,
+            serving_rest(services, lambda: _epoch(dispatcher), leaders) as rest_url,
+        ):
+            announcements = Announcements(
+                state_dir,
+                "jobmanager" if settings.index == 0 else f"jobmanager-{settings.index}",
+                Announcement(cluster_id=configuration.get(CLUSTER_ID), rest=rest_url, rpc=rpc.address),
+            )
+            watching = tasks.create_task(leaders.run(), name="leader-file")
+            running = tasks.create_task(runner.run(), name="dispatcher-runner")
+            log.info("listening", rest=rest_url, rpc=rpc.address)
+            try:
+                await _announced(announcements, dispatcher)
+            finally:
+                _leave(dispatcher, announcements, ha.election)
+                running.cancel()
+                watching.cancel()
 
 
-@asynccontextmanager
-async def _rest(services: RestServices, configuration: Configuration) -> AsyncGenerator[str]:
-    """Serve REST while the context lasts; yields its address."""
-    listening = _listen(configuration.get(REST_ADDRESS), configuration.get(REST_PORT))
-    server = _Uvicorn(
-        uvicorn.Config(
-            rest_app(services),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            backlog=_BACKLOG,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=1,
-        )
-    )
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.serve(sockets=[listening]), name="rest")
-        try:
-            host, port = listening.getsockname()[:2]
-            yield f"http://{host}:{port}"
-        finally:
-            server.should_exit = True
+def _epoch(dispatcher: LeaderDoor) -> Epoch | None:
+    token = dispatcher.leading
+    return None if token is None else token.epoch
 
 
-class _Uvicorn(uvicorn.Server):
-    """Signals are the process's business, not uvicorn's."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leave them alone."""
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise Unavailable(f"cannot listen on {host}:{port} (rest.address, rest.port): {error.strerror}") from error
-    return listening
+async def _announced(announcements: Announcements, dispatcher: LeaderDoor) -> None:
+    """Tell where this JobManager listens, and when it leads, until cancelled."""
+    announcements.listen()
+    while True:
+        token = await dispatcher.opened()
+        announcements.lead(token.epoch)
+        await dispatcher.closed(token)
 
 
-async def _announced(state_dir: Path, configuration: Configuration, rest_url: str, rpc_address: str) -> None:
-    """Tell where this JobManager listens, until cancelled."""
-    announcement = state_dir / "cluster.json"
-    pid_file = state_dir / "run" / "jobmanager.json"
-    write_json(pid_file, own_pid())
-    write_json(
-        announcement,
-        {"cluster-id": configuration.get(CLUSTER_ID), "rest": rest_url, "rpc": rpc_address, **own_pid()},
-    )
-    log.info("listening", rest=rest_url, rpc=rpc_address)
-    try:
-        await asyncio.get_running_loop().create_future()
-    finally:
-        for path in (announcement, pid_file):
-            with suppress(FileNotFoundError):
-                path.unlink()
+def _leave(dispatcher: LeaderDoor, announcements: Announcements, election: LeaderElection) -> None:
+    """Hand leadership over before anything that takes time; what is still under way is fenced off by the next term."""
+    token = dispatcher.leading
+    if token is not None:
+        dispatcher.withdraw(token)
+        announcements.step_down()
+    election.resign()
 
 
 def clock_ms() -> int:

@@ -47,10 +47,9 @@ def start(
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> int:
     """Run a server process until it ends or is told to (SIGTERM, SIGINT); return its exit code."""
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children are exec'd: they inherit nothing of gRPC
     arguments = _parser(name).parse_args()
-    if arguments.die_with_parent:
-        die_with_parent(os.getppid())
+    if arguments.die_with_parent is not None:
+        die_with_parent(arguments.die_with_parent or os.getppid())
     _configure_logs()
     try:
         state_dir = Path(arguments.state_dir).resolve()
@@ -66,6 +65,9 @@ def start(
     except OSError as error:
         return _fail(name, EXIT_UNUSABLE, str(error))
     except BaseExceptionGroup as group:
+        invalid = [error for error in leaves(group) if isinstance(error, Invalid)]
+        if len(invalid) == len(leaves(group)):
+            return _fail(name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
         if all(isinstance(error, Refused | Unavailable | OSError) for error in leaves(group)):
             return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in leaves(group)))
         log.critical("fatal-error", exc_info=group)
@@ -122,7 +124,7 @@ def _parser(name: str) -> ArgumentParser:
     parser = ArgumentParser(prog=f"flintlock {name}")
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--index", type=int, default=0)
-    parser.add_argument("--die-with-parent", action="store_true")
+    parser.add_argument("--die-with-parent", type=int, nargs="?", const=0, metavar="PID")
     parser.add_argument("-D", action="append", default=[], metavar="key=value")
     return parser
 

@@ -1,4 +1,7 @@
-"""The TaskManager process: slots, a Spark engine, a template for runners, and the bond with whoever leads."""
+"""The TaskManager process: slots, a Spark engine, a template for runners, and the bond with whoever leads.
+
+Beside it runs a watchdog, which ends the others when their lease ends, or when the TaskManager is gone.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import msgspec
 import psutil
 
 from flintlock.blob.cache import BlobCache
+from flintlock.client.processes import job_managers
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -37,7 +41,10 @@ from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 from flintlock.spark.children import reap_leftovers
+from flintlock.spark.families import MARK
 from flintlock.spark.house import LocalSparkHouse
+from flintlock.spark.processes import LocalProcesses, boot_time_s
+from flintlock.spark.watchdog_keeper import kept_watchdog
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
 
 G = TypeVar("G")
@@ -51,12 +58,14 @@ async def serve(settings: Settings) -> None:
     run_dir = state_dir / "run" / name
     reap_leftovers(run_dir)
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
+    mark = os.environ[MARK] = uuid.uuid4().hex  # everything that is started from here on carries it
     async with (
+        kept_watchdog(run_dir, mark) as watchdog,
         RpcServer(configuration.get(TM_HOST), configuration.get(TM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
         guard = TokenGuard()
-        find = _leader_finder(configuration, state_dir)
+        find = leader_finder(configuration, state_dir)
 
         def leader(gateway: type[G]) -> G:
             return channels.connect(gateway, find(), lambda: guard.token, _REPORT_TIMEOUT_S)
@@ -86,6 +95,9 @@ async def serve(settings: Settings) -> None:
             log_directory=state_dir / "log" / "jobs",
             new_instance=_new_instance,
             free_memory=lambda: psutil.virtual_memory().available,
+            clock_s=boot_time_s,
+            watch=watchdog.watch,
+            processes=LocalProcesses(),
         )
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)
@@ -98,13 +110,19 @@ async def serve(settings: Settings) -> None:
                 pid_file.unlink()
 
 
-def _leader_finder(configuration: Configuration, state_dir: Path) -> Callable[[], str]:
-    """Return how to find the JobManager: where it is configured to be, or where the state directory says."""
+def leader_finder(configuration: Configuration, state_dir: Path) -> Callable[[], str]:
+    """Return how to find the JobManager that leads: where it is configured to be, or where the state directory says.
+
+    A configured port is the first JobManager's. On its host another one may lead, at a port of its own: that one
+    counts while the state directory tells of it and its process runs.
+    """
 
     def find() -> str:
-        port = configuration.get(JM_RPC_PORT)
+        address, port = configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)
         if port:
-            return f"{configuration.get(JM_RPC_ADDRESS)}:{port}"
+            leader = next((file for file in job_managers(state_dir) if file.epoch), None)
+            beside = leader is not None and leader.rpc.rpartition(":")[0] == address
+            return leader.rpc if leader is not None and beside else f"{address}:{port}"
         try:
             return str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rpc"])
         except (OSError, msgspec.DecodeError, KeyError) as error:

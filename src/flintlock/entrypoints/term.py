@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.gateways.workers import WorkerDriver
 from flintlock.ha.protocols import Stores
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
+from flintlock.jobmaster.enrichers import FailureEnricher
+from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import FencingToken
 from flintlock.model.jobgraph import Versions
 from flintlock.resourcemanager.endpoint import ResourceManager
+from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.transport import Connector, Host
+
+_ATTENDING_S: Final = 3600.0
+"""How long a call stays open that is answered only by a death. Longer than any timeout that could hide one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +47,10 @@ class TermParts:
     work_dir: str
     clock_ms: Callable[[], int]
     random: Random
+    workers: Callable[[FencingToken], AbstractAsyncContextManager[WorkerDriver]] | None = None  # active mode
+    resource_manager_metrics: ResourceManagerMetrics | None = None
+    job_master_metrics: JobMasterMetrics | None = None
+    enrichers: tuple[FailureEnricher, ...] = ()
 
     def open(self, token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
         """Open one term; leaving the scope ends all of it."""
@@ -52,37 +64,51 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
     def connect(address: str) -> TaskManagerGateway:
         return parts.connector.connect(TaskManagerGateway, address, lambda: token)
 
+    def connect_attending(address: str) -> TaskManagerGateway:
+        return parts.connector.connect(TaskManagerGateway, address, lambda: token, _ATTENDING_S)
+
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:
             raise Fenced(f"epoch {presented.epoch} is over: epoch {token.epoch} leads")
 
-    resource_manager = ResourceManager(
-        job_masters=directory,
-        task_managers=connect,
-        token=token,
-        versions=parts.versions,
-        configuration=parts.configuration,
-        clock_ms=parts.clock_ms,
-    )
-    job_masters = job_master_factory(
-        JobMasterServices(
-            progress=stores.progress,
-            resource_manager=resource_manager,
+    async with AsyncExitStack() as term:
+        workers = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
+        resource_manager = ResourceManager(
+            job_masters=directory,
             task_managers=connect,
-            directory=directory,
+            attending=connect_attending,
+            token=token,
+            versions=parts.versions,
             configuration=parts.configuration,
-            work_dir=parts.work_dir,
             clock_ms=parts.clock_ms,
-            random=parts.random,
+            workers=workers,
+            metrics=parts.resource_manager_metrics,
         )
-    )
-    with ExitStack() as served:
-        served.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
-        served.callback(parts.host.serve(JobMasterGateway, directory, fence))
-        served.enter_context(parts.resource_manager_door.leads(resource_manager))
+        job_masters = job_master_factory(
+            JobMasterServices(
+                progress=stores.progress,
+                resource_manager=resource_manager,
+                task_managers=connect,
+                directory=directory,
+                configuration=parts.configuration,
+                work_dir=parts.work_dir,
+                clock_ms=parts.clock_ms,
+                random=parts.random,
+                enrichers=parts.enrichers,
+                metrics=parts.job_master_metrics,
+            )
+        )
+
+        def admit() -> None:
+            term.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
+            term.callback(parts.host.serve(JobMasterGateway, directory, fence))
+
+        term.enter_context(parts.resource_manager_door.leads(resource_manager))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(resource_manager.run(), name=f"resourcemanager-{token.epoch}")
             try:
-                yield TermServices(stores=stores, job_masters=job_masters, resource_manager=resource_manager)
+                yield TermServices(
+                    stores=stores, job_masters=job_masters, resource_manager=resource_manager, admit=admit
+                )
             finally:
                 running.cancel()

@@ -6,7 +6,9 @@ from typing import Protocol
 
 from flintlock.model.jobs import (
     AwaitJob,
+    ClientHeartbeat,
     JobQuery,
+    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSubmission,
@@ -47,6 +49,22 @@ class DispatcherGateway(Protocol):
 
         A CANCELED job is acknowledged again; another ended one, or one that is publishing or cleaning up, raises
         Conflict. Raises NotFound.
+        """
+        ...
+
+    async def client_heartbeat(self, message: ClientHeartbeat) -> None:
+        """Note that a client is attached. Harmless for a job that does not ask for it. Raises NotFound."""
+        ...
+
+    async def requirements(self, message: JobQuery) -> JobRequirements:
+        """Return what a running job may use. Raises NotFound; Unavailable while it is initialised."""
+        ...
+
+    async def update_requirements(self, message: JobRequirements) -> None:
+        """Make a running job use this much; durable when it returns.
+
+        Raises Invalid for what does not fit the graph, NotFound, Conflict while another update is under way or the
+        job has ended, Unavailable if it could not be stored: then nothing has changed.
         """
         ...
 

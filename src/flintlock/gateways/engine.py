@@ -37,6 +37,11 @@ class Engine(Protocol):
         """Where its Connect server listens (`sc://host:port`)."""
         ...
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its processes on this machine, for whoever looks after them; none where there are none to look at."""
+        ...
+
     async def died(self) -> str:
         """Return the cause once the engine is dead."""
         ...
@@ -71,6 +76,11 @@ class Runner(Protocol):
         """The Spark session that it uses, once it has one."""
         ...
 
+    @property
+    def pid(self) -> int | None:
+        """Its process, while it is known to live."""
+        ...
+
     async def interrupt(self) -> None:
         """Ask it to stop: Spark's work is interrupted, user code gets an exception. Idempotent."""
         ...
@@ -83,8 +93,29 @@ class Runner(Protocol):
 class RunnerPool(Protocol):
     """Hands out runners, warm ones first."""
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that no runner can live without."""
+        ...
+
     async def take(self, task: DeployTask) -> Runner:
         """Return a runner for this task. Raises Unavailable if none can be started."""
+        ...
+
+
+class ProcessTable(Protocol):
+    """What a TaskManager may see of processes on its machine, and do to them. Nothing here raises or waits."""
+
+    def is_stopped(self, pid: int) -> bool:
+        """Tell whether a process is stopped (SIGSTOP, a terminal); False for one that is gone."""
+        ...
+
+    def resident_bytes(self, pid: int) -> int:
+        """Return how much memory a process has; 0 for one that is gone."""
+        ...
+
+    def kill(self, pid: int) -> None:
+        """Send SIGKILL; harmless for one that is gone."""
         ...
 
 

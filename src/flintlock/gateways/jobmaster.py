@@ -6,8 +6,8 @@ from typing import Protocol
 
 from flintlock.model.errors import NotFound
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobOutcome, JobSnapshot, StoredJob
-from flintlock.model.slots import SlotGrant, TaskManagerLost
+from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
+from flintlock.model.slots import DeployedTasks, NoResources, SlotGrant, TaskManagerLost, UnwantedTasks
 from flintlock.model.tasks import RegionRecord, TaskReport
 
 
@@ -20,6 +20,14 @@ class JobMasterGateway(Protocol):
 
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Hear that a TaskManager's life is over."""
+        ...
+
+    async def no_resources(self, message: NoResources) -> None:
+        """Hear that a request can never be served. Ignored if it is no longer open."""
+        ...
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Compare what a TaskManager holds with what should be there; return what it should end."""
         ...
 
     async def report(self, message: TaskReport) -> None:
@@ -40,6 +48,14 @@ class JobMasterRunner(Protocol):
 
     def cancel(self) -> None:
         """Ask the job to end. Harmless when it has. Raises Conflict if it can no longer be cancelled."""
+        ...
+
+    def requirements(self) -> JobRequirements:
+        """Return what the job may use, step by step."""
+        ...
+
+    def require(self, requirements: JobRequirements) -> None:
+        """Use this much from now on: regions that have not been sent to a TaskManager yet ask anew."""
         ...
 
 
@@ -81,6 +97,14 @@ class JobMasterDirectory:
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Pass on."""
         await self._master(message.job_id).task_manager_lost(message)
+
+    async def no_resources(self, message: NoResources) -> None:
+        """Pass on."""
+        await self._master(message.job_id).no_resources(message)
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Pass on."""
+        return await self._master(message.job_id).reconcile(message)
 
     async def report(self, message: TaskReport) -> None:
         """Pass on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.slots import Attendance
 from flintlock.model.tasks import (
     CancelTask,
     DeployTask,
@@ -34,6 +35,13 @@ class TaskManagerGateway(Protocol):
 
     async def remove_files(self, message: RemoveFiles) -> None:
         """Remove directories that are Flintlock's own; return when they are gone. Idempotent."""
+        ...
+
+    async def attend(self, message: Attendance) -> None:
+        """Answer when that life of the TaskManager is over, at once for one that is over or never was.
+
+        Whoever asks hears of a death by the breaking of the connection, long before a silence would tell.
+        """
         ...
 
     async def read_log(self, message: LogQuery) -> LogChunk:

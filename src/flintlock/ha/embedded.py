@@ -12,11 +12,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from flintlock.ha.file_election import FileElection
+from flintlock.ha.silent_holder import HeartbeatRow
 from flintlock.ha.sqlite_file import open_reader, open_writer
+from flintlock.ha.sqlite_leader import SqliteLeaderRetrieval
 from flintlock.ha.sqlite_stores import SqliteStores, StoreFile
 from flintlock.ha.sqlite_writer import GroupWriter
 from flintlock.model.ids import FencingToken
@@ -28,9 +31,10 @@ LOCK_FILE: Final = "leader.lock"
 class EmbeddedHaServices:
     """Election and stores of one state directory, as long as `embedded_ha` is open."""
 
-    def __init__(self, file: StoreFile, election: FileElection) -> None:
+    def __init__(self, file: StoreFile, election: FileElection, poll_s: float) -> None:
         self._file: Final = file
         self.election: Final = election
+        self.leader: Final = SqliteLeaderRetrieval(file, poll_s)
 
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""
@@ -43,12 +47,14 @@ async def embedded_ha(
     *,
     new_session: Callable[[], str],
     now_ms: Callable[[], int],
-    poll_s: float = 0.2,
+    poll_s: float = 0.05,
     heartbeat_s: float = 1.0,
+    silence_s: float = 10.0,
 ) -> AsyncGenerator[EmbeddedHaServices]:
     """Open the state directory, making it if it is not there; on exit all that was written is durable and closed.
 
-    A standby looks every `poll_s` whether it can lead. Raises Refused, with the reason, for a store that this version
+    A standby looks every `poll_s` whether it can lead, and ends a leader of which it has seen nothing for `silence_s`,
+    where the system can do that safely. Raises Refused, with the reason, for a store that this version
     must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
@@ -58,6 +64,7 @@ async def embedded_ha(
     try:
         reader = await asyncio.get_running_loop().run_in_executor(readers, open_reader, path)
         try:
+            file = StoreFile(writer, reader, readers)
             election = FileElection(
                 path=state_dir / LOCK_FILE,
                 writer=writer,
@@ -65,11 +72,18 @@ async def embedded_ha(
                 now_ms=now_ms,
                 poll_s=poll_s,
                 heartbeat_s=heartbeat_s,
+                silence_s=silence_s,
+                heartbeat=partial(_heartbeat, file),
             )
-            yield EmbeddedHaServices(StoreFile(writer, reader, readers), election)
+            yield EmbeddedHaServices(file, election, poll_s)
         finally:
             readers.shutdown(wait=True)  # a read takes no longer than a look into a file
             reader.close()
     finally:
         readers.shutdown(wait=True)
         await writer.close()
+
+
+async def _heartbeat(file: StoreFile) -> HeartbeatRow | None:
+    rows = await file.rows("SELECT epoch, session, pid, at_ms FROM heartbeat")
+    return HeartbeatRow(*rows[0]) if rows else None

@@ -6,7 +6,7 @@ transaction, and from then on the stores refuse whoever led before.
 
 The holder keeps a heartbeat row (pid, time), written through the stores' own fencing check: a leader that has been
 overtaken, because someone removed the lock file under it, learns it there and steps down. The row also tells a standby
-which process to look at when the holder lives but does nothing.
+which process to end when the holder lives but does nothing (`silent_holder`).
 
 The lock is not inherited: the descriptor closes on exec, and a JobManager never forks without exec.
 
@@ -20,13 +20,14 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from flintlock.ha.silent_holder import HeartbeatRow, Silence, end_holder
 from flintlock.ha.sqlite_stores import check_token
 from flintlock.ha.sqlite_writer import GroupWriter
 from flintlock.ha.terms import Offer, RevocableScope
@@ -83,13 +84,28 @@ class FileElection:
         now_ms: Callable[[], int],
         poll_s: float,
         heartbeat_s: float,
+        silence_s: float,
+        heartbeat: Callable[[], Awaitable[HeartbeatRow | None]],
     ) -> None:
+        self._path: Final = path
         self._lock: Final = LockFile(path)
         self._writer: Final = writer
         self._new_session: Final = new_session
         self._now_ms: Final = now_ms
         self._poll_s: Final = poll_s
         self._heartbeat_s: Final = heartbeat_s
+        self._silence_s: Final = silence_s
+        self._heartbeat: Final = heartbeat
+        self._resigned = False  # set by `resign`, for good
+
+    def resign(self) -> None:
+        """Give leadership up at once, though the term's body has not ended, and never contend again. Idempotent.
+
+        For a process that ends: whoever leads next need not wait until it has tidied up. What the body still does is
+        safe, the stores refuse it once somebody newer leads.
+        """
+        self._resigned = True
+        self._lock.release()
 
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time the lock is gained and the epoch raised."""
@@ -101,15 +117,36 @@ class FileElection:
                 offer.withdraw()
             await asyncio.sleep(2 * self._poll_s)  # whoever gives leadership up lets the others try first
 
+    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # whoever asks
+        """Return None: who holds the lock leads, and the store is on the same disk."""
+        return None
+
     async def _gain(self) -> FencingToken:
+        look_s = self._heartbeat_s / 2
+        silence, next_look_s = Silence(timeout_s=self._silence_s, look_s=max(look_s, self._poll_s)), 0.0
         while True:
+            if self._resigned:
+                await asyncio.get_running_loop().create_future()  # until cancelled
             try:
                 if self._lock.take():
                     return await self._begin()
             except (OSError, Unavailable) as error:
                 # A full disk, or a store that is locked: somebody else may do better, and so may this one later.
                 log.warning("leadership could not be taken", reason=str(error))
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= next_look_s:
+                next_look_s = now_s + look_s
+                if silence.broken_by(await self._last_heartbeat(), now_s) and silence.holder is not None:
+                    done = await asyncio.to_thread(end_holder, silence.holder, self._path)
+                    log.warning("the leader is silent", pid=silence.holder, silent_s=self._silence_s, done=done)
+                    next_look_s = now_s + self._silence_s
             await asyncio.sleep(self._poll_s)
+
+    async def _last_heartbeat(self) -> HeartbeatRow | None:
+        try:
+            return await self._heartbeat()
+        except FlintlockError:
+            return None  # a frozen holder may have left the store locked: no news is no sign of life
 
     async def _begin(self) -> FencingToken:
         """Raise the epoch; the first heartbeat is part of it. If that fails the lock is given back."""
@@ -120,6 +157,7 @@ class FileElection:
                 "UPDATE leadership SET epoch = epoch + 1, session = ? RETURNING epoch", (session,)
             ).fetchone()
             token = FencingToken(Epoch(epoch), session)
+            connection.execute("DELETE FROM leader_info")  # what the leader before told
             _write_heartbeat(connection, token, pid, at_ms)
             return token
 
@@ -141,8 +179,19 @@ class FileElection:
                     failure = error
                 finally:
                     beat.cancel()
+                    await self._say_no_more(token)
         if failure is not None:
             raise failure
+
+    async def _say_no_more(self, token: FencingToken) -> None:
+        """Take back what the leader told about itself. If that fails the next term does it."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_token(connection, token)
+            connection.execute("DELETE FROM leader_info")
+
+        with suppress(FlintlockError):
+            await self._writer.write(work)
 
     async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
         """Say again and again that the holder is alive; step down when somebody newer is."""

@@ -17,10 +17,10 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from flintlock.ha import payloads
-from flintlock.ha.memory_election import MemoryElection, MemoryLeadership, Step, yielding
+from flintlock.ha.memory_election import MemoryElection, MemoryLeaderRetrieval, MemoryLeadership, Step, yielding
 from flintlock.ha.protocols import KnownKey, Quarantined
 from flintlock.ha.rules import duplicate_job, fence, key_reused
-from flintlock.model.errors import InvariantBroken, NotFound
+from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -73,6 +73,8 @@ class _TermStore:
 
     async def _write(self, name: str, effect: Callable[[], T]) -> T:
         await self._step(f"{name}:before")
+        if self._token in self._cluster.pauses:
+            raise Unavailable(f"nothing is written now: {self._cluster.pauses[self._token]}")
         adopted = fence(self._cluster.token, self._token)
         value = effect()  # raises before it changes anything
         self._cluster.token = adopted
@@ -107,6 +109,17 @@ class MemoryJobGraphStore(_TermStore):
             cluster.graphs[job_id] = payload
 
         await self._write("graphs.put", effect)
+
+    async def replace(self, job: StoredJob) -> None:
+        """Put a job in the place of its former self."""
+        job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
+
+        def effect() -> None:
+            if job_id not in self._cluster.graphs:
+                raise NotFound(f"no graph is stored for job {job_id}")
+            self._cluster.graphs[job_id] = payload
+
+        await self._write("graphs.replace", effect)
 
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all stored graphs."""
@@ -291,6 +304,7 @@ class MemoryHaServices:
         self._cluster: Final = cluster
         self._step: Final = step
         self.election: Final = MemoryElection(cluster, holder, step)
+        self.leader: Final = MemoryLeaderRetrieval(cluster, step)
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""

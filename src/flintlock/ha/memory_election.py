@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, TypeAlias
 
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.rules import fence
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model.ids import Epoch, FencingToken
 
@@ -45,6 +47,9 @@ class MemoryLeadership:
 
     def __init__(self, *, automatic: bool = False) -> None:
         self.token = FencingToken(Epoch(0), "")  # written when a term begins, and by a store that adopts a newer one
+        self.info: LeaderInfo | None = None  # what the leader told; goes with its term
+        self.pauses: Final[dict[FencingToken, str]] = {}  # leaders that a test has cut off from the store, and why
+        self.told: Final[set[asyncio.Event]] = set()  # of those who wait for it to change
         self._automatic: Final = automatic
         self._granted: str | None = None  # a grant that its holder has not taken up yet
         self._leader: _Candidate | None = None  # from the beginning of its term until it ends or another's begins
@@ -80,6 +85,15 @@ class MemoryLeadership:
             self._candidates[name].lose()
         self._settle()
 
+    def buries(self, dead: FencingToken) -> bool:
+        """Take leadership from whoever holds it under this token; tell whether somebody did."""
+        leader = self._leader
+        if leader is None or self.token != dead:
+            return False
+        self.tell(None)
+        self.revoke(leader.name)
+        return True
+
     def depart(self, holder: str) -> None:
         """The process is gone: what it held is free. Its tasks hear nothing."""
         candidate = self._candidates.get(holder)
@@ -89,6 +103,12 @@ class MemoryLeadership:
             self.give_up(candidate)
         if self._granted == holder:
             self._granted = None
+
+    def tell(self, info: LeaderInfo | None) -> None:
+        """Replace what the leader told."""
+        self.info = info
+        for event in self.told:
+            event.set()
 
     def arrive(self, name: str) -> _Candidate:
         """Enter the contest."""
@@ -112,6 +132,7 @@ class MemoryLeadership:
         if not self._is_granted(candidate):
             return None
         self._granted, self._leader, candidate.lost = None, candidate, False
+        self.tell(None)
         epoch = Epoch(self.token.epoch + 1)
         self.token = FencingToken(epoch, f"{candidate.name}-{epoch}")
         return self.token
@@ -121,6 +142,7 @@ class MemoryLeadership:
         candidate.scope = None
         if self._leader is candidate:
             self._leader = None
+            self.tell(None)
         self._settle()
 
     def withdraw(self, candidate: _Candidate) -> None:
@@ -155,6 +177,10 @@ class MemoryElection:
         self._holder: Final = holder
         self._step: Final = step
 
+    def resign(self) -> None:
+        """Let the next one lead."""
+        self._leadership.depart(self._holder)
+
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time leadership is granted."""
         leadership = self._leadership
@@ -175,6 +201,10 @@ class MemoryElection:
         finally:
             leadership.withdraw(candidate)
 
+    def paused(self, token: FencingToken) -> str | None:
+        """Return why a leader must not act just now."""
+        return self._leadership.pauses.get(token)
+
     @asynccontextmanager
     async def _term(self, offer: Offer, candidate: _Candidate) -> AsyncGenerator[FencingToken]:
         with offer as token:
@@ -183,3 +213,48 @@ class MemoryElection:
                 if candidate.lost:
                     scope.revoke()
                 yield token
+
+
+class MemoryLeaderRetrieval:
+    """A LeaderRetrieval of one simulated process."""
+
+    def __init__(self, leadership: MemoryLeadership, step: Step) -> None:
+        self._leadership: Final = leadership
+        self._step: Final = step
+
+    async def publish(self, info: LeaderInfo) -> None:
+        """Tell where the leader listens."""
+        await self._step("leader.publish:before")
+        self._leadership.token = fence(self._leadership.token, info.token)
+        self._leadership.tell(info)
+        await self._step("leader.publish:after")
+
+    async def current(self) -> LeaderInfo | None:
+        """Return what the leader told last."""
+        await self._step("leader.current:before")
+        info = self._leadership.info
+        await self._step("leader.current:after")
+        return info
+
+    async def changes(self) -> AsyncIterator[LeaderInfo | None]:
+        """Yield what is known now, then each change."""
+        changed = asyncio.Event()
+        self._leadership.told.add(changed)
+        try:
+            told: list[LeaderInfo | None] = []  # what was yielded last, if anything was
+            while True:
+                changed.clear()
+                info = await self.current()
+                if told != [info]:
+                    told = [info]
+                    yield info
+                await changed.wait()
+        finally:
+            self._leadership.told.discard(changed)
+
+    async def bury(self, dead: FencingToken) -> bool:
+        """Let another one lead."""
+        await self._step("leader.bury:before")
+        in_the_way = self._leadership.buries(dead)
+        await self._step("leader.bury:after")
+        return in_the_way

@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 import structlog
 
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -78,3 +79,4 @@ REGION_RECORD: Final = Payload(RegionRecord)
 JOB_SNAPSHOT: Final = Payload(JobSnapshot)
 JOB_SUMMARY: Final = Payload(JobSummary)
 RESULT_ROWS: Final = Payload(ResultRows)
+LEADER_INFO: Final = Payload(LeaderInfo)

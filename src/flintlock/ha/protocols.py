@@ -15,6 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -44,6 +45,10 @@ class JobGraphStore(Protocol):
         Raises KeyReused if the key already stands for another job, whatever that one's digest: of two submissions
         that bring one key at once, the later asks `key` again.
         """
+        ...
+
+    async def replace(self, job: StoredJob) -> None:
+        """Put the job in the place of what is stored under its id. Raises NotFound if nothing is; the key stays."""
         ...
 
     async def ids(self) -> tuple[JobId, ...]:
@@ -140,7 +145,8 @@ class EndedJobStore(Protocol):
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Forget jobs that ended before then, with their clean results and keys; return which.
 
-        A job whose result is dirty, or whose graph is still there, has not ended for good and stays.
+        A job whose result is dirty, or whose graph is still there, has not ended for good and stays. Each job goes as a
+        whole; a call that raises may have forgotten some.
         """
         ...
 
@@ -181,6 +187,52 @@ class LeaderElection(Protocol):
         """
         ...
 
+    def resign(self) -> None:
+        """Give leadership up, and never contend again: the process is about to end. Idempotent, and does not wait.
+
+        Whoever leads next need not wait until the term's body has tidied up, where the election can tell at once.
+        """
+        ...
+
+    def paused(self, token: FencingToken) -> str | None:
+        """Return why the leader of this term must not act just now; None if it may.
+
+        A leader that cannot reach the store does not know whether it still leads: until it does, or its term ends, it
+        deploys nothing, grants no lease and no leave, and answers nobody as leader. Its writes raise Unavailable.
+        """
+        ...
+
+
+class LeaderRetrieval(Protocol):
+    """Who leads and where it listens: told by the leader, asked by everybody else."""
+
+    async def publish(self, info: LeaderInfo) -> None:
+        """Tell where the leader of `info.token` listens. Telling again replaces it; it goes when the term ends.
+
+        After the leader's death it goes as soon as that is noticed, and until then may point to nobody. Raises Fenced.
+        """
+        ...
+
+    async def current(self) -> LeaderInfo | None:
+        """Return what the leader told last; None while nobody leads, or it has told nothing. Raises Unavailable."""
+        ...
+
+    def changes(self) -> AsyncIterator[LeaderInfo | None]:
+        """Yield what is known now, then again each time that changes. Never ends.
+
+        A change that is followed at once by another may be left out. While the store is out of reach nothing is
+        yielded: what was known may still be so.
+        """
+        ...
+
+    async def bury(self, dead: FencingToken) -> bool:
+        """The process that led under this token is dead: let another one lead at once, not after a timeout.
+
+        For whoever saw its connection refused. A wrong guess is harmless: a leader that lives steps down, and contends
+        again. Tells whether that leader was still in the way. Raises Unavailable.
+        """
+        ...
+
 
 class HaServices(Protocol):
     """Election and stores of one cluster."""
@@ -188,6 +240,11 @@ class HaServices(Protocol):
     @property
     def election(self) -> LeaderElection:
         """Who leads."""
+        ...
+
+    @property
+    def leader(self) -> LeaderRetrieval:
+        """Where the leader is."""
         ...
 
     def stores(self, token: FencingToken) -> Stores:

@@ -17,7 +17,7 @@ from typing import Final
 
 from flintlock.model.errors import Corrupt, FlintlockError, InvariantBroken, Refused, Unavailable
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": tells our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
@@ -49,6 +49,12 @@ CREATE TABLE ended_rows (
     job_id TEXT NOT NULL REFERENCES ended_jobs ON DELETE CASCADE, name TEXT NOT NULL, payload BLOB NOT NULL,
     PRIMARY KEY (job_id, name)) STRICT;
 """
+
+
+#: What each version added to the one before it, which stays as it was: a file is brought up step by step.
+_ADDED: Final = {
+    2: "CREATE TABLE leader_info (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
+}
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
@@ -160,8 +166,11 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
 def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")  # of two processes that start together one creates, the other finds it done
     try:
-        if _pragma(connection, "user_version") == 0:
-            for statement in _SCHEMA.split(";\n"):
+        found = _pragma(connection, "user_version")
+        script = _SCHEMA if found == 0 else ""
+        script += "".join(added for version, added in _ADDED.items() if not isinstance(found, int) or version > found)
+        if script:
+            for statement in script.split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")

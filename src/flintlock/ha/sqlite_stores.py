@@ -98,6 +98,17 @@ class SqliteJobGraphStore(_TermStore):
 
         await self._write(work, len(payload))
 
+    async def replace(self, job: StoredJob) -> None:
+        """Put a job in the place of its former self."""
+        job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
+
+        def work(connection: sqlite3.Connection) -> None:
+            done = connection.execute("UPDATE job_graphs SET payload = ? WHERE job_id = ?", (payload, job_id))
+            if done.rowcount == 0:
+                raise NotFound(f"no graph is stored for job {job_id}")
+
+        await self._write(work, len(payload))
+
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all stored graphs."""
         return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_graphs ORDER BY rowid"))

@@ -14,8 +14,10 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.jobmaster import failover, publication, scheduling
+from flintlock.jobmaster import adoption, failover, history, publication, scheduling
 from flintlock.jobmaster.events import (
+    After,
+    Answer,
     CancelAnswered,
     CancelAsked,
     CancelDue,
@@ -23,21 +25,29 @@ from flintlock.jobmaster.events import (
     DeploymentDue,
     DeploymentTaken,
     DeploymentUndelivered,
+    Due,
     GivenUp,
     JobEffect,
     JobEvent,
+    Labelled,
     Moment,
+    Probed,
+    ProbeDue,
     PublicationDue,
     PublicationUndelivered,
     Recorded,
+    Required,
     RestartDue,
     Started,
     Suspended,
+    TimedOut,
+    Wish,
+    Word,
 )
 from flintlock.jobmaster.execution_graph import JobState, RegionLife
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.ids import AttemptId
-from flintlock.model.slots import ResourceRequirements, SlotGrant, TaskManagerLost
+from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
     Failure,
@@ -58,6 +68,7 @@ E: Final = ExecutionState
 J: Final = JobStatus
 
 refusal_to_cancel = failover.refusal_to_cancel
+unwanted = failover.unwanted
 
 
 def step(job: JobState, event: JobEvent, moment: Moment) -> tuple[JobState, tuple[JobEffect, ...]]:
@@ -66,7 +77,7 @@ def step(job: JobState, event: JobEvent, moment: Moment) -> tuple[JobState, tupl
     Raises InvariantBroken, with the story so far, if a move is asked for that the law forbids.
     """
     if job.status.terminal:
-        return job, ()
+        return _after_the_end(job, event), ()
     turn = Turn(job, moment)
     _hear(turn, event)
     _settle(turn)
@@ -75,40 +86,78 @@ def step(job: JobState, event: JobEvent, moment: Moment) -> tuple[JobState, tupl
     return turn.job, tuple(turn.effects)
 
 
+def _after_the_end(job: JobState, event: JobEvent) -> JobState:
+    """What an ended job still takes in: words about why it ended."""
+    return history.with_labels(job, event.attempt, event.labels) if isinstance(event, Labelled) else job
+
+
 def _hear(turn: Turn, event: JobEvent) -> None:
     match event:
+        case Started() | CancelAsked() | Required() | Suspended():
+            _hear_wish(turn, event)
+        case SlotGrant() | TaskManagerLost() | NoResources() | DeployedTasks() | TaskReport():
+            if turn.job.status is not J.INITIALIZING:  # who has not begun can promise nothing
+                _hear_word(turn, event)
+        case DeploymentDue() | CancelDue() | ProbeDue() | PublicationDue() | RestartDue() | GivenUp() | TimedOut():
+            _come_due(turn, event)
+        case _:
+            _hear_answer(turn, event)
+
+
+def _hear_wish(turn: Turn, wish: Wish) -> None:
+    match wish:
         case Started():
             _start(turn)
         case CancelAsked():
             failover.cancel_job(turn)
+        case Required(ranges):
+            scheduling.require(turn, ranges)
         case Suspended():
             turn.move_job(J.SUSPENDED)
+
+
+def _hear_word(turn: Turn, word: Word) -> None:
+    match word:
         case SlotGrant():
-            _granted(turn, event)
+            _granted(turn, word)
         case TaskManagerLost():
-            failover.task_manager_lost(turn, event)
+            failover.task_manager_lost(turn, word)
+        case NoResources():
+            failover.no_resources(turn, word)
+        case DeployedTasks():
+            failover.reconcile(turn, word)
         case TaskReport():
-            _reported(turn, event)
+            _reported(turn, word)
+
+
+def _hear_answer(turn: Turn, answer: Answer) -> None:
+    match answer:
         case Recorded(record):
             _recorded(turn, record)
         case DeploymentTaken():
-            _taken(turn, event)
+            _taken(turn, answer)
         case DeploymentUndelivered():
-            _undelivered(turn, event)
+            _undelivered(turn, answer)
         case PublicationUndelivered():
-            _unpublished(turn, event.attempt, publication.publication_undelivered(turn, event))
+            _unpublished(turn, answer.attempt, publication.publication_undelivered(turn, answer))
         case CancelAnswered():
-            failover.cancel_answered(turn, event)
-        case DeploymentDue() | CancelDue() | PublicationDue() | RestartDue() | GivenUp():
-            _come_due(turn, event)
+            failover.cancel_answered(turn, answer)
+        case Probed():
+            adoption.probed(turn, answer)
+        case Labelled(attempt, labels):
+            turn.job = history.with_labels(turn.job, attempt, labels)
 
 
-def _come_due(turn: Turn, event: DeploymentDue | CancelDue | PublicationDue | RestartDue | GivenUp) -> None:
+def _come_due(turn: Turn, event: Due) -> None:
     match event:
+        case TimedOut():
+            failover.timed_out(turn)
         case DeploymentDue(attempt):
             scheduling.deployment_due(turn, attempt)
         case CancelDue(attempt):
             failover.cancel_due(turn, attempt)
+        case ProbeDue(attempt):
+            adoption.probe_due(turn, attempt)
         case PublicationDue(attempt):
             publication.publication_due(turn, attempt)
         case RestartDue(attempt):
@@ -118,26 +167,50 @@ def _come_due(turn: Turn, event: DeploymentDue | CancelDue | PublicationDue | Re
 
 
 def _start(turn: Turn) -> None:
-    if turn.job.status is J.INITIALIZING:
+    if turn.job.status is J.INITIALIZING and any(life.current.state is E.RECONCILING for life in turn.job.regions):
+        turn.move_job(J.RECONCILING)
+    elif turn.job.status is J.INITIALIZING:
         turn.move_job(J.CREATED)
         turn.move_job(J.RUNNING)
     elif turn.job.status is not J.CANCELLING:
         return
-    failover.end_interrupted(turn)
+    _limit_time(turn)
+    adoption.begin(turn)
     for life in turn.job.regions:
         if life.publishing and life.request is None:
             publication.request_publisher(turn, life)
 
 
+def _limit_time(turn: Turn) -> None:
+    """Set the timer of a job that has only so much time; what it used before this leader came counts."""
+    timeout_s = turn.job.plan.timeout_s
+    if timeout_s > 0:
+        used_s = (turn.moment.now_ms - turn.job.timestamps[J.INITIALIZING]) / 1000
+        turn.do(After(max(timeout_s - used_s, 0.0), TimedOut()))
+
+
 def _granted(turn: Turn, grant: SlotGrant) -> None:
     """Use the slots; those that answer no open request are ignored, and the next declaration gives them back."""
     for life in turn.job.regions:
-        if life.request is not None and life.request.id == grant.request and life.grant is None:
+        if life.request is None or life.request.id != grant.request:
+            continue
+        if life.request.claim is not None:
+            _claimed(turn, life, grant)
+            return
+        if life.grant is None:
             if life.publishing:
                 publication.publish_there(turn, life, grant)
             else:
                 scheduling.take_slots(turn, life, grant)
             return
+
+
+def _claimed(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+    """Keep the slots of an attempt that was sent before this JobMaster came."""
+    if life.current.state is E.RECONCILING:
+        adoption.adopt(turn, life, grant)
+    elif life.grant != grant and not life.current.state.terminal:
+        turn.put(structs.replace(life, grant=grant))  # it has told of itself before
 
 
 def _recorded(turn: Turn, record: RegionRecord) -> None:
@@ -189,7 +262,7 @@ def _reported(turn: Turn, report: TaskReport) -> None:
             # That a cancelled attempt is over is true whoever says so: its TaskManager may have a new life by now.
             canceling = life.current.state is E.CANCELING
             if canceling or (life.grant is not None and life.grant.instance == report.instance):
-                _task_told(turn, life, news)
+                _task_told(turn, adoption.adopt(turn, life), news)
 
 
 def _task_told(
@@ -234,7 +307,7 @@ def _ended_unasked(life: RegionLife) -> Failure:
 
 
 def _settle(turn: Turn) -> None:
-    if turn.job.status in (J.RUNNING, J.RESTARTING):
+    if turn.job.status in (J.RUNNING, J.RESTARTING, J.RECONCILING):
         failover.try_interrupted_again(turn)
         for life in turn.job.regions:
             if life.current.state is E.CREATED and _inputs_are_there(turn.job, life):
@@ -270,4 +343,10 @@ def _declare(turn: Turn) -> None:
     if wanted == job.declared or job.status is J.SUSPENDED:
         return
     turn.job = structs.replace(job, declared=wanted)
-    turn.do(Declare(ResourceRequirements(job_id=job.plan.job_id, name=job.plan.graph.name, requests=wanted)))
+    turn.do(
+        Declare(
+            ResourceRequirements(
+                job_id=job.plan.job_id, name=job.plan.graph.name, requests=wanted, priority=job.plan.priority
+            )
+        )
+    )

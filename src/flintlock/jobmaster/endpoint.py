@@ -25,7 +25,8 @@ from flintlock.gateways.jobmaster import JobListener, JobMasterDirectory, JobMas
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.ha.protocols import JobProgressStore
-from flintlock.jobmaster.core import refusal_to_cancel, step
+from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted
+from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
 from flintlock.jobmaster.events import (
     After,
     CancelAnswered,
@@ -33,26 +34,42 @@ from flintlock.jobmaster.events import (
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
+    Enrich,
     JobEffect,
     JobEvent,
+    Labelled,
     Moment,
     Moved,
+    Probed,
     PublicationUndelivered,
     Record,
     Recorded,
+    Required,
+    RestartDue,
     SendCancel,
     SendDeploy,
+    SendProbe,
     SendPublish,
     Started,
     Suspended,
+    Word,
 )
-from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of
-from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
+from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of, ranges_of
+from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.ids import RegionId
-from flintlock.model.jobs import JobOutcome, JobSnapshot, StoredJob
-from flintlock.model.slots import ResourceRequirements, SlotGrant, TaskManagerLost
+from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
+from flintlock.model.slots import (
+    Attendance,
+    DeployedTasks,
+    NoResources,
+    ResourceRequirements,
+    SlotGrant,
+    TaskManagerLost,
+    UnwantedTasks,
+)
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import CancelTask, RegionRecord, TaskReport
 
@@ -61,9 +78,12 @@ log: FilteringBoundLogger = structlog.get_logger()
 MOVED: Final = "state-changed"
 STORE_UNAVAILABLE: Final = "store-unavailable"
 RESOURCE_MANAGER_UNAVAILABLE: Final = "resource-manager-unavailable"
+ENRICHERS_SLOW: Final = "enrichers-slow"
 TASK_MANAGER_UNAVAILABLE: Final = "task-manager-unavailable"
 
 _CANCEL_TIMEOUT_S: Final = 2.0
+_ENRICH_TIMEOUT_S: Final = 2.0
+_PROBE_TIMEOUT_S: Final = 1.0
 _Work: TypeAlias = Callable[[], Awaitable[None]]
 
 #: Moves that every job makes and that tell nobody anything: logged at debug level.
@@ -82,6 +102,8 @@ class JobMasterServices:
     random: Random
     configuration: Configuration
     work_dir: str  # where jobs keep their blocking results, each in a directory of its own
+    enrichers: tuple[FailureEnricher, ...] = ()
+    metrics: JobMasterMetrics | None = None
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
@@ -168,6 +190,14 @@ class JobMaster:
             raise Conflict(f"job {self._state.plan.job_id} {refusal}")
         self._feed(CancelAsked())
 
+    def requirements(self) -> JobRequirements:
+        """Return what the job may use, step by step."""
+        return requirements_of(self._state)
+
+    def require(self, requirements: JobRequirements) -> None:
+        """Use this much from now on: regions that have not been sent to a TaskManager yet ask anew."""
+        self._feed(Required(ranges_of(self._state.plan, requirements.vertices)))
+
     # For the cluster
 
     async def slots_granted(self, message: SlotGrant) -> None:
@@ -177,6 +207,15 @@ class JobMaster:
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Give up what was at that TaskManager."""
         self._hear(message)
+
+    async def no_resources(self, message: NoResources) -> None:
+        """Give up what nobody can ever serve."""
+        self._hear(message)
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Notice attempts that are gone; return those that nobody wants."""
+        self._hear(message)
+        return UnwantedTasks(attempts=unwanted(self._state, message))
 
     async def report(self, message: TaskReport) -> None:
         """Hear of an attempt; return once what it means is durable. Raises Unavailable if it stops before that."""
@@ -188,7 +227,7 @@ class JobMaster:
 
     # Events
 
-    def _hear(self, event: SlotGrant | TaskManagerLost | TaskReport) -> None:
+    def _hear(self, event: Word) -> None:
         if self._scope is None:
             raise self._stopped()
         self._feed(event)
@@ -201,6 +240,7 @@ class JobMaster:
         try:
             self._state, effects = step(before, event, self._moment())
             for effect in effects:
+                self._count(effect)
                 self._perform(effect)
             if self._state is not before:
                 self._snapshot = None
@@ -245,10 +285,16 @@ class JobMaster:
                 self._send_out(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCancel():
                 self._spawn(self._scope, partial(self._cancel_task, effect), f"cancel-{effect.order.attempt}")
+            case SendProbe():
+                self._send_out(self._scope, partial(self._probe, effect), f"probe-{effect.attempt}")
             case SendPublish():
                 self._send_out(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
             case After():
                 self._send_out(self._scope, partial(self._wait, effect), f"wait-{type(effect.event).__name__}")
+            case Enrich() if self._services.enrichers:
+                self._spawn(self._scope, partial(self._enrich, effect), f"enrich-{effect.attempt}")
+            case Enrich():
+                pass
 
     def _spawn(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> asyncio.Task[None]:
         return scope.create_task(self._guarded(work), name=f"{self._state.plan.job_id}-{name}")
@@ -331,6 +377,20 @@ class JobMaster:
             unreachable = isinstance(error, Unavailable) and error.unreachable
         self._feed(CancelAnswered(attempt, unreachable))
 
+    async def _probe(self, effect: SendProbe) -> None:
+        """Ask whether a life goes on: as long as it does, nobody answers."""
+        over = unreachable = False
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                gateway = self._services.task_managers(effect.address)
+                await gateway.attend(Attendance(instance=effect.instance))
+                over = True
+        except Fenced:
+            raise
+        except (FlintlockError, TimeoutError) as error:
+            unreachable = isinstance(error, Unavailable) and error.unreachable
+        self._feed(Probed(effect.attempt, over, unreachable))
+
     async def _publish(self, effect: SendPublish) -> None:
         attempt = effect.order.attempt
         try:
@@ -341,6 +401,20 @@ class JobMaster:
             self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             refused = isinstance(error, Refused)
             self._feed(PublicationUndelivered(attempt, effect.instance, error.public, refused))
+
+    async def _enrich(self, effect: Enrich) -> None:
+        """Ask the plug-ins. The job's end waits for it, so they get only so long."""
+        graph = self._state.plan.graph
+        try:
+            async with asyncio.timeout(_ENRICH_TIMEOUT_S):
+                labels = await asyncio.to_thread(
+                    labels_of, self._services.enrichers, effect.failure, graph.job_id, graph.name
+                )
+        except TimeoutError as error:
+            self._warn(ENRICHERS_SLOW, error)
+            return
+        if labels:
+            self._feed(Labelled(effect.attempt, labels))
 
     async def _wait(self, effect: After) -> None:
         await asyncio.sleep(effect.delay_s)
@@ -359,7 +433,17 @@ class JobMaster:
         with suppress(FlintlockError):
             await self._services.resource_manager.declare_requirements(ResourceRequirements(job_id=job_id))
 
-    # Log
+    # Metrics and log
+
+    def _count(self, effect: JobEffect) -> None:
+        metrics = self._services.metrics
+        match effect:
+            case Enrich(failure=failure) if metrics is not None:
+                metrics.failed(failure.kind)
+            case After(event=RestartDue()) if metrics is not None:
+                metrics.restarted()
+            case _:
+                pass
 
     def _log(self, moved: Moved) -> None:
         write = log.debug if moved.new in _QUIET else log.info

@@ -1,8 +1,8 @@
 """What a JobMaster's core hears (events, past tense) and what it wants done (effects, imperative).
 
-Messages of the gateways are events as they are: `SlotGrant`, `TaskManagerLost`, `TaskReport`. Time and chance come
-with each step as a `Moment`; a timer is an effect that names the event to hear later. Events that come too late are
-ignored by the core, so nobody needs to take a timer back.
+Messages of the gateways are events as they are (`Word`). Time and chance come with each step as a `Moment`; a timer is
+an effect that names the event to hear later. Events that come too late are ignored by the core, so nobody needs to take
+a timer back.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.ids import AttemptId, InstanceId
-from flintlock.model.slots import ResourceRequirements, SlotGrant, TaskManagerLost
-from flintlock.model.tasks import CancelTask, DeployTask, PublishFiles, RegionRecord, TaskReport
+from flintlock.model.ids import AttemptId, InstanceId, RegionId
+from flintlock.model.jobs import ParallelismRange
+from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
+from flintlock.model.tasks import CancelTask, DeployTask, Failure, PublishFiles, RegionRecord, TaskReport
 
 
 class Moment(Struct, frozen=True, kw_only=True):
@@ -72,6 +73,14 @@ class CancelAnswered(Struct, frozen=True):
     unreachable: bool
 
 
+class Probed(Struct, frozen=True):
+    """The TaskManager of an attempt that is to be adopted was asked whether that life of it goes on."""
+
+    attempt: AttemptId
+    over: bool  # it has answered that it does not
+    unreachable: bool  # nothing listens there any more
+
+
 class DeploymentDue(Struct, frozen=True):
     """Time to send a deployment again."""
 
@@ -90,6 +99,12 @@ class GivenUp(Struct, frozen=True):
     attempt: AttemptId
 
 
+class ProbeDue(Struct, frozen=True):
+    """Time to ask again for the life that an attempt was sent to."""
+
+    attempt: AttemptId
+
+
 class PublicationDue(Struct, frozen=True):
     """Time to publish again."""
 
@@ -102,24 +117,38 @@ class RestartDue(Struct, frozen=True):
     attempt: AttemptId
 
 
-JobEvent: TypeAlias = (
-    Started
-    | CancelAsked
-    | Suspended
-    | SlotGrant
-    | TaskManagerLost
-    | TaskReport
-    | Recorded
-    | DeploymentTaken
-    | DeploymentUndelivered
-    | PublicationUndelivered
-    | CancelAnswered
-    | GivenUp
-    | DeploymentDue
-    | CancelDue
-    | PublicationDue
-    | RestartDue
+class TimedOut(Struct, frozen=True):
+    """The time that the job was given is over."""
+
+
+class Required(Struct, frozen=True):
+    """The user lets regions use other numbers of slots."""
+
+    ranges: dict[RegionId, ParallelismRange]
+
+
+class Labelled(Struct, frozen=True):
+    """Enrichers have looked at a failure: of this attempt, or of the job itself."""
+
+    attempt: AttemptId | None
+    labels: dict[str, str]
+
+
+Wish: TypeAlias = Started | CancelAsked | Required | Suspended
+"""What the Dispatcher wants."""
+
+Word: TypeAlias = SlotGrant | TaskManagerLost | NoResources | DeployedTasks | TaskReport
+"""What the cluster says, by the JobMaster's gateway."""
+
+Answer: TypeAlias = (
+    Recorded | DeploymentTaken | DeploymentUndelivered | PublicationUndelivered | CancelAnswered | Probed | Labelled
 )
+"""What came of an effect."""
+
+Due: TypeAlias = DeploymentDue | CancelDue | ProbeDue | PublicationDue | RestartDue | GivenUp | TimedOut
+"""What a timer was set for."""
+
+JobEvent: TypeAlias = Wish | Word | Answer | Due
 
 
 class Declare(Struct, frozen=True):
@@ -149,6 +178,14 @@ class SendCancel(Struct, frozen=True):
     order: CancelTask
 
 
+class SendProbe(Struct, frozen=True):
+    """Ask whether that life of the TaskManager goes on, once; hear `Probed`."""
+
+    address: str
+    attempt: AttemptId
+    instance: InstanceId
+
+
 class SendPublish(Struct, frozen=True):
     """Ask to publish, once; hear `PublicationUndelivered` if that fails."""
 
@@ -164,6 +201,13 @@ class After(Struct, frozen=True):
     event: JobEvent
 
 
+class Enrich(Struct, frozen=True):
+    """Let the failure enrichers look at it; hear `Labelled` if they have something to say."""
+
+    attempt: AttemptId | None
+    failure: Failure
+
+
 class Moved(Struct, frozen=True):
     """Something changed its state: for the log."""
 
@@ -172,4 +216,4 @@ class Moved(Struct, frozen=True):
     new: str
 
 
-JobEffect: TypeAlias = Declare | Record | SendDeploy | SendCancel | SendPublish | After | Moved
+JobEffect: TypeAlias = Declare | Record | SendDeploy | SendCancel | SendProbe | SendPublish | After | Enrich | Moved

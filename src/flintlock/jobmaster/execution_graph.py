@@ -7,6 +7,7 @@ failure nor cancellation reaches it any more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct, structs
@@ -15,9 +16,9 @@ from flintlock.jobmaster.restart import RestartHistory, RestartStrategy, restart
 from flintlock.model import options
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Corrupt
-from flintlock.model.ids import AttemptId, JobId, RequestId, TaskManagerId
+from flintlock.model.ids import AttemptId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import ExceptionEntry, StoredJob
+from flintlock.model.jobs import ExceptionEntry, ParallelismRange, StoredJob
 from flintlock.model.regions import Region, regions_of
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
@@ -26,12 +27,19 @@ from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput
 E: Final = ExecutionState
 
 
+#: The request of a grant that the ResourceManager knows nothing of yet: an earlier one has given those slots.
+UNGRANTED: Final = RequestId("")
+
+
 class JobPlan(Struct, frozen=True, kw_only=True):
     """What does not change while the job runs: its graph, and what its configuration says."""
 
     graph: JobGraph
     regions: tuple[Region, ...]
     strategy: RestartStrategy
+    infrastructure_attempts: int  # how often it is helped over a loss that is not its fault, beside the strategy
+    priority: int
+    timeout_s: float  # 0: none
     at_most: int | None  # slots of a region without a parallelism of its own
     analyze_first: bool
     cancel_timeout_s: float
@@ -57,6 +65,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     slots: int = 0
     deployments: int = 0  # how often it was sent in vain
     in_flight: bool = False  # a deployment was sent and not yet answered
+    unseen: int = 0  # heartbeats in a row in which its TaskManager did not name it
     refusals: int = 0  # how often nothing listened where it should be cancelled, in a row
     metrics: TaskMetrics = TaskMetrics()
     outputs: tuple[StepOutput, ...] = ()
@@ -82,10 +91,12 @@ class RegionLife(Struct, frozen=True, kw_only=True):
 
     region: Region
     executions: tuple[Execution, ...]  # in order; the last is the current one
+    asked: int = 0  # requests so far: none is ever used for another wish
     request: SlotRequest | None = None  # what it wants of the ResourceManager now; None: nothing
     grant: SlotGrant | None = None  # what it has of it; emptied with `request`, or by the TaskManager's loss
     phase: RegionPhase | None = None  # decided; durable when its record is
     outcome: TaskFinished | None = None  # of the accepted attempt
+    redo: bool = False  # it was published, but its blocking results are gone: only they are made again
     publication: Publication | None = None  # from ACCEPTED on, if there are files to publish
     staging: tuple[str, ...] = ()  # directories that attempts so far may have written to; only grows
     restart_pending: bool = False  # its current execution FAILED and another will follow
@@ -123,6 +134,8 @@ class JobState(Struct, frozen=True, kw_only=True):
     timestamps: dict[JobStatus, int]
     regions: tuple[RegionLife, ...]  # by RegionId
     restarts: RestartHistory = RestartHistory()
+    infrastructure_restarts: int = 0
+    required: dict[RegionId, ParallelismRange] = {}  # what the user has changed since the submission
     exceptions: tuple[ExceptionEntry, ...] = ()  # oldest first
     exceptions_truncated: bool = False
     declared: tuple[SlotRequest, ...] = ()  # what the ResourceManager was told last
@@ -149,6 +162,9 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
         graph=graph,
         regions=regions_of(graph),
         strategy=restart_strategy(configuration),
+        infrastructure_attempts=configuration.get(options.INFRASTRUCTURE_ATTEMPTS),
+        priority=configuration.get(options.JOB_PRIORITY),
+        timeout_s=configuration.get(options.JOB_TIMEOUT),
         at_most=graph.parallelism or default or None,
         analyze_first=configuration.get(options.ANALYZE_FIRST),
         cancel_timeout_s=configuration.get(options.TASK_CANCEL_TIMEOUT),
@@ -162,8 +178,8 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
 def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> JobState:
     """Return the job as its records leave it: nothing yet, or what an earlier JobMaster made durable.
 
-    FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED is interrupted: it may still
-    run, so it is to be cancelled, and the next one, with the next number, follows when it has ended. Raises Corrupt for
+    FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED may still run: it is to be
+    adopted, and the next one, with the next number, follows only when it is known to have ended. Raises Corrupt for
     records that do not fit the graph.
     """
     records = {record.region: record for record in progress}
@@ -175,23 +191,41 @@ def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, .
         plan=plan,
         timestamps={JobStatus.INITIALIZING: job.submitted_ms},
         regions=lives,
+        required=ranges_of(plan, job.requirements),
         modified_ms=now_ms,
     )
+
+
+def ranges_of(plan: JobPlan, requirements: Mapping[VertexId, ParallelismRange]) -> dict[RegionId, ParallelismRange]:
+    """Return what is required of each region: that of its steps, which agree. Unknown steps are nobody's."""
+    ids = {vertex.name: vertex.id for vertex in plan.graph.vertices}
+    return {
+        region.id: wanted
+        for region in plan.regions
+        for step in region.steps
+        if (wanted := requirements.get(ids[step])) is not None
+    }
 
 
 def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLife:
     if record is None:
         return RegionLife(region=region, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
     if record.phase is RegionPhase.DEPLOYED:
-        interrupted = Execution(
+        sent = Execution(
             attempt=record.attempt,
-            state=E.CANCELING if record.address else E.CANCELED,
-            timestamps={E.DEPLOYING: record.recorded_ms, E.CANCELING: now_ms},
+            state=E.RECONCILING if record.address else E.CANCELED,
+            timestamps={E.DEPLOYING: record.recorded_ms, E.RECONCILING: now_ms},
             task_manager=record.task_manager,
             address=record.address,
-            activity="interrupted: its JobMaster was replaced",
         )
-        return RegionLife(region=region, executions=(interrupted,), grant=_held(record), staging=record.staging)
+        return RegionLife(
+            region=region,
+            executions=(sent,),
+            grant=_held(record),
+            staging=record.staging,
+            outcome=record.outcome,
+            redo=record.outcome is not None,
+        )
     outcome = record.outcome
     if outcome is None:
         raise Corrupt(f"region {region.id} of job {record.job_id} is {record.phase} without an outcome")
@@ -217,10 +251,10 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLif
 
 
 def _held(record: RegionRecord) -> SlotGrant:
-    """Return where an interrupted attempt is. It answers no request: the ResourceManager knows nothing of it."""
+    """Return where an attempt was sent. It answers no request: the ResourceManager knows nothing of it yet."""
     return SlotGrant(
         job_id=record.job_id,
-        request=RequestId(""),
+        request=UNGRANTED,
         task_manager=record.task_manager,
         instance=record.instance,
         address=record.address,

@@ -2,12 +2,15 @@
 
 Failover is by region. Regions are joined only by blocking exchanges, and nothing downstream starts before its inputs
 are recorded as finished, so a failed region has no running consumers and its producers' results are still there: it
-alone is tried again.
+alone is tried again. If a result is gone all the same (MISSING_INPUT), its producer makes just that result again, under
+a new name, and publishes nothing a second time.
 
-An attempt that an earlier JobMaster left DEPLOYED may still run, under nobody's eyes. Before its region is tried again,
-and before the job ends, it has to have ended: its TaskManager is told to cancel it. That is confirmed by any word that
-it is over, by nothing listening there any more (`_DEAD_AFTER_REFUSALS` times, a second apart), or by the time after
-which this leader would have heard of that TaskManager. The same holds for every other attempt that is cancelled.
+Losses that the job did not cause (TaskManager, engine, a result that is gone) do not count against its restart
+strategy: it is helped over `restart.infrastructure-attempts` of them, at once. Further ones are failures like others.
+
+Before a region is tried again, and before the job ends, an attempt that was told to stop has to have ended. That is
+confirmed by any word that it is over, or by nothing listening there any more (`_DEAD_AFTER_REFUSALS` times, a second
+apart); for one that an earlier JobMaster had sent (see `adoption`) also by the time after which its lease has ended.
 
 Ending a job (FAILING or CANCELLING) ends its attempts first: those that hold no TaskManager at once, the others when
 their TaskManager says so or is lost. A committed region (see `execution_graph`) is waited for instead.
@@ -19,13 +22,14 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.jobmaster.events import After, CancelAnswered, CancelDue, GivenUp, RestartDue, SendCancel
-from flintlock.jobmaster.execution_graph import JobState, RegionLife
+from flintlock.jobmaster import adoption
+from flintlock.jobmaster.events import After, CancelAnswered, CancelDue, RestartDue, SendCancel
+from flintlock.jobmaster.execution_graph import UNGRANTED, JobState, RegionLife
 from flintlock.jobmaster.publication import request_publisher
-from flintlock.jobmaster.restart import NEVER_RETRIED, restart_delay
+from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, restart_delay
 from flintlock.jobmaster.turn import Turn
-from flintlock.model.ids import AttemptId
-from flintlock.model.slots import TaskManagerLost
+from flintlock.model.ids import AttemptId, StepName
+from flintlock.model.slots import DeployedTasks, NoResources, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import CancelTask, Failure, FailureKind
 
@@ -33,8 +37,9 @@ E: Final = ExecutionState
 J: Final = JobStatus
 _CANCEL_AGAIN_S: Final = 1.0
 _DEAD_AFTER_REFUSALS: Final = 3
+_LOST_AFTER_UNSEEN: Final = 2
 _ENDING: Final = (J.FAILING, J.CANCELLING)
-_ON_A_TASK_MANAGER: Final = (E.DEPLOYING, E.INITIALIZING, E.RUNNING)
+_ON_A_TASK_MANAGER: Final = (E.DEPLOYING, E.INITIALIZING, E.RUNNING, E.RECONCILING)
 
 
 def fail_attempt(turn: Turn, life: RegionLife, failure: Failure) -> None:
@@ -45,11 +50,14 @@ def fail_attempt(turn: Turn, life: RegionLife, failure: Failure) -> None:
     life = _end(turn, life, E.FAILED, failure)
     if turn.job.status in _ENDING:
         return
-    delay_s = None if failure.kind in NEVER_RETRIED else _delay_s(turn)
+    delay_s = _delay_s(turn, failure)
     if delay_s is None:
         fail_job(turn)
         return
+    _redo(turn, failure.missing)
     turn.put(structs.replace(life, restart_pending=True))
+    if turn.job.status is J.RECONCILING:
+        turn.move_job(J.RUNNING)  # what is still to be reconciled goes on being so
     if turn.job.status is not J.RESTARTING:
         turn.move_job(J.RESTARTING)
     turn.do(After(delay_s, RestartDue(turn.job.attempt_id(life))))
@@ -108,17 +116,8 @@ def cancel_due(turn: Turn, attempt: AttemptId) -> None:
         turn.do(After(_CANCEL_AGAIN_S, CancelDue(attempt)))
 
 
-def end_interrupted(turn: Turn) -> None:
-    """Begin to end the attempts that an earlier JobMaster left behind."""
-    for life in turn.job.regions:
-        if life.current.state is E.CANCELING:
-            attempt = turn.job.attempt_id(life)
-            cancel_due(turn, attempt)
-            turn.do(After(turn.job.plan.heartbeat_timeout_s, GivenUp(attempt)))
-
-
 def try_interrupted_again(turn: Turn) -> None:
-    """Give regions whose interrupted attempt has ended the next one."""
+    """Give regions whose attempt ended without a failure of theirs the next one."""
     for life in turn.job.regions:
         if life.current.state is E.CANCELED:
             turn.next_attempt(life)
@@ -137,10 +136,10 @@ def cancel_answered(turn: Turn, event: CancelAnswered) -> None:
 
 
 def given_up(turn: Turn, attempt: AttemptId) -> None:
-    """Wait no longer for word of an interrupted attempt."""
+    """Wait no longer for word of an attempt that an earlier JobMaster had sent."""
     life = turn.job.current_life(attempt)
-    if life is not None and life.current.state is E.CANCELING:
-        end_canceled(turn, life)
+    if life is not None and life.grant is not None and life.grant.request == UNGRANTED:
+        _not_there(turn, life, f"TaskManager {life.grant.task_manager} has not come back")
 
 
 def ask_to_end(turn: Turn, life: RegionLife) -> None:
@@ -162,10 +161,83 @@ def task_manager_lost(turn: Turn, lost: TaskManagerLost) -> None:
             continue
         if life.publishing:
             request_publisher(turn, life)
+        elif life.current.state is E.RECONCILING:
+            adoption.give_up(turn, life)  # it went with its TaskManager, or never arrived
         elif life.current.state is E.SCHEDULED:
             turn.put(structs.replace(life, grant=None))  # never sent: the request is still open, and stays
         else:
             fail_attempt(turn, life, _loss(lost))
+
+
+def no_resources(turn: Turn, word: NoResources) -> None:
+    """Nobody can ever serve the region's request: it fails, and the job with it. A claim only finds nothing there."""
+    for life in turn.job.regions:
+        if life.request is not None and life.request.id == word.request and life.request.claim is not None:
+            _not_there(turn, life, word.reason)
+            return
+        waits = life.current.state is E.SCHEDULED and life.grant is None
+        if waits and life.request is not None and life.request.id == word.request:
+            failure = Failure(kind=FailureKind.NO_RESOURCES, message=word.reason, exception="NoResourceAvailable")
+            fail_attempt(turn, life, failure)
+            return
+
+
+def _not_there(turn: Turn, life: RegionLife, reason: str) -> None:
+    """An attempt of an earlier JobMaster is where it was no more. It may have told of itself once, and been heard."""
+    if life.current.state is E.RECONCILING:
+        adoption.give_up(turn, life)
+    elif not life.current.state.terminal and not life.committed:
+        fail_attempt(
+            turn, life, Failure(kind=FailureKind.TASK_MANAGER_LOST, message=reason, exception="TaskManagerLost")
+        )
+
+
+def timed_out(turn: Turn) -> None:
+    """End a job that has used up its time. What is accepted is still published first."""
+    if turn.job.status.terminal or turn.job.status in _ENDING:
+        return
+    message = f"the job has not ended within {turn.job.plan.timeout_s:g} s of its submission (job.timeout)"
+    turn.note_failure(None, Failure(kind=FailureKind.TIMEOUT, message=message, exception="JobTimeout"))
+    fail_job(turn)
+
+
+def reconcile(turn: Turn, held: DeployedTasks) -> None:
+    """Give up attempts that their TaskManager no longer has.
+
+    A heartbeat may have left before the deployment arrived. The one after it cannot have: so two in a row count.
+    """
+    there = frozenset(held.attempts)
+    for region in range(len(turn.job.regions)):
+        life = turn.job.regions[region]
+        if life.grant is None or life.grant.instance != held.instance:
+            continue
+        if turn.job.attempt_id(life) in there:
+            life = adoption.confirm(turn, life)  # before the heartbeat is answered, which renews the attempt's lease
+        if not _should_be_there(life):
+            continue
+        unseen = 0 if turn.job.attempt_id(life) in there else life.current.unseen + 1
+        if unseen != life.current.unseen:
+            life = turn.put(life.with_current(structs.replace(life.current, unseen=unseen)))
+        if unseen >= _LOST_AFTER_UNSEEN:
+            message = f"TaskManager {held.task_manager} no longer has the task, and never told how it ended"
+            failure = Failure(kind=FailureKind.TASK_MANAGER_LOST, message=message, exception="TaskLost")
+            fail_attempt(turn, life, failure)
+
+
+def unwanted(job: JobState, held: DeployedTasks) -> tuple[AttemptId, ...]:
+    """Return which attempts that a TaskManager holds nobody waits for."""
+    lives = {attempt: job.current_life(attempt) for attempt in held.attempts}
+    return tuple(attempt for attempt, life in lives.items() if life is None or life.current.state.terminal)
+
+
+def _should_be_there(life: RegionLife) -> bool:
+    """Whether the region's latest attempt was taken by its TaskManager, and has not told its end."""
+    execution = life.current
+    if life.committed or execution.in_flight:
+        return False
+    if execution.state is E.DEPLOYING:
+        return execution.deployments == 0  # else it waits to be sent again
+    return execution.state in (E.INITIALIZING, E.RUNNING, E.CANCELING)
 
 
 def _loss(lost: TaskManagerLost) -> Failure:
@@ -176,7 +248,21 @@ def _loss(lost: TaskManagerLost) -> Failure:
     )
 
 
-def _delay_s(turn: Turn) -> float | None:
+def _redo(turn: Turn, missing: tuple[StepName, ...]) -> None:
+    """Run the producers of results that are gone again, for nothing but these results."""
+    for life in turn.job.regions:
+        if life.finished and not set(missing).isdisjoint(life.region.materialises):
+            turn.next_attempt(structs.replace(life, redo=True))
+
+
+def _delay_s(turn: Turn, failure: Failure) -> float | None:
+    """Return how long to wait before trying again, or None to give up."""
+    if failure.kind in NEVER_RETRIED:
+        return None
+    helped = turn.job.infrastructure_restarts
+    if failure.kind in INFRASTRUCTURE and helped < turn.job.plan.infrastructure_attempts:
+        turn.job = structs.replace(turn.job, infrastructure_restarts=helped + 1)
+        return 0.0
     history, delay_s = restart_delay(
         turn.job.plan.strategy,
         turn.job.restarts,

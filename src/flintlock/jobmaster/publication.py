@@ -69,7 +69,10 @@ def accept(turn: Turn, life: RegionLife, outcome: TaskFinished) -> None:
         outputs=outcome.outputs,
         activity="publishing" if outcome.sinks else "",
     )
-    life = structs.replace(life.with_current(execution), outcome=outcome)
+    if life.redo and life.outcome is not None:
+        # The rest was accepted, and published, before.
+        outcome = structs.replace(life.outcome, materialised=outcome.materialised, sinks=())
+    life = structs.replace(life.with_current(execution), outcome=outcome, redo=False)
     if not outcome.sinks:
         _finish(turn, life)
         return

@@ -22,7 +22,13 @@ NEVER_RETRIED: Final = frozenset(
         FailureKind.ANALYSIS,
         FailureKind.MISSING_ARTIFACT,
         FailureKind.CONFIGURATION,
+        FailureKind.NO_RESOURCES,
     }
+)
+
+#: Losses that the job did not cause: it is helped over a few of them beside its strategy.
+INFRASTRUCTURE: Final = frozenset(
+    {FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT},
 )
 
 

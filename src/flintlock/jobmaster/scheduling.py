@@ -11,6 +11,7 @@ the ResourceManager says so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import structs
@@ -26,7 +27,9 @@ from flintlock.jobmaster.events import (
 from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.errors import InvariantBroken
-from flintlock.model.ids import AttemptId, InstanceId, RequestId, StepName, TaskManagerId
+from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, StepName, TaskManagerId
+from flintlock.model.jobs import ParallelismRange
+from flintlock.model.regions import region_resources
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.staging import staging_directories
 from flintlock.model.states import ExecutionState
@@ -40,13 +43,40 @@ DEPLOYMENT_WAITS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 
 
 def schedule(turn: Turn, life: RegionLife) -> None:
     """Ask for slots for the region's next attempt."""
-    parallelism = life.region.parallelism
+    turn.move(_with_request(turn.job, life), E.SCHEDULED)
+
+
+def require(turn: Turn, ranges: Mapping[RegionId, ParallelismRange]) -> None:
+    """Use other numbers of slots from now on: who waits for slots asks anew, who has them keeps them."""
+    turn.job = structs.replace(turn.job, required={**turn.job.required, **ranges})
+    for life in turn.job.regions:
+        if life.region.id in ranges and life.current.state is E.SCHEDULED and life.grant is None:
+            turn.put(_with_request(turn.job, life))
+
+
+def parallelism_of(job: JobState, life: RegionLife) -> ParallelismRange | None:
+    """Return how many slots the region may have; None: all that one TaskManager has."""
+    required = job.required.get(life.region.id)
+    if required is not None:
+        return required
+    fixed, at_most = life.region.parallelism, job.plan.at_most
+    if fixed is not None:
+        return ParallelismRange(lower=fixed, upper=fixed)
+    return None if at_most is None else ParallelismRange(upper=at_most)
+
+
+def _with_request(job: JobState, life: RegionLife) -> RegionLife:
+    """Return the region with a request of its own: a grant that answers an earlier wish is then not taken for it."""
+    wanted = parallelism_of(job, life)
+    exact = wanted is not None and wanted.lower == wanted.upper
     request = SlotRequest(
-        id=RequestId(f"{life.region.id}-{life.current.attempt}"),
-        slots=parallelism,
-        at_most=turn.job.plan.at_most if parallelism is None else None,
+        id=RequestId(f"{life.region.id}-{life.current.attempt}" + (f"-{life.asked}" if life.asked else "")),
+        slots=wanted.upper if wanted is not None and exact else None,
+        at_least=wanted.lower if wanted is not None and not exact else 1,
+        at_most=wanted.upper if wanted is not None and not exact else None,
+        resources=region_resources(job.plan.graph, life.region),
     )
-    turn.move(structs.replace(life, request=request), E.SCHEDULED)
+    return structs.replace(life, request=request, asked=life.asked + 1)
 
 
 def take_slots(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
@@ -108,7 +138,7 @@ def record_of(turn: Turn, life: RegionLife, phase: RegionPhase) -> RegionRecord:
     """Return the record that announces a phase of the region's latest attempt."""
     execution, grant = life.current, life.grant
     outcome = life.outcome
-    if outcome is not None and phase is RegionPhase.FINISHED:
+    if outcome is not None and phase is not RegionPhase.ACCEPTED:
         outcome = structs.replace(outcome, sinks=())  # nothing is left to publish, and the list may be long
     return RegionRecord(
         job_id=turn.job.plan.job_id,
@@ -141,6 +171,8 @@ def _send(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
         analyze_all=_analyses_all(turn.job, life),
         cancel_timeout_s=plan.cancel_timeout_s,
         instance=grant.instance,
+        resources=region_resources(plan.graph, life.region),
+        outputs=life.region.materialises if life.redo else None,
     )
     turn.do(SendDeploy(grant.address, grant.instance, order))
 

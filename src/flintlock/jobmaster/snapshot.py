@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
-from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobSnapshot
+from flintlock.jobmaster.scheduling import parallelism_of
+from flintlock.model.graphcheck import MAX_PARALLELISM
+from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobRequirements, JobSnapshot, ParallelismRange
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
@@ -29,6 +31,18 @@ def snapshot_of(job: JobState) -> JobSnapshot:
 def outcome_of(job: JobState) -> JobOutcome:
     """Return how an ended job ended, and what is left of it to be removed."""
     return JobOutcome(snapshot=snapshot_of(job), results=results_of(job), scratch=scratch_of(job))
+
+
+def requirements_of(job: JobState) -> JobRequirements:
+    """Return how many slots each step may have."""
+    ids = {vertex.name: vertex.id for vertex in job.plan.graph.vertices}
+    anything = ParallelismRange(upper=MAX_PARALLELISM)
+    return JobRequirements(
+        job_id=job.plan.job_id,
+        vertices={
+            ids[step]: parallelism_of(job, life) or anything for life in job.regions for step in life.region.steps
+        },
+    )
 
 
 def results_of(job: JobState) -> tuple[ResultRows, ...]:

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from flintlock.jobmaster.events import JobEffect, Moment, Moved
+from flintlock.jobmaster import history
+from flintlock.jobmaster.events import Enrich, JobEffect, Moment, Moved
 from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.jobs import ExceptionEntry
@@ -53,7 +54,7 @@ class Turn:
         """Put the region with a new attempt, numbered one higher than the last."""
         execution = Execution(attempt=life.current.attempt + 1, timestamps={ExecutionState.CREATED: self.moment.now_ms})
         return self.put(
-            structs.replace(life, executions=(*life.executions, execution), phase=None, restart_pending=False)
+            structs.replace(life, executions=(*life.executions, execution), phase=None, restart_pending=False, asked=0)
         )
 
     def move_job(self, status: JobStatus) -> None:
@@ -62,25 +63,24 @@ class Turn:
         timestamps = {**self.job.timestamps, status: self.moment.now_ms}
         self.job = structs.replace(self.job, status=status, timestamps=timestamps)
 
-    def note_failure(self, life: RegionLife, failure: Failure) -> None:
-        """Enter a failure into the job's history; the oldest ones leave it when it is full."""
-        execution = life.current
-        entry = ExceptionEntry(
-            failure=failure,
-            timestamp_ms=self.moment.now_ms,
-            region=life.region.id,
-            attempt=execution.attempt,
-            task_name=", ".join(life.region.steps),
-            task_manager=execution.task_manager,
-            endpoint=execution.address or None,
-        )
-        history = (*self.job.exceptions, entry)
-        size = self.job.plan.history_size
-        self.job = structs.replace(
-            self.job,
-            exceptions=history[-size:],
-            exceptions_truncated=self.job.exceptions_truncated or len(history) > size,
-        )
+    def note_failure(self, life: RegionLife | None, failure: Failure) -> None:
+        """Enter a failure of a region (None: of the job itself) into the history; enrichers will look at it.
+
+        What fails while the job is already about to restart or to fail belongs to the failure that made it so.
+        """
+        entry = ExceptionEntry(failure=failure, timestamp_ms=self.moment.now_ms)
+        if life is not None:
+            entry = structs.replace(
+                entry,
+                region=life.region.id,
+                attempt=life.current.attempt,
+                task_name=", ".join(life.region.steps),
+                task_manager=life.current.task_manager,
+                endpoint=life.current.address or None,
+            )
+        concurrent = self.job.status in (JobStatus.RESTARTING, JobStatus.FAILING)
+        self.job = history.with_failure(self.job, entry, concurrent=concurrent)
+        self.do(Enrich(None if life is None else self.job.attempt_id(life), failure))
 
     def _check(self, moves: Mapping[_State, frozenset[_State]], subject: str, old: _State, new: _State) -> None:
         try:

@@ -186,3 +186,33 @@ def one_of(*names: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def file_name(text: str) -> str:
+    """Read a name that can also name a file or a node."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", text) is None:
+        raise ValueError(f"{text!r} is not a name of letters, digits, '.', '-' and '_'")
+    return text
+
+
+def znode_path(text: str) -> str:
+    """Read an absolute path of ZooKeeper."""
+    if re.fullmatch(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+", text) is None:
+        raise ValueError(f"{text!r} is not a path such as '/flintlock'")
+    return text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names with commas or semicolons between them."""
+    return tuple(name for part in re.split("[,;]", text) if (name := part.strip()))
+
+
+def parallelisms(text: str) -> dict[str, int]:
+    """Read pairs of a step's id and its parallelism (`id:2,id:4`)."""
+    pairs: dict[str, int] = {}
+    for item in names(text):
+        step, colon, count = item.rpartition(":")
+        if not colon or not step.strip() or not count.strip().isdecimal() or int(count) < 1:
+            raise ValueError(f"{item!r} is not a step's id and its parallelism, such as 'id:2'")
+        pairs[step.strip()] = int(count)
+    return pairs

@@ -6,6 +6,7 @@ go. What needs Spark (columns, types) is found later, by analysis, before any Sp
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,7 @@ from flintlock.model.regions import regions_of, topological
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 MAX_RESULT_ROWS: Final = 100_000
+LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
 _LONG: Final = range(-(1 << 63), 1 << 63)  # what Spark, and the wire, have room for
 
 
@@ -90,6 +92,7 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
     for vertex in graph.vertices:
         yield from _step_problems(vertex, steps)
         yield from _operation_problems(vertex, artifacts)
+    yield from _resource_problems(graph)
     yield from _name_clashes(graph)
     yield from _shared_targets(graph)
     dangling = any(source not in steps for vertex in graph.vertices for source in vertex.inputs)
@@ -290,6 +293,26 @@ def _shared_targets(graph: JobGraph) -> Iterator[Problem]:
         outer = next((targets[parent] for parent in target.parents if parent in targets), None)
         if outer is not None:
             yield Problem(step=name, field="sink", message=f"writes inside the path of step {outer!r}")
+
+
+def _resource_problems(graph: JobGraph) -> Iterator[Problem]:
+    given = [vertex for vertex in graph.vertices if vertex.resources is not None]
+    if given and len(given) < len(graph.vertices):
+        without = next(vertex for vertex in graph.vertices if vertex.resources is None)
+        message = f"step {given[0].name!r} says what it needs: then every step has to, or none"
+        yield Problem(step=without.name, field="cpu", message=message)
+    for vertex in given:
+        wanted = vertex.resources
+        if wanted is None:
+            continue
+        if not (0 <= wanted.cpu <= MAX_PARALLELISM and math.isfinite(wanted.cpu)):
+            message = f"must be a number of cores from 0 to {MAX_PARALLELISM}, not {wanted.cpu}"
+            yield Problem(step=vertex.name, field="cpu", message=message)
+        if wanted.memory and wanted.memory < LEAST_MEMORY:
+            message = f"a task cannot run with less than {LEAST_MEMORY >> 20}m"
+            yield Problem(step=vertex.name, field="memory", message=message)
+    if graph.client_timeout_s is not None and not 1 <= graph.client_timeout_s < math.inf:
+        yield Problem(field="clientTimeout", message=f"must be at least one second, not {graph.client_timeout_s}")
 
 
 def _region_parallelism(graph: JobGraph, steps: Mapping[StepName, JobVertex]) -> Iterator[Problem]:

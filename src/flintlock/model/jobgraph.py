@@ -117,6 +117,13 @@ STAGED_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avr
 TRANSACTIONAL_FORMATS: Final = frozenset({"delta", "iceberg", "hudi"})
 
 
+class Resources(Struct, frozen=True, kw_only=True):
+    """What somebody needs or has beside slots."""
+
+    cpu: float = 0.0  # cores
+    memory: int = 0  # bytes
+
+
 class JobVertex(Struct, frozen=True, kw_only=True):
     """One named step."""
 
@@ -127,6 +134,7 @@ class JobVertex(Struct, frozen=True, kw_only=True):
     exchange: Exchange = Exchange.PIPELINED
     parallelism: int | None = None
     cache: bool = False
+    resources: Resources | None = None  # set on all steps of a job, or on none
 
     @property
     def has_output(self) -> bool:
@@ -187,6 +195,7 @@ class JobGraph(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
     engine: EngineKind = EngineKind.SHARED
     client: Versions | None = None  # who pickled the functions, if any are pickled
+    client_timeout_s: float | None = None  # an attached client: the job is cancelled this long after its last sign
     format_version: int = 1
 
     def vertex(self, name: str) -> JobVertex:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId
+from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
@@ -26,6 +26,27 @@ class Submitted(Struct, frozen=True, kw_only=True):
     existing: bool = False
 
 
+class ParallelismRange(Struct, frozen=True, kw_only=True):
+    """How many slots a step may have."""
+
+    lower: int = 1
+    upper: int
+
+
+class JobRequirements(Struct, frozen=True, kw_only=True):
+    """What a job may use, for each step. Steps of one region agree."""
+
+    job_id: JobId
+    vertices: dict[VertexId, ParallelismRange]
+
+
+class ClientHeartbeat(Struct, frozen=True, kw_only=True):
+    """A client is attached to the job until `expires_ms`."""
+
+    job_id: JobId
+    expires_ms: int
+
+
 class StoredJob(Struct, frozen=True, kw_only=True):
     """What is persisted before a submission is acknowledged."""
 
@@ -33,6 +54,7 @@ class StoredJob(Struct, frozen=True, kw_only=True):
     submitted_ms: int
     idempotency_key: str | None = None
     digest: str = ""
+    requirements: dict[VertexId, ParallelismRange] = {}  # changed since; the latest of each step
 
 
 class ExecutionInfo(Struct, frozen=True, kw_only=True):
@@ -62,6 +84,7 @@ class ExceptionEntry(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId | None = None
     endpoint: str | None = None
     labels: dict[str, str] = {}
+    concurrent: tuple[ExceptionEntry, ...] = ()  # what else failed before the job ran again
 
 
 class TaskCounts(Struct, frozen=True, kw_only=True):

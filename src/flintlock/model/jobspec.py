@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
+from flintlock.model.configuration import memory_bytes
 from flintlock.model.documents import document_problems
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.graphcheck import Problem, invalid_graph
@@ -30,6 +31,7 @@ from flintlock.model.jobgraph import (
     JobVertex,
     Operation,
     Program,
+    Resources,
     Result,
     SaveMode,
     Scalar,
@@ -102,6 +104,8 @@ class StepSpec(_Spec, frozen=True, kw_only=True):
     exchange: Exchange = Exchange.PIPELINED
     parallelism: int | None = None
     cache: bool = False
+    cpu: float | None = None
+    memory: str | int | None = None
 
 
 class ArtifactSpec(_Spec, frozen=True, kw_only=True):
@@ -126,6 +130,7 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
     config: dict[str, ConfigValue] = {}
     steps: dict[str, StepSpec] = {}
     client: Versions | None = None
+    client_timeout: float | None = None  # seconds; set by a client that stays attached
 
 
 KINDS: Final = ("source", "sql", "function", "sink", "result", "program")
@@ -206,6 +211,7 @@ def draft_graph(
             exchange=step.exchange,
             parallelism=step.parallelism,
             cache=step.cache,
+            resources=_resources(name, step, problems),
         )
         for name, step in spec.steps.items()
     )
@@ -228,6 +234,7 @@ def draft_graph(
         artifacts=tuple(artifacts),
         engine=spec.engine,
         client=spec.client,
+        client_timeout_s=spec.client_timeout,
     )
     return graph, problems
 
@@ -240,6 +247,17 @@ def kind_of(step: StepSpec) -> str:
 def config_text(value: ConfigValue) -> str:
     """Write a configuration value as Spark and Flink write it."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _resources(name: str, step: StepSpec, problems: list[Problem]) -> Resources | None:
+    if step.cpu is None and step.memory is None:
+        return None
+    memory = 0
+    try:
+        memory = memory_bytes(str(step.memory or 0))
+    except ValueError as error:
+        problems.append(Problem(step=name, field="memory", message=str(error)))
+    return Resources(cpu=step.cpu or 0.0, memory=memory)
 
 
 def _operation(step: StepSpec, fill: Callable[[str], str]) -> Operation:

@@ -12,11 +12,15 @@ from flintlock.model.configuration import (
     Scope,
     boolean,
     duration_s,
+    file_name,
     memory_bytes,
+    names,
     number,
     one_of,
+    parallelisms,
     period_s,
     whole,
+    znode_path,
 )
 
 _DURATION = "a duration, such as '10 s'"
@@ -83,11 +87,49 @@ HEARTBEAT_TIMEOUT: Final = Option(
     description="How long a silent TaskManager is waited for before it is given up.",
 )  # fmt: skip
 HA_TYPE: Final = Option(
-    key="high-availability.type", parse=one_of("embedded"), kind="embedded", default="embedded",
-    description="Where jobs are kept: 'embedded' is an SQLite database in the state directory.",
+    key="high-availability.type", parse=one_of("embedded", "zookeeper"), kind="embedded or zookeeper",
+    default="embedded",
+    description="Where jobs are kept and who leads is decided: 'embedded' is an SQLite database in the state"
+    " directory, for JobManagers of one machine; 'zookeeper' is an ensemble, for JobManagers of several.",
+)  # fmt: skip
+HA_QUORUM: Final = Option(
+    key="high-availability.zookeeper.quorum", parse=str, kind="addresses such as 'a:2181,b:2181'", default="",
+    default_text="none", description="The servers of the ZooKeeper ensemble.",
+)  # fmt: skip
+HA_ROOT: Final = Option(
+    key="high-availability.zookeeper.path.root", parse=znode_path, kind="a path such as '/flintlock'",
+    default="/flintlock",
+    description="The node in ZooKeeper below which all clusters have theirs.",
+)  # fmt: skip
+HA_CLUSTER_ID: Final = Option(
+    key="high-availability.cluster-id", parse=file_name, kind="a name", default="", default_text="`cluster.id`",
+    description="Names the cluster in ZooKeeper and in the storage directory.",
+)  # fmt: skip
+HA_STORAGE_DIR: Final = Option(
+    key="high-availability.storageDir", parse=str, kind="a path or URL", default="", default_text="none",
+    description="Where graphs, results and progress are kept when ZooKeeper is used, which holds pointers only: a"
+    " place that every JobManager reaches. Any URL that fsspec knows.",
+)  # fmt: skip
+HA_SESSION_TIMEOUT: Final = Option(
+    key="high-availability.zookeeper.client.session-timeout", parse=period_s, kind=_DURATION, default=10.0,
+    default_text="10 s",
+    description="After how long a silence of its host another JobManager leads. A leader that ZooKeeper does not answer"
+    " steps down by itself after 0.7 of it. The ensemble has limits of its own and may grant another timeout.",
+)  # fmt: skip
+HA_CONNECTION_TIMEOUT: Final = Option(
+    key="high-availability.zookeeper.client.connection-timeout", parse=period_s, kind=_DURATION, default=15.0,
+    default_text="15 s",
+    description="How long a JobManager that starts waits for ZooKeeper before it gives up.",
+)  # fmt: skip
+HA_SILENCE: Final = Option(
+    key="high-availability.embedded.silence-timeout", parse=period_s, kind=_DURATION, default=10.0,
+    default_text="10 s",
+    description="How long a leader's heartbeat in the state directory may stand still before a standby ends its"
+    " process and leads. Death is noticed at once; this is for a leader that lives but is frozen.",
 )  # fmt: skip
 WORK_DIR: Final = Option(
-    key="execution.work-dir", parse=str, kind=_TEXT, default="", default_text="<state directory>/work",
+    key="execution.work-dir", parse=str, kind=_TEXT, default="",
+    default_text="<high-availability.storageDir>/work, else <state directory>/work",
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
     " Spark's own file systems are used.",
 )  # fmt: skip
@@ -155,6 +197,92 @@ EXP_ATTEMPTS: Final = Option(
     key="restart-strategy.exponential-delay.attempts-before-reset-backoff", parse=whole(0), kind=_WHOLE,
     default=(1 << 31) - 1, default_text="unlimited", scope=Scope.JOB,
     description="How often exponential-delay tries again before it gives up.",
+)  # fmt: skip
+INFRASTRUCTURE_ATTEMPTS: Final = Option(
+    key="restart.infrastructure-attempts", parse=whole(0), kind=_WHOLE, default=3, scope=Scope.JOB,
+    description="How often a job is helped over the loss of a TaskManager or an engine, whatever its restart strategy"
+    " says: such a loss is not its fault.",
+)  # fmt: skip
+FAILURE_ENRICHERS: Final = Option(
+    key="jobmanager.failure-enrichers", parse=names, kind="names, with commas between them", default=(),
+    default_text="none",
+    description="Plug-ins that add labels to failures, by the names of their entry points in the group"
+    " 'flintlock.failure_enrichers'.",
+)  # fmt: skip
+PARALLELISM_OVERRIDES: Final = Option(
+    key="pipeline.jobvertex-parallelism-overrides", parse=parallelisms, kind="pairs such as 'id:2,id:4'", default={},
+    default_text="none", scope=Scope.JOB,
+    description="The parallelism of steps by their ids, whatever the graph says. Applies to new submissions.",
+)  # fmt: skip
+JOB_PRIORITY: Final = Option(
+    key="job.priority", parse=whole(-1000, 1000), kind=_WHOLE, default=0, scope=Scope.JOB,
+    description="Jobs with a higher priority get slots before those with a lower one that wait longer.",
+)  # fmt: skip
+JOB_TIMEOUT: Final = Option(
+    key="job.timeout", parse=duration_s, kind=_DURATION, default=0.0, default_text="none", scope=Scope.JOB,
+    description="A job that has not ended this long after its submission fails. 0: none.",
+)  # fmt: skip
+CLIENT_HEARTBEAT_INTERVAL: Final = Option(
+    key="client.heartbeat.interval", parse=period_s, kind=_DURATION, default=30.0, default_text="30 s",
+    scope=Scope.JOB, description="How often an attached client says that it is there.",
+)  # fmt: skip
+CLIENT_HEARTBEAT_TIMEOUT: Final = Option(
+    key="client.heartbeat.timeout", parse=period_s, kind=_DURATION, default=180.0, default_text="3 min",
+    scope=Scope.JOB, description="After how long a silence of its attached client a job is cancelled.",
+)  # fmt: skip
+LOAD_BALANCE: Final = Option(
+    key="taskmanager.load-balance.mode", parse=one_of("NONE", "SLOTS"), kind="NONE or SLOTS", default="NONE",
+    description="How slots are chosen. NONE fills one TaskManager before the next, which leaves room for tasks that"
+    " need many slots of one; SLOTS spreads tasks over all of them.",
+)  # fmt: skip
+MAX_SLOTS: Final = Option(
+    key="slotmanager.number-of-slots.max", parse=whole(0), kind=_WHOLE, default=0, default_text="no limit",
+    description="The most slots that the cluster may have: a TaskManager that would exceed it is refused.",
+)  # fmt: skip
+MAX_CPU: Final = Option(
+    key="slotmanager.max-total-resource.cpu", parse=number(0.0), kind="a number", default=0.0, default_text="no limit",
+    description="The most cores that all TaskManagers together may have.",
+)  # fmt: skip
+MAX_MEMORY: Final = Option(
+    key="slotmanager.max-total-resource.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
+    description="The most memory that all TaskManagers together may have.",
+)  # fmt: skip
+STANDALONE_START_UP: Final = Option(
+    key="resourcemanager.standalone.start-up-time", parse=duration_s, kind=_DURATION, default=30.0,
+    default_text="30 s",
+    description="How long after its start a cluster waits for larger TaskManagers before a request that none of the"
+    " registered ones can ever serve fails its job.",
+)  # fmt: skip
+MAX_TASK_MANAGERS: Final = Option(
+    key="resourcemanager.max-taskmanagers", parse=whole(0, 1000), kind=_WHOLE, default=0,
+    description="How many TaskManagers the JobManager may start by itself, on this machine, when jobs wait for slots.",
+)  # fmt: skip
+TASK_MANAGER_IDLE: Final = Option(
+    key="resourcemanager.taskmanager-timeout", parse=duration_s, kind=_DURATION, default=30.0, default_text="30 s",
+    description="How long a TaskManager that the JobManager has started may be idle before it is released.",
+)  # fmt: skip
+START_RETRY: Final = Option(
+    key="resourcemanager.start-worker.retry-interval", parse=period_s, kind=_DURATION, default=3.0, default_text="3 s",
+    description="How long to wait before a TaskManager that died or did not start is replaced; twice as long after"
+    " each further failure.",
+)  # fmt: skip
+REGISTRATION_TIMEOUT: Final = Option(
+    key="resourcemanager.taskmanager-registration.timeout", parse=period_s, kind=_DURATION, default=300.0,
+    default_text="5 min",
+    description="How long a TaskManager that was started may take to register before it is given up.",
+)  # fmt: skip
+RUNNER_MEMORY: Final = Option(
+    key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
+    description="The most memory that a runner (the process of one task, with user code in it) may use, unless the"
+    " steps of its task say otherwise.",
+)  # fmt: skip
+WORKER_MEMORY: Final = Option(
+    key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
+    description="The most memory that each of Spark's Python workers (which run UDFs) may use.",
+)  # fmt: skip
+TASK_OUTPUT: Final = Option(
+    key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20, default_text="64m",
+    description="The most that is kept of what an attempt prints; of the rest, only the end.",
 )  # fmt: skip
 JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0, default_text="7 d",

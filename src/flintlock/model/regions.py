@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from msgspec import Struct
 
 from flintlock.model.ids import RegionId, StepName
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Result, Sink
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Resources, Result, Sink
 
 
 class Region(Struct, frozen=True, kw_only=True):
@@ -76,6 +76,14 @@ def region_outputs(graph: JobGraph, region: Region) -> tuple[JobVertex, ...]:
     own = [graph.vertex(name) for name in region.steps]
     ends = [vertex for vertex in own if isinstance(vertex.operation, Sink | Result)]
     return tuple(graph.vertex(name) for name in region.materialises) + tuple(ends)
+
+
+def region_resources(graph: JobGraph, region: Region) -> Resources | None:
+    """Return what a task of the region needs: the most that one of its steps does, as they run in one plan."""
+    needs = [need for name in region.steps if (need := graph.vertex(name).resources) is not None]
+    if not needs:
+        return None
+    return Resources(cpu=max(need.cpu for need in needs), memory=max(need.memory for need in needs))
 
 
 def _pipelined_groups(by_name: Mapping[StepName, JobVertex]) -> dict[StepName, StepName]:

@@ -5,15 +5,33 @@ from __future__ import annotations
 from msgspec import Struct
 
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId, JobId, RequestId, TaskManagerId
-from flintlock.model.jobgraph import Versions
+from flintlock.model.jobgraph import Resources, Versions
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """An attempt that an earlier JobMaster has sent, and where: its successor asks for the slots that it holds."""
+
+    task_manager: TaskManagerId
+    instance: InstanceId
+    attempt: AttemptId
+
+
+class HeldSlots(Struct, frozen=True, kw_only=True):
+    """An attempt that a TaskManager brings along; without slots if only its end is still to be told."""
+
+    attempt: AttemptId
+    slots: tuple[int, ...] = ()
 
 
 class SlotRequest(Struct, frozen=True, kw_only=True):
-    """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, at most `at_most`."""
+    """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, within these limits."""
 
     id: RequestId
     slots: int | None = None
+    at_least: int = 1
     at_most: int | None = None
+    resources: Resources | None = None  # None: whatever comes with the slots
+    claim: Claim | None = None  # only the slots that this attempt holds; the rest does not matter then
 
 
 class ResourceRequirements(Struct, frozen=True, kw_only=True):
@@ -22,6 +40,7 @@ class ResourceRequirements(Struct, frozen=True, kw_only=True):
     job_id: JobId
     name: str = ""
     requests: tuple[SlotRequest, ...] = ()
+    priority: int = 0  # higher ones are served first
 
 
 class SlotGrant(Struct, frozen=True, kw_only=True):
@@ -44,6 +63,38 @@ class TaskManagerLost(Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class NoResources(Struct, frozen=True, kw_only=True):
+    """ResourceManager to JobMaster: nobody can ever serve that request. `reason`: what was asked and what exists."""
+
+    job_id: JobId
+    request: RequestId
+    reason: str
+
+
+class DeployedTasks(Struct, frozen=True, kw_only=True):
+    """ResourceManager to JobMaster: what a TaskManager says that it holds of the job, by its latest heartbeat.
+
+    Attempts whose end is not yet told are among them.
+    """
+
+    job_id: JobId
+    task_manager: TaskManagerId
+    instance: InstanceId
+    attempts: tuple[AttemptId, ...] = ()
+
+
+class UnwantedTasks(Struct, frozen=True, kw_only=True):
+    """JobMaster to ResourceManager: of those, nobody wants these any more."""
+
+    attempts: tuple[AttemptId, ...] = ()
+
+
+class Attendance(Struct, frozen=True, kw_only=True):
+    """ResourceManager to TaskManager: for as long as nobody answers this, that life of it goes on."""
+
+    instance: InstanceId
+
+
 class Hardware(Struct, frozen=True, kw_only=True):
     """What a TaskManager has, as REST shows it."""
 
@@ -63,7 +114,7 @@ class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
     versions: Versions
     hardware: Hardware = Hardware()
     engine: str = ""
-    running: tuple[AttemptId, ...] = ()
+    busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat tells what
 
 
 class RegistrationAnswer(Struct, frozen=True, kw_only=True):
@@ -80,14 +131,20 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     id: TaskManagerId
     instance: InstanceId
     running: tuple[AttemptId, ...] = ()
+    held: tuple[HeldSlots, ...] = ()  # the same with their slots; a leader looks at it when a life begins to count
     free_memory: int = 0
     engine_ready: bool = True
+    metrics: dict[str, float] = {}  # what the TaskManager measures of itself, by name
 
 
 class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
-    """`known` False: this leader has never heard of the TaskManager: end what runs, then register again."""
+    """A lease on what runs, for the heartbeat timeout, counted from the moment the heartbeat was *sent*.
+
+    `known` False: this leader has never heard of the TaskManager: end what runs, then register again.
+    """
 
     known: bool
+    unwanted: tuple[AttemptId, ...] = ()  # these are to be ended: nobody waits for them
 
 
 class AllocatedSlot(Struct, frozen=True, kw_only=True):
@@ -109,6 +166,8 @@ class TaskManagerInfo(Struct, frozen=True, kw_only=True):
     hardware: Hardware = Hardware()
     engine: str = ""
     allocated: tuple[AllocatedSlot, ...] = ()
+    free_resources: Resources = Resources()
+    metrics: dict[str, float] = {}
 
 
 class WaitingRequest(Struct, frozen=True, kw_only=True):
@@ -118,6 +177,8 @@ class WaitingRequest(Struct, frozen=True, kw_only=True):
     request: RequestId
     slots: int | None
     since_ms: int
+    name: str = ""  # the job's
+    priority: int = 0
 
 
 class ResourceOverview(Struct, frozen=True, kw_only=True):
@@ -125,3 +186,4 @@ class ResourceOverview(Struct, frozen=True, kw_only=True):
 
     task_managers: tuple[TaskManagerInfo, ...] = ()
     waiting: tuple[WaitingRequest, ...] = ()
+    starting: int = 0  # TaskManagers that were asked for and have not registered yet

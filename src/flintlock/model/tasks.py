@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import JobGraph, Resources
 
 
 class DeployTask(Struct, frozen=True, kw_only=True):
@@ -23,6 +23,8 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     analyze_all: bool = False  # resolve the whole graph's schemas before any Spark job runs
     cancel_timeout_s: float = 10.0
     instance: InstanceId | None = None  # whose slots they are: another life of the TaskManager refuses it
+    resources: Resources | None = None  # what the task's runner may use
+    outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
 
 
 class CancelTask(Struct, frozen=True, kw_only=True):
@@ -69,6 +71,9 @@ class FailureKind(StrEnum):
     USER_CODE = "user code"
     ANALYSIS = "analysis"
     MISSING_ARTIFACT = "missing artifact"
+    MISSING_INPUT = "missing input"  # another region's result is gone: that region has to run again
+    NO_RESOURCES = "no resources"
+    TIMEOUT = "timeout"
     CONFIGURATION = "configuration"
     SPARK_TASK = "spark task failure"
     OUT_OF_MEMORY = "out of memory"
@@ -100,6 +105,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     query_context: str | None = None
     stack_trace: str = ""  # Python's, whole
     jvm_stack_trace: str | None = None
+    missing: tuple[StepName, ...] = ()  # MISSING_INPUT: whose results are gone
 
 
 class ResultRows(Struct, frozen=True, kw_only=True):
@@ -228,6 +234,6 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId
     instance: InstanceId
     address: str = ""  # where that TaskManager listened: an interrupted attempt is ended there first
-    outcome: TaskFinished | None = None  # from ACCEPTED on
+    outcome: TaskFinished | None = None  # from ACCEPTED on; with DEPLOYED: only blocking results are made again
     staging: tuple[str, ...] = ()  # directories that attempts so far may have written to
     recorded_ms: int = 0

@@ -1,42 +1,51 @@
 """Which TaskManager serves a request: an index of TaskManagers by how many slots they have free.
 
-Requests are packed: of the TaskManagers that can serve a request, the one with the fewest free slots does. Large
-requests need their slots on *one* TaskManager, and whoever spreads small ones over all of them leaves no room for
-those. A request that names no number gets the most that it may have: its limit where somebody has as many free, else
-all slots of the largest TaskManager that is wholly idle.
+Requests are packed unless configured otherwise: of the TaskManagers that can serve a request, the one with the fewest
+free slots does. Large requests need their slots on *one* TaskManager, and whoever spreads small ones over all of them
+leaves no room for those. Spread (`taskmanager.load-balance.mode: SLOTS`), the one with the most free slots serves, so
+that tasks share engines only when they must. A request that names no number gets the most that it may have: its limit
+where somebody has as many free, else all slots of the largest TaskManager that is wholly idle.
 
-Finding one takes a time that grows with the slots of the largest TaskManager, not with the number of TaskManagers.
+Finding one takes a time that grows with the slots of the largest TaskManager, not with the number of TaskManagers;
+only where requests ask for more than their share of cores or memory, those who have slots but no memory left are
+passed one by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from flintlock.model.ids import TaskManagerId
+from flintlock.model.jobgraph import Resources
 from flintlock.model.slots import SlotRequest
+from flintlock.resourcemanager.capacity import Capacity, enough, need, slots_for
 
 
 class _Entry(Struct, frozen=True):
     free: int
-    total: int
+    left: Resources
+    whole: Capacity
 
 
 class FreeSlots:
     """TaskManagers that may be given work, by free slots. Among equals, the one that came to that number first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spread: bool = False) -> None:
+        self._spread = spread
         self._entries: dict[TaskManagerId, _Entry] = {}
         self._by_free: dict[int, dict[TaskManagerId, None]] = {}  # with at least one free slot
         self._idle: dict[int, dict[TaskManagerId, None]] = {}  # with all slots free, by their number
 
-    def put(self, task_manager: TaskManagerId, *, free: int, total: int) -> None:
-        """Note how many of a TaskManager's slots are free now."""
+    def put(self, task_manager: TaskManagerId, *, free: int, left: Resources, whole: Capacity) -> None:
+        """Note what of a TaskManager is free now."""
         self.remove(task_manager)
-        self._entries[task_manager] = _Entry(free, total)
+        self._entries[task_manager] = _Entry(free, left, whole)
         if free:
             self._by_free.setdefault(free, {})[task_manager] = None
-        if free == total:
-            self._idle.setdefault(total, {})[task_manager] = None
+        if free == whole.slots:
+            self._idle.setdefault(free, {})[task_manager] = None
 
     def remove(self, task_manager: TaskManagerId) -> None:
         """Give it no work any more."""
@@ -44,24 +53,56 @@ class FreeSlots:
         if entry is None:
             return
         _discard(self._by_free, entry.free, task_manager)
-        if entry.free == entry.total:
-            _discard(self._idle, entry.total, task_manager)
+        if entry.free == entry.whole.slots:
+            _discard(self._idle, entry.free, task_manager)
 
-    def find(self, request: SlotRequest) -> tuple[TaskManagerId, int] | None:
+    def find(self, wish: SlotRequest) -> tuple[TaskManagerId, int] | None:
         """Return the TaskManager that serves the request best now, and with how many slots; None if nobody can."""
-        if request.slots is not None:
-            return self._packed(request.slots)
-        limit = request.at_most
-        at_the_limit = None if limit is None else self._packed(limit)
-        if at_the_limit is not None:
-            return at_the_limit
-        # Nobody has as many free as the limit, so whoever is idle has fewer in all.
-        largest = max(self._idle, default=None)
-        return None if largest is None else (next(iter(self._idle[largest])), largest)
+        if wish.slots is not None:
+            return self._with(wish, wish.slots)
+        at_the_limit = None if wish.at_most is None else self._with(wish, wish.at_most)
+        return self._idle_one(wish) if at_the_limit is None else at_the_limit
 
-    def _packed(self, slots: int) -> tuple[TaskManagerId, int] | None:
-        fitting = min((free for free in self._by_free if free >= slots), default=None)
-        return None if fitting is None else (next(iter(self._by_free[fitting])), slots)
+    def take(self, wish: SlotRequest) -> TaskManagerId | None:
+        """Find one and note that the request has what it needs of it: for whoever only wants to know what would be."""
+        found = self.find(wish)
+        if found is None:
+            return None
+        task_manager, slots = found
+        entry = self._entries[task_manager]
+        taken = need(wish, slots, entry.whole)
+        left = Resources(cpu=entry.left.cpu - taken.cpu, memory=entry.left.memory - taken.memory)
+        self.put(task_manager, free=entry.free - slots, left=left, whole=entry.whole)
+        return task_manager
+
+    def copy(self) -> FreeSlots:
+        """Return another index that says the same now."""
+        other = FreeSlots(spread=self._spread)
+        other._entries = dict(self._entries)
+        other._by_free = {free: dict(names) for free, names in self._by_free.items()}
+        other._idle = {free: dict(names) for free, names in self._idle.items()}
+        return other
+
+    def _with(self, wish: SlotRequest, slots: int) -> tuple[TaskManagerId, int] | None:
+        enough_slots = sorted((free for free in self._by_free if free >= slots), reverse=self._spread)
+        return next(
+            ((name, slots) for name in self._in(self._by_free, enough_slots) if self._fits(name, wish, slots)), None
+        )
+
+    def _idle_one(self, wish: SlotRequest) -> tuple[TaskManagerId, int] | None:
+        for name in self._in(self._idle, sorted(self._idle, reverse=True)):
+            slots = slots_for(wish, self._entries[name].whole.slots)
+            if slots is not None and self._fits(name, wish, slots):
+                return name, slots
+        return None
+
+    def _fits(self, name: TaskManagerId, wish: SlotRequest, slots: int) -> bool:
+        entry = self._entries[name]
+        return enough(entry.left, need(wish, slots, entry.whole), entry.whole)
+
+    @staticmethod
+    def _in(index: dict[int, dict[TaskManagerId, None]], keys: Iterable[int]) -> Iterable[TaskManagerId]:
+        return (name for key in keys for name in index[key])
 
 
 def _discard(index: dict[int, dict[TaskManagerId, None]], key: int, task_manager: TaskManagerId) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Final, TypeAlias
@@ -28,6 +29,7 @@ from flintlock.model.errors import (
 )
 from flintlock.rest import shapes
 from flintlock.rest.calls import Answer, Call, RestServices, answer
+from flintlock.rest.metrics import Submissions
 from flintlock.rest.openapi import openapi
 from flintlock.rest.overview import OverviewCache
 from flintlock.rest.table import ENDPOINTS, EVENTS, Endpoint
@@ -49,10 +51,11 @@ STATUS_OF: Final[Mapping[type[FlintlockError], int]] = {
 
 
 def rest_app(services: RestServices) -> ASGIApp:
-    """Return the application. Every path answers bare and under /v1."""
+    """Return the application. Every path answers bare and under /v1. One for each registry: it counts submissions."""
     by_path: dict[str, dict[str, Serve]] = {}
     for row in ENDPOINTS:
         by_path.setdefault(row.path, {})[row.method] = _endpoint(row, services)
+    by_path["/jobs"]["POST"] = _measured(by_path["/jobs"]["POST"], Submissions(services.registry))
     by_path[EVENTS.path] = {"GET": _stream(services)}
     by_path["/openapi.json"] = {"GET": _openapi(services)}
     routes = [Route(prefix + path, Methods(serve)) for prefix in ("", "/v1") for path, serve in by_path.items()]
@@ -95,6 +98,20 @@ def _endpoint(row: Endpoint, services: RestServices) -> Serve:
     return serve
 
 
+def _measured(serve: Serve, submissions: Submissions) -> Serve:
+    async def measured(request: Request) -> Response:
+        started_s = time.perf_counter()
+        status = 500
+        try:
+            response = await serve(request)
+            status = response.status_code
+        finally:
+            submissions.answered(status, time.perf_counter() - started_s)
+        return response
+
+    return measured
+
+
 def _stream(services: RestServices) -> Serve:
     async def serve(request: Request) -> Response:
         try:
@@ -123,6 +140,8 @@ def _failed(error: FlintlockError, path: str) -> Response:
 
 
 def _response(made: Answer) -> Response:
+    if made.pieces is not None:
+        return StreamingResponse(made.pieces, made.status, headers=dict(made.headers), media_type=made.content_type)
     return Response(made.body, made.status, headers=dict(made.headers), media_type=made.content_type)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
+from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from flintlock.gateways.dispatcher import DispatcherGateway
@@ -15,6 +16,7 @@ from flintlock.model.configuration import Configuration, duration_s
 from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
+from flintlock.rest.process import ProcessLogs
 from flintlock.rest.uploads import BlobUploads
 
 JSON: Final = "application/json; charset=UTF-8"
@@ -35,13 +37,16 @@ class RestServices:
     clock_ms: Callable[[], int]
     new_job_id: Callable[[], JobId]
     revision: str = "unknown"
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # one for the process; its rooms fill it
+    logs: ProcessLogs = field(default_factory=ProcessLogs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """What goes back."""
 
-    body: bytes
+    body: bytes = b""
+    pieces: AsyncIterator[bytes] | None = None  # in place of a body that is too large to be held
     status: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -78,6 +83,10 @@ class Call:
         if not least <= value <= _LARGEST:
             raise Invalid(f"query parameter {name!r}: {value} is not from {least} to {_LARGEST}")
         return value
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return a query parameter as names, which commas part; none if it is not there."""
+        return tuple(part for text in self.request.query_params.getlist(name) for part in text.split(",") if part)
 
     def duration_s(self, name: str) -> float:
         """Return a query parameter as seconds; 0 if it is not there. Raises Invalid."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
-
 from flintlock.model.errors import Unavailable
-from flintlock.model.jobs import JobsOverview
+from flintlock.model.jobs import JobQuery
 from flintlock.model.options import OPTIONS, WEB_CANCEL, WEB_REFRESH
-from flintlock.model.slots import ResourceOverview
 from flintlock.model.states import JobStatus
-from flintlock.rest import shapes, translate
+from flintlock.rest import shapes_cluster as shapes
+from flintlock.rest import translate_cluster as translate
 from flintlock.rest.calls import Answer, Call, answer, no_such
+from flintlock.rest.metrics import job_counts
+from flintlock.rest.secrets import without_secrets
+from flintlock.rest.shapes import Errors
 
 _ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
 
@@ -31,7 +32,7 @@ async def config(call: Call) -> Answer:
             features=shapes.Features(
                 web_submit=False,
                 web_cancel=services.configuration.get(WEB_CANCEL),
-                web_rescale=False,
+                web_rescale=True,
                 web_history=False,
             ),
         )
@@ -42,7 +43,7 @@ async def overview(call: Call) -> Answer:
     """How many TaskManagers, slots and jobs there are."""
     services = call.services
     resources = await services.resource_manager.overview()
-    counts = _counts(await services.dispatcher.list_jobs())
+    counts = job_counts(await services.dispatcher.list_jobs())
     return answer(
         shapes.ClusterOverview(
             taskmanagers=len(resources.task_managers),
@@ -77,24 +78,42 @@ async def task_manager(call: Call) -> Answer:
 
 
 async def resources(call: Call) -> Answer:
-    """Who waits for slots, in order."""
+    """Who waits for slots, in order, and how many TaskManagers are starting."""
     seen = await call.services.resource_manager.overview()
     return answer(
         shapes.ResourcesAnswer(
             waiting=[
-                shapes.WaitingAnswer(jobid=item.job_id, request=item.request, slots=item.slots, since=item.since_ms)
+                shapes.WaitingAnswer(
+                    jobid=item.job_id,
+                    name=item.name,
+                    priority=item.priority,
+                    request=item.request,
+                    slots=item.slots,
+                    since=item.since_ms,
+                )
                 for item in seen.waiting
-            ]
+            ],
+            starting=seen.starting,
         )
     )
 
 
 async def jobmanager_config(call: Call) -> Answer:
     """The JobManager's configuration: what was set, and what it is otherwise."""
+    return answer(_configuration(call))
+
+
+async def job_jobmanager_config(call: Call) -> Answer:
+    """The configuration of the JobManager that runs a job."""
+    await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
+    return answer(_configuration(call))
+
+
+def _configuration(call: Call) -> list[shapes.ConfigEntry]:
     given = call.services.configuration.as_dict()
     defaults = {option.key: option.default_text or str(option.default) for option in OPTIONS}
-    effective = {**defaults, **given}
-    return answer([shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)])
+    effective = without_secrets({**defaults, **given})
+    return [shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)]
 
 
 async def versions(call: Call) -> Answer:
@@ -113,34 +132,5 @@ async def readyz(call: Call) -> Answer:
     try:
         await call.services.dispatcher.list_jobs()
     except Unavailable:
-        return answer(shapes.Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
+        return answer(Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
     return answer(shapes.Health(status="ready"))
-
-
-async def metrics(call: Call) -> Answer:
-    """What Prometheus scrapes."""
-    listing = await call.services.dispatcher.list_jobs()
-    seen = await call.services.resource_manager.overview()
-    return Answer(body=generate_latest(_registry(listing, seen)), content_type=CONTENT_TYPE_LATEST)
-
-
-def _registry(listing: JobsOverview, seen: ResourceOverview) -> CollectorRegistry:
-    """Make the gauges of this moment: nothing is kept between two scrapes, so nothing can go stale."""
-    registry = CollectorRegistry()
-    jobs = Gauge("flintlock_jobs", "Jobs by state.", ["state"], registry=registry)
-    for status, count in _counts(listing).items():
-        jobs.labels(status).set(count)
-    slots = Gauge("flintlock_slots", "Slots by use.", ["use"], registry=registry)
-    free = sum(tm.free_slots for tm in seen.task_managers)
-    slots.labels("free").set(free)
-    slots.labels("taken").set(sum(tm.slots for tm in seen.task_managers) - free)
-    Gauge("flintlock_taskmanagers", "Registered TaskManagers.", registry=registry).set(len(seen.task_managers))
-    Gauge("flintlock_slot_requests_waiting", "Requests in the queue.", registry=registry).set(len(seen.waiting))
-    return registry
-
-
-def _counts(listing: JobsOverview) -> dict[JobStatus, int]:
-    counts = dict.fromkeys(JobStatus, 0)
-    for job in listing.jobs:
-        counts[job.status] += 1
-    return counts

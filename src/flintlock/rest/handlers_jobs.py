@@ -9,25 +9,30 @@ from typing import Final
 import msgspec
 
 from flintlock.model.errors import Fenced, Invalid, NotFound, Unavailable
-from flintlock.model.ids import AttemptId, TaskManagerId
+from flintlock.model.ids import AttemptId, TaskManagerId, VertexId
 from flintlock.model.jobs import (
     AwaitJob,
+    ClientHeartbeat,
     ExecutionInfo,
     JobQuery,
+    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSummary,
+    ParallelismRange,
     ResultQuery,
 )
 from flintlock.model.options import UPLOAD_LIMIT
 from flintlock.model.tasks import LogChunk, LogQuery
-from flintlock.rest import shapes, translate
+from flintlock.rest import bodies, shapes, translate
 from flintlock.rest.calls import ARROW, Answer, Call, answer, no_such
 from flintlock.rest.uploads import read_stream, reading_submission, store_uploads
 
 MAX_WAIT_S: Final = 600.0
 _EVENT_INTERVAL_S: Final = 0.25
+_EVENT_SILENCE_S: Final = 10.0
 _MAX_EXCEPTIONS: Final = 20
+_CANCEL_TIMEOUT_S: Final = 60.0
 
 
 async def submit(call: Call) -> Answer:
@@ -100,7 +105,43 @@ async def cancel(call: Call) -> Answer:
     mode = call.request.query_params.get("mode", "cancel")
     if mode != "cancel":
         raise Invalid(f"query parameter 'mode': {mode!r} is not supported; use 'cancel'")
-    await call.services.dispatcher.cancel_job(JobQuery(job_id=call.job_id))
+    try:
+        async with asyncio.timeout(_CANCEL_TIMEOUT_S):
+            await call.services.dispatcher.cancel_job(JobQuery(job_id=call.job_id))
+    except TimeoutError:
+        said = f"job {call.job_id} did not take the cancel within {_CANCEL_TIMEOUT_S:g} s; ask again"
+        return answer(shapes.Errors(errors=[said]), 408)
+    return answer(shapes.Empty(), 202)
+
+
+async def requirements(call: Call) -> Answer:
+    """What the steps of a running job may use."""
+    found = await call.services.dispatcher.requirements(JobQuery(job_id=call.job_id))
+    return answer(
+        {
+            name: bodies.VertexRequirements(
+                parallelism=bodies.ParallelismBounds(lower_bound=bounds.lower, upper_bound=bounds.upper)
+            )
+            for name, bounds in found.vertices.items()
+        }
+    )
+
+
+async def update_requirements(call: Call) -> Answer:
+    """Change what the steps of a running job may use; durable once it is answered."""
+    job_id, given = call.job_id, await bodies.read_requirements(call.request)
+    vertices = {
+        VertexId(name): ParallelismRange(lower=item.parallelism.lower_bound, upper=item.parallelism.upper_bound)
+        for name, item in given.items()
+    }
+    await call.services.dispatcher.update_requirements(JobRequirements(job_id=job_id, vertices=vertices))
+    return answer(shapes.Empty())
+
+
+async def client_heartbeat(call: Call) -> Answer:
+    """Say that the client of an attached job is there, and until when that counts."""
+    job_id, given = call.job_id, await bodies.read_heartbeat(call.request)
+    await call.services.dispatcher.client_heartbeat(ClientHeartbeat(job_id=job_id, expires_ms=given.expired_timestamp))
     return answer(shapes.Empty(), 202)
 
 
@@ -176,21 +217,29 @@ def _characters(data: bytes) -> bytes:
 
 
 async def events(call: Call) -> AsyncGenerator[bytes]:
-    """Server-sent events: a line for each job that changed, beginning with all of them."""
+    """Server-sent events: a line for each job that changed, beginning with all of them.
+
+    Says every few seconds that there is nothing to say, so that silence means that nobody is there. Ends when nobody
+    leads here for longer: whoever asks again is led to the one that does.
+    """
     seen: dict[str, JobSummary] = {}
     last: JobsOverview | None = None
+    clock_s = asyncio.get_running_loop().time
+    said_s = led_s = clock_s()
     while True:
         try:
             listing = await call.services.dispatcher.list_jobs()
         except (Unavailable, Fenced):  # nobody leads for a moment: whoever leads next is asked next
-            await asyncio.sleep(_EVENT_INTERVAL_S)
-            continue
-        if listing is not last:
-            last = listing
-            changed = [job for job in listing.jobs if seen.get(job.job_id) != job]
-            seen = {job.job_id: job for job in listing.jobs}
-            if changed:
-                yield b"".join(_event_lines(changed, call.services.clock_ms()))
+            if clock_s() - led_s > _EVENT_SILENCE_S:
+                return
+        else:
+            led_s = clock_s()
+            changed = [job for job in listing.jobs if seen.get(job.job_id) != job] if listing is not last else []
+            if listing is not last:
+                last, seen = listing, {job.job_id: job for job in listing.jobs}
+            if changed or clock_s() - said_s > _EVENT_SILENCE_S:
+                said_s = clock_s()
+                yield b"".join(_event_lines(changed, call.services.clock_ms())) or b": nothing new\n\n"
         await asyncio.sleep(_EVENT_INTERVAL_S)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from flintlock.model.jobspec import JobSpec
 from flintlock.rest import shapes
 from flintlock.rest.table import ENDPOINTS, EVENTS, Endpoint, Parameter
 
@@ -16,7 +15,8 @@ _REF = "#/components/schemas/{name}"
 
 def openapi(version: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 description of every endpoint."""
-    kinds = [*{id(row.answers): row.answers for row in ENDPOINTS}.values(), shapes.Errors, JobSpec]
+    named = [kind for row in ENDPOINTS for kind in (row.answers, row.takes)]
+    kinds = [*{id(kind): kind for kind in named}.values(), shapes.Errors]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
@@ -65,20 +65,20 @@ def _operation(row: Endpoint, schema_of: dict[int, dict[str, Any]]) -> dict[str,
     if row.body:
         operation["requestBody"] = {
             "required": row.body != (_BYTES,),  # no bytes are bytes, too
-            "content": {kind: {"schema": _body_schema(kind, schema_of)} for kind in row.body},
+            "content": {kind: {"schema": _body_schema(kind, schema_of[id(row.takes)])} for kind in row.body},
         }
     return operation
 
 
-def _body_schema(kind: str, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _body_schema(kind: str, document: dict[str, Any]) -> dict[str, Any]:
     if kind == "application/json":
-        return schema_of[id(JobSpec)]
+        return document
     if kind == "multipart/form-data":
         files = {"type": "array", "items": _BINARY}
         return {
             "type": "object",
             "required": ["request"],
-            "properties": {"request": schema_of[id(JobSpec)], "file": files},
+            "properties": {"request": document, "file": files},
         }
     return _BINARY
 
@@ -97,12 +97,15 @@ def _parameter_schema(item: Parameter) -> dict[str, Any]:
 
 _BYTES = "application/octet-stream"
 _BINARY = {"type": "string", "format": "binary"}
-_PATTERNS = {"jobid": {"pattern": "^[0-9a-f]{32}$"}}
+_PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid")}
 _REASONS = {
     400: "Malformed.",
     404: "Not found.",
+    408: "It was not taken in time; ask again.",
     409: "The present state forbids it.",
     413: "Too large.",
     422: "The idempotency key came with another graph before.",
+    500: "It could not be done; nothing has changed.",
+    502: "The leader was lost on the way: whether the job was taken is not known (only without an Idempotency-Key).",
     503: "Nobody leads at the moment; try again.",
 }

@@ -1,4 +1,4 @@
-"""What REST answers, field by field.
+"""What REST answers about jobs, field by field.
 
 Names and types are Flink's wherever the meaning is; `tests/data/flink-rest` holds real answers of Flink that these
 are compared with.
@@ -31,40 +31,6 @@ class Errors(Shape, frozen=True, kw_only=True):
     """Every answer that is not a success."""
 
     errors: list[str]
-
-
-class Features(Kebab, frozen=True, kw_only=True):
-    """What a dashboard may offer."""
-
-    web_submit: bool
-    web_cancel: bool
-    web_rescale: bool
-    web_history: bool
-
-
-class DashboardConfig(Kebab, frozen=True, kw_only=True):
-    """GET /config."""
-
-    refresh_interval: int
-    timezone_name: str
-    timezone_offset: int
-    flink_version: str
-    flink_revision: str
-    features: Features
-
-
-class ClusterOverview(Kebab, frozen=True, kw_only=True):
-    """GET /overview."""
-
-    taskmanagers: int
-    slots_total: int
-    slots_available: int
-    jobs_running: int
-    jobs_finished: int
-    jobs_cancelled: int
-    jobs_failed: int
-    flink_version: str
-    flink_commit: str
 
 
 class JobIdStatus(Shape, frozen=True, kw_only=True):
@@ -119,7 +85,7 @@ class JobsOverviewAnswer(Shape, frozen=True, kw_only=True):
 
 
 class VertexMetrics(Kebab, frozen=True, kw_only=True):
-    """What a step read and wrote. `…-complete` is false where Spark has not said."""
+    """What a step read and wrote. `…-complete` is false where Spark has not said, or not for this step alone."""
 
     read_bytes: int
     read_bytes_complete: bool
@@ -262,7 +228,7 @@ class ExecutionResultAnswer(Kebab, frozen=True, kw_only=True, omit_defaults=True
     job_execution_result: ExecutionResult | None = None
 
 
-class ExceptionHistoryEntry(Camel, frozen=True, kw_only=True):
+class ExceptionInfo(Camel, frozen=True, kw_only=True):
     """One failure of a job."""
 
     exception_name: str
@@ -272,7 +238,12 @@ class ExceptionHistoryEntry(Camel, frozen=True, kw_only=True):
     task_name: str | None
     endpoint: str | None
     task_manager_id: str | None
-    concurrent_exceptions: list[Any]
+
+
+class ExceptionHistoryEntry(ExceptionInfo, frozen=True, kw_only=True):
+    """A failure that the job reacted to, and what else failed before it ran again."""
+
+    concurrent_exceptions: list[ExceptionInfo]
 
 
 class ExceptionHistory(Shape, frozen=True, kw_only=True):
@@ -288,118 +259,6 @@ class ExceptionsAnswer(Camel, frozen=True, kw_only=True):
     exception_history: ExceptionHistory
 
 
-class Resource(Camel, frozen=True, kw_only=True):
-    """A share of a TaskManager."""
-
-    cpu_cores: float
-    task_heap_memory: int
-    task_off_heap_memory: int
-    managed_memory: int
-    network_memory: int
-    extended_resources: dict[str, Any]
-
-
-class HardwareAnswer(Camel, frozen=True, kw_only=True):
-    """What a TaskManager's machine has."""
-
-    cpu_cores: int
-    physical_memory: int
-    free_memory: int
-    managed_memory: int
-
-
-class MemoryConfiguration(Camel, frozen=True, kw_only=True):
-    """A TaskManager's memory as Flink divides it; the engine's heap is the task heap, the rest does not exist here."""
-
-    framework_heap: int
-    task_heap: int
-    framework_off_heap: int
-    task_off_heap: int
-    network_memory: int
-    managed_memory: int
-    jvm_metaspace: int
-    jvm_overhead: int
-    total_flink_memory: int
-    total_process_memory: int
-
-
-class TaskManagerAnswer(Camel, frozen=True, kw_only=True):
-    """One entry of GET /taskmanagers."""
-
-    id: str
-    path: str
-    data_port: int
-    jmx_port: int
-    time_since_last_heartbeat: int
-    slots_number: int
-    free_slots: int
-    assigned_tasks: int
-    total_resource: Resource
-    free_resource: Resource
-    hardware: HardwareAnswer
-    memory_configuration: MemoryConfiguration
-
-
-class TaskManagersAnswer(Shape, frozen=True, kw_only=True):
-    """GET /taskmanagers."""
-
-    taskmanagers: list[TaskManagerAnswer]
-
-
-class AllocatedSlotAnswer(Camel, frozen=True, kw_only=True):
-    """One job's share of a TaskManager."""
-
-    job_id: str
-    resource: Resource
-    assigned_tasks: int
-
-
-class GarbageCollector(Camel, frozen=True, kw_only=True):
-    """What one of a JVM's garbage collectors did."""
-
-    name: str
-    count: int
-    time: int
-
-
-class TaskManagerMetrics(Camel, frozen=True, kw_only=True):
-    """A TaskManager's memory in use, as Flink's dashboard reads it; 0 where Flintlock does not measure it."""
-
-    heap_used: int = 0
-    heap_committed: int = 0
-    heap_max: int = 0
-    non_heap_used: int = 0
-    non_heap_committed: int = 0
-    non_heap_max: int = 0
-    direct_count: int = 0
-    direct_used: int = 0
-    direct_max: int = 0
-    mapped_count: int = 0
-    mapped_used: int = 0
-    mapped_max: int = 0
-    netty_shuffle_memory_segments_available: int = 0
-    netty_shuffle_memory_segments_used: int = 0
-    netty_shuffle_memory_segments_total: int = 0
-    netty_shuffle_memory_available: int = 0
-    netty_shuffle_memory_used: int = 0
-    netty_shuffle_memory_total: int = 0
-    garbage_collectors: list[GarbageCollector] = []
-
-
-class TaskManagerDetails(TaskManagerAnswer, frozen=True, kw_only=True):
-    """GET /taskmanagers/:taskmanagerid."""
-
-    allocated_slots: list[AllocatedSlotAnswer]
-    metrics: TaskManagerMetrics
-
-
-class ConfigEntry(Shape, frozen=True, kw_only=True):
-    """One entry of GET /jobmanager/config."""
-
-    key: str
-    value: str
-
-
 class Jobid(Shape, frozen=True, kw_only=True):
     """POST /jobs: the job is durable."""
 
@@ -411,14 +270,6 @@ class BlobAnswer(Shape, frozen=True, kw_only=True):
 
     blob: str
     size: int
-
-
-class VersionsAnswer(Shape, frozen=True, kw_only=True):
-    """GET /versions."""
-
-    flintlock: str
-    python: str
-    pyspark: str
 
 
 class ResultColumn(Shape, frozen=True, kw_only=True):
@@ -519,6 +370,19 @@ class Publishing(Shape, frozen=True, kw_only=True):
     total: int
 
 
+class FailureLine(Kebab, frozen=True, kw_only=True):
+    """One failure of a job in a line; the whole of it is with its attempt, and in the exception history."""
+
+    timestamp: int
+    region: int | None  # None: the job as a whole
+    attempt: int
+    taskmanager_id: str | None
+    kind: str
+    headline: str
+    labels: dict[str, str]
+    concurrent: bool  # it came together with the one before it
+
+
 class AttemptsAnswer(Shape, frozen=True, kw_only=True):
     """GET /jobs/:jobid/attempts."""
 
@@ -529,6 +393,7 @@ class AttemptsAnswer(Shape, frozen=True, kw_only=True):
     regions: list[RegionAnswer]
     publishing: Publishing | None
     failure: FailureAnswer | None
+    failures: list[FailureLine]  # the last ones, the oldest of them first
 
 
 class LogAnswer(Kebab, frozen=True, kw_only=True):
@@ -548,24 +413,3 @@ class LogsAnswer(Shape, frozen=True, kw_only=True):
     """GET /jobs/:jobid/logs."""
 
     logs: list[LogAnswer]
-
-
-class WaitingAnswer(Shape, frozen=True, kw_only=True):
-    """A place in the queue for slots."""
-
-    jobid: str
-    request: str
-    slots: int | None
-    since: int
-
-
-class ResourcesAnswer(Shape, frozen=True, kw_only=True):
-    """GET /resources: who waits for slots, in order."""
-
-    waiting: list[WaitingAnswer]
-
-
-class Health(Shape, frozen=True, kw_only=True):
-    """GET /healthz and /readyz."""
-
-    status: str

@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from flintlock.model.failure_text import render
-from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import (
-    MAX_PARALLELISM,
-    Exchange,
-    Function,
-    JobVertex,
-    Program,
-    Result,
-    Sink,
-    Source,
-    Sql,
-)
+from flintlock.model.failure_text import headline, render
+from flintlock.model.jobgraph import Exchange
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
 from flintlock.model.options import RESTART_TYPE
-from flintlock.model.regions import Region
-from flintlock.model.slots import TaskManagerInfo
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, TaskMetrics
 from flintlock.rest import shapes
+from flintlock.rest import translate_vertices as vertices_of
+from flintlock.rest.secrets import without_secrets
 
 _APPLICATION_STATUS: Mapping[JobStatus, str] = {
     JobStatus.FINISHED: "SUCCEEDED",
@@ -57,7 +46,7 @@ def overview_entry(job: JobSummary, now_ms: int) -> shapes.JobsOverviewEntry:
 def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
     """The whole of /jobs/:jobid."""
     start_ms = job.timestamps.get(JobStatus.INITIALIZING, 0)
-    vertices = [_vertex(job, region, job.graph.vertex(name), now_ms) for region in job.regions for name in region.steps]
+    vertices = [vertices_of.vertex(view) for view in vertices_of.vertex_views(job, now_ms)]
     counts = dict.fromkeys(map(str, ExecutionState), 0)
     for vertex in vertices:
         counts[vertex.status] += 1
@@ -94,9 +83,9 @@ def plan(job: JobSnapshot) -> shapes.Plan:
             shapes.PlanNode(
                 id=vertex.id,
                 operator="",
-                parallelism=_parallelism(job, region_of[vertex.name]),
+                parallelism=vertices_of.parallelism(job, region_of.get(vertex.name)),
                 operator_strategy="",
-                description=describe(vertex),
+                description=vertices_of.describe(vertex),
                 optimizer_properties={},
                 inputs=[
                     shapes.PlanInput(
@@ -113,21 +102,6 @@ def plan(job: JobSnapshot) -> shapes.Plan:
             for vertex in graph.vertices
         ],
     )
-
-
-def describe(vertex: JobVertex) -> str:
-    """Name a step as Flink names its vertices."""
-    match vertex.operation:
-        case Source():
-            return f"Source: {vertex.name}"
-        case Sink():
-            return f"Sink: {vertex.name}"
-        case Result():
-            return f"Result: {vertex.name}"
-        case Program():
-            return f"Program: {vertex.name}"
-        case Sql() | Function():
-            return str(vertex.name)
 
 
 def execution_result(job: JobSnapshot) -> shapes.ExecutionResultAnswer:
@@ -175,7 +149,7 @@ def job_config(job: JobSnapshot) -> shapes.JobConfigAnswer:
             restart_strategy=strategy,
             job_parallelism=graph.parallelism or -1,
             object_reuse_mode=False,
-            user_config=graph.config,
+            user_config=without_secrets(graph.config),
         ),
     )
 
@@ -203,6 +177,11 @@ def attempts(job: JobSnapshot) -> shapes.AttemptsAnswer:
         if job.publishing is None
         else shapes.Publishing(done=job.publishing[0], total=job.publishing[1]),
         failure=None if failure is None else failure_answer(failure),
+        failures=[
+            _failure_line(item, concurrent=item is not entry)
+            for entry in job.exceptions
+            for item in (entry, *entry.concurrent)
+        ],
     )
 
 
@@ -229,124 +208,35 @@ def failure_answer(failure: Failure) -> shapes.FailureAnswer:
     )
 
 
-def task_manager(info: TaskManagerInfo) -> shapes.TaskManagerAnswer:
-    """One TaskManager in a listing."""
-    return shapes.TaskManagerAnswer(**_task_manager_fields(info))
-
-
-def task_manager_details(info: TaskManagerInfo) -> shapes.TaskManagerDetails:
-    """One TaskManager with who holds its slots."""
-    return shapes.TaskManagerDetails(
-        **_task_manager_fields(info),
-        allocated_slots=[
-            shapes.AllocatedSlotAnswer(job_id=share.job_id, resource=_resource(info, share.slots), assigned_tasks=1)
-            for share in info.allocated
-        ],
-        metrics=shapes.TaskManagerMetrics(heap_max=info.hardware.managed_memory),
+def _history_entry(entry: ExceptionEntry) -> shapes.ExceptionHistoryEntry:
+    return shapes.ExceptionHistoryEntry(
+        **_exception_fields(entry),
+        concurrent_exceptions=[shapes.ExceptionInfo(**_exception_fields(other)) for other in entry.concurrent],
     )
 
 
-def _task_manager_fields(info: TaskManagerInfo) -> dict[str, Any]:
-    heap = info.hardware.managed_memory
+def _exception_fields(entry: ExceptionEntry) -> dict[str, Any]:
     return {
-        "id": info.id,
-        "path": f"grpc://{info.address}",
-        "data_port": int(info.address.rpartition(":")[2] or 0),
-        "jmx_port": -1,
-        "time_since_last_heartbeat": info.last_heartbeat_ms,
-        "slots_number": info.slots,
-        "free_slots": info.free_slots,
-        "assigned_tasks": len(info.allocated),
-        "total_resource": _resource(info, info.slots),
-        "free_resource": _resource(info, info.free_slots),
-        "hardware": shapes.HardwareAnswer(
-            cpu_cores=info.hardware.cpu_cores,
-            physical_memory=info.hardware.physical_memory,
-            free_memory=info.hardware.free_memory,
-            managed_memory=0,
-        ),
-        "memory_configuration": shapes.MemoryConfiguration(
-            framework_heap=0,
-            task_heap=heap,
-            framework_off_heap=0,
-            task_off_heap=0,
-            network_memory=0,
-            managed_memory=0,
-            jvm_metaspace=0,
-            jvm_overhead=0,
-            total_flink_memory=heap,
-            total_process_memory=heap,
-        ),
+        "exception_name": entry.failure.exception or entry.failure.kind,
+        "stacktrace": render(entry.failure, verbose=True),
+        "timestamp": entry.timestamp_ms,
+        "failure_labels": entry.labels,
+        "task_name": entry.task_name,
+        "endpoint": entry.endpoint,
+        "task_manager_id": entry.task_manager,
     }
 
 
-def _resource(info: TaskManagerInfo, slots: int) -> shapes.Resource:
-    share = info.hardware.managed_memory * slots // max(info.slots, 1)
-    return shapes.Resource(
-        cpu_cores=float(slots),
-        task_heap_memory=share >> 20,
-        task_off_heap_memory=0,
-        managed_memory=0,
-        network_memory=0,
-        extended_resources={},
-    )
-
-
-def _vertex(job: JobSnapshot, region: Region, vertex: JobVertex, now_ms: int) -> shapes.Vertex:
-    current = job.current(region.id)
-    state = current.state if current else ExecutionState.CREATED
-    start_ms = current.timestamps.get(ExecutionState.DEPLOYING, -1) if current else -1
-    end_ms = current.timestamps.get(state, -1) if current and state.terminal else -1
-    until_ms = now_ms if end_ms < 0 else end_ms
-    return shapes.Vertex(
-        id=vertex.id,
-        slot_sharing_group_id=f"{region.id:032x}",
-        name=describe(vertex),
-        max_parallelism=MAX_PARALLELISM,
-        parallelism=_parallelism(job, region),
-        status=state,
-        start_time=start_ms,
-        end_time=end_ms,
-        duration=-1 if start_ms < 0 else until_ms - start_ms,
-        tasks={other: int(other is state) for other in ExecutionState},
-        metrics=_vertex_metrics(vertex.name, current),
-    )
-
-
-def _parallelism(job: JobSnapshot, region: Region) -> int:
-    current = job.current(region.id)
-    if current is not None and current.slots:
-        return current.slots
-    return region.parallelism or job.graph.parallelism or 1
-
-
-def _vertex_metrics(name: StepName, current: ExecutionInfo | None) -> shapes.VertexMetrics:
-    written = next((output for output in current.outputs if output.step == name), None) if current else None
-    return shapes.VertexMetrics(
-        read_bytes=0,
-        read_bytes_complete=False,
-        write_bytes=written.bytes if written else 0,
-        write_bytes_complete=written is not None,
-        read_records=0,
-        read_records_complete=False,
-        write_records=written.rows if written else 0,
-        write_records_complete=written is not None,
-        accumulated_backpressured_time=0,
-        accumulated_idle_time=0,
-        accumulated_busy_time=0.0,
-    )
-
-
-def _history_entry(entry: ExceptionEntry) -> shapes.ExceptionHistoryEntry:
-    return shapes.ExceptionHistoryEntry(
-        exception_name=entry.failure.exception or entry.failure.kind,
-        stacktrace=render(entry.failure, verbose=True),
+def _failure_line(entry: ExceptionEntry, *, concurrent: bool) -> shapes.FailureLine:
+    return shapes.FailureLine(
         timestamp=entry.timestamp_ms,
-        failure_labels=entry.labels,
-        task_name=entry.task_name,
-        endpoint=entry.endpoint,
-        task_manager_id=entry.task_manager,
-        concurrent_exceptions=[],
+        region=entry.region,
+        attempt=entry.attempt,
+        taskmanager_id=entry.task_manager,
+        kind=entry.failure.kind,
+        headline=headline(entry.failure),
+        labels=entry.labels,
+        concurrent=concurrent,
     )
 
 

@@ -79,7 +79,7 @@ async def reading_submission(
         if kind == "multipart/form-data":
             document, uploads = await _read_multipart(request, limit, leaving)
         elif kind in ("application/json", ""):
-            document, uploads = _decode(await _read_body(request, limit)), ()
+            document, uploads = await read_document(request, limit), ()
         else:
             raise Invalid(f"content type {kind!r}: send multipart/form-data or application/json")
         spec, problems = read_spec(document)
@@ -108,6 +108,11 @@ async def read_stream(request: Request, limit: int) -> AsyncGenerator[bytes]:
             yield piece
     except ClientDisconnect:
         raise Invalid("the body ended before it was whole") from None
+
+
+async def read_document(request: Request, limit: int) -> object:
+    """Return the body, decoded from JSON. Raises Invalid, TooLarge."""
+    return _decode(await _read_body(request, limit))
 
 
 async def _graph(spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads, new_id: JobId) -> JobGraph:

@@ -10,32 +10,30 @@ threads, so only those with one thread call it: the engine's process before it s
 Processes of our own tie themselves instead, as the first thing they do (`die_with_parent`): whoever starts them may
 have any number of threads, and a parent that died in between is seen by its pid. Rejected: `setpriv
 --pdeathsig` (not on every machine), a Python that ties itself and then execs (its start costs more than the rest).
+
+Standard library only: the watchdog, which has to be small and quick to start, imports this.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import select
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
 from flintlock.spark import processes
-
-#: How long the kernel may take to end a process that was sent SIGKILL.
-KILL_S: Final = 5.0
+from flintlock.spark.families import KILL_S, boot_id, end_families, read_process
 
 _SUFFIX: Final = ".child"
 
 
-class ChildRecord(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class ChildRecord:
     """One process, named so that no other can be taken for it."""
 
     name: str
@@ -89,11 +87,10 @@ def start_time_of(pid: int) -> str | None:
         except psutil.Error:
             return None
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        found = read_process(pid, boot_id())
     except OSError:
         return None
-    return None if fields[0] in "ZX" else f"{boot}:{fields[19]}"
+    return None if found is None else found.start_time
 
 
 def record_child(run_dir: Path, name: str, pid: int) -> Path | None:
@@ -104,7 +101,8 @@ def record_child(run_dir: Path, name: str, pid: int) -> Path | None:
     run_dir.mkdir(parents=True, exist_ok=True)
     path = run_dir / f"{name}-{pid}{_SUFFIX}"
     unfinished = path.with_suffix(".new")
-    unfinished.write_bytes(msgspec.json.encode(ChildRecord(name=name, pid=pid, start_time=start_time)))
+    record = ChildRecord(name=name, pid=pid, start_time=start_time)
+    unfinished.write_text(json.dumps(asdict(record)), encoding="utf-8")
     unfinished.replace(path)
     return path
 
@@ -115,44 +113,30 @@ def forget_child(path: Path | None) -> None:
         path.unlink(missing_ok=True)
 
 
-def reap_leftovers(run_dir: Path) -> tuple[ChildRecord, ...]:
-    """Kill every recorded process that still lives, wait for its end, clear the records; return those killed.
+def reap_leftovers(run_dir: Path, *, mark: str = "", spare: Iterable[int] = ()) -> tuple[ChildRecord, ...]:
+    """Kill every recorded process that still lives, with its family; return the recorded ones among those killed.
 
-    For whoever starts in the place of a former self: the run directory must be nobody else's. Records that cannot be
-    read are removed. Idempotent.
+    For whoever starts in the place of a former self, and for its watchdog: the run directory must be nobody else's.
+    Waits for their end and clears the records; one that cannot be read is removed. `families` says who is of a family,
+    and what `mark` and `spare` are. Idempotent.
     """
-    killed: list[ChildRecord] = []
-    for path in sorted(run_dir.glob(f"*{_SUFFIX}")):
-        try:
-            record = msgspec.json.decode(path.read_bytes(), type=ChildRecord)
-        except (OSError, msgspec.DecodeError):
-            record = None
-        if record is not None and _kill(record):
-            killed.append(record)
+    paths = sorted(run_dir.glob(f"*{_SUFFIX}"))
+    records = [record for path in paths if (record := _read(path)) is not None]
+    if sys.platform == "linux":
+        killed = end_families({record.pid: record.start_time for record in records}, mark=mark, spare=spare)
+        ended = tuple(record for record in records if record.pid in killed)
+    else:
+        ended = tuple(record for record in records if _kill_by_pid(record))
+    for path in paths:
         path.unlink(missing_ok=True)
-    return tuple(killed)
+    return ended
 
 
-def _kill(record: ChildRecord) -> bool:
-    """Kill exactly this process; True if it lived."""
-    if not hasattr(os, "pidfd_open"):
-        return _kill_by_pid(record)
+def _read(path: Path) -> ChildRecord | None:
     try:
-        handle = os.pidfd_open(record.pid)
-    except OSError:
-        return _kill_by_pid(record)  # gone, or a kernel without pidfds
-    try:
-        # The handle came first: if the process that has the pid now is the recorded one, the handle is its own.
-        if start_time_of(record.pid) != record.start_time:
-            return False
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        ended.poll(KILL_S * 1000)
-        return True
-    finally:
-        os.close(handle)
+        return ChildRecord(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _kill_by_pid(record: ChildRecord) -> bool:

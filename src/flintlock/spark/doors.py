@@ -14,22 +14,27 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.metrics import PlanMetrics
 from pyspark.sql.types import StructType
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.failures import TaskError
+from flintlock.spark.progress import Progress
 
 #: How long a lost engine is knocked at before the task fails: it is on the same host, and whoever started it knows.
 RETRIES: Final = 5
 _STATIC: Final = frozenset({"CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG"})
+#: The nodes of a physical plan that read what Spark counts as read.
+_READS: Final = re.compile(r"(?:Batch|Columnar)?Scan |Range\b")
 NamedFrame: TypeAlias = tuple[str, DataFrame]
 Table: TypeAlias = Any
 """A pyarrow Table: pyarrow comes without types."""
@@ -78,6 +83,7 @@ class ConnectDoor:
     def __init__(self, session: Any) -> None:
         self._session: Final = session
         self._config: Final[dict[str, str]] = {}  # what was set, so that it is not set twice
+        self._progress: Progress | None = None  # set by watch
 
     @property
     def spark(self) -> SparkSession:
@@ -91,9 +97,10 @@ class ConnectDoor:
             _configuring(lambda: self._session.conf._set_all(wanted, silent=False))
             self._config.update(wanted)
 
-    def watch(self, progress: Any) -> None:
+    def watch(self, progress: Progress) -> None:
         """Have Spark call this with what it tells of its stages."""
         self._session.registerProgressHandler(progress)
+        self._progress = progress
 
     def warm_up(self) -> None:
         """Have both sides build what every session needs once, before there is a task that would wait for it.
@@ -127,19 +134,29 @@ class ConnectDoor:
         schema: StructType | None = None
         tables: list[Table] = []
         size = 0
-        for part in client.to_table_as_iterator(plan.to_proto(client), plan.observations):
-            if isinstance(part, StructType):
-                schema = part
-                continue
-            size += part.nbytes
-            if size > max_bytes:
-                raise TooLarge
-            tables.append(part)
+        for part in _executed(client, plan):
+            match part:
+                case StructType():
+                    schema = part
+                case pa.RecordBatch():
+                    size += int(cast("Any", part).nbytes)
+                    if size > max_bytes:
+                        raise TooLarge
+                    tables.append(pa.Table.from_batches([part]))
+                case PlanMetrics():
+                    self._count(part)
+                case _:
+                    pass
         schema = schema if schema is not None else frame.schema
         arrow = cast("Any", types).to_arrow_schema(
             schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
         )
         return cast("Table", pa.concat_tables(tables).cast(arrow) if tables else arrow.empty_table()), schema
+
+    def _count(self, node: PlanMetrics) -> None:
+        """Add what a node of an executed plan has read, if it is one that reads."""
+        if self._progress is not None and _READS.match(node.name):
+            self._progress.read(sum(int(one.value) for one in node.metrics if one.name == "numOutputRows"))
 
     def operation(self, frame: DataFrame) -> str | None:
         """Return the id of the frame's last ExecutePlan."""
@@ -240,6 +257,19 @@ def _configuring(act: Any) -> None:
         if getattr(getattr(error, "getGrpcStatusCode", lambda: None)(), "name", "") == "UNAVAILABLE":
             raise
         raise refused_setting(error) from error
+
+
+def _executed(client: Any, plan: Any) -> Iterator[object]:
+    """Execute, and yield what the server answers: schema, batches, and what its plan counted.
+
+    As `SparkConnectClient.to_table_as_iterator` does, which keeps the last to itself.
+    """
+    from pyspark.sql.connect.shell.progress import Progress as Bar
+
+    request = client._execute_plan_request_with_metadata()
+    request.plan.CopyFrom(plan.to_proto(client))
+    with Bar(handlers=client._progress_handlers, operation_id=request.operation_id) as bar:
+        yield from client._execute_and_fetch_as_iterator(request, plan.observations, bar)
 
 
 def _plan(frame: Any) -> Any:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from flintlock.model.tasks import DeployTask, FailureKind
+from flintlock.model.tasks import DeployTask, FailureKind, TaskMetrics
 from flintlock.spark.artifacts import Artifacts
+from flintlock.spark.counts import count, flush_events, job_ids
 from flintlock.spark.doors import ClassicDoor
 from flintlock.spark.failures import TaskError
 from flintlock.spark.java import find_java
@@ -21,6 +23,7 @@ from flintlock.spark.sessionconfig import session_config
 from flintlock.spark.wire import DedicatedEngine
 
 _started: Final[list[DriverJvm]] = []  # the one of this process, if it has one
+_counted: Final[dict[str, TaskMetrics]] = {}  # by application, as they end
 
 
 def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_path: str, artifacts: Artifacts) -> None:
@@ -62,6 +65,7 @@ def connect() -> None:
     except JvmDied as error:
         raise TaskError(FailureKind.CONFIGURATION, f"the job's own Spark driver did not start: {error}") from error
     os.environ.update(gateway_environment(gateway.port, gateway.secret))
+    keep_counting()
 
 
 def session() -> ClassicDoor:
@@ -69,6 +73,38 @@ def session() -> ClassicDoor:
     from pyspark.sql import SparkSession
 
     return ClassicDoor(SparkSession.builder.getOrCreate())
+
+
+def keep_counting() -> None:
+    """Count what Spark did when user code stops its context, too: later there is nobody to ask."""
+    from pyspark import SparkContext
+
+    stop = SparkContext.stop
+
+    def counted_stop(self: SparkContext) -> None:
+        _note(self)
+        stop(self)
+
+    SparkContext.stop = counted_stop
+
+
+def metrics() -> TaskMetrics:
+    """Return what Spark did for this task; nothing if it cannot be asked."""
+    from pyspark import SparkContext
+
+    context: Any = getattr(SparkContext, "_active_spark_context")  # noqa: B009 - not one that would be made now
+    if context is not None:
+        _note(context)
+    return TaskMetrics(
+        **{name: sum(getattr(one, name) for one in _counted.values()) for name in TaskMetrics.__struct_fields__}
+    )
+
+
+def _note(context: Any) -> None:
+    with suppress(Exception):  # numbers are worth less than the task
+        driver = context._jsc.sc()
+        flush_events(driver)
+        _counted[str(context.applicationId)] = count(driver, job_ids(driver))
 
 
 def interrupt() -> None:

@@ -92,6 +92,11 @@ class SparkEngine:
         """Where its Connect server listens, with its token. More parameters are appended as `;name=value`."""
         return self.ready.remote_url
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its own process and the JVM."""
+        return (*self._link.pids, self.ready.jvm_pid)
+
     async def died(self) -> str:
         """Return the cause once the engine is dead."""
         return await asyncio.shield(self._link.cause)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.spark.engine_messages import EngineSettings
+from flintlock.spark.python_daemon import MEMORY_VARIABLE, MODULE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -21,6 +22,7 @@ def engine_conf(settings: EngineSettings) -> dict[str, str]:
     return {
         **_defaults(settings),
         **(_LOCAL if master.startswith("local") else {}),
+        **_worker_limits(settings, master),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
         "spark.master": master,
         "spark.plugins": ",".join([*plugins, CONNECT_PLUGIN]),
@@ -52,6 +54,21 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
         # An operation whose runner is gone: the TaskManager releases the session long before this.
         "spark.connect.execute.manager.detachedTimeout": "5m",
     }
+
+
+def worker_environment(settings: EngineSettings) -> dict[str, str]:
+    """Return what tells the Python workers of a local engine how much memory they may use."""
+    return {MEMORY_VARIABLE: str(settings.worker_memory)} if settings.worker_memory > 0 else {}
+
+
+def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
+    """Return the settings that limit Python workers: our own where they are children of this JVM, Spark's elsewhere."""
+    if settings.worker_memory <= 0:
+        return {}
+    if master.startswith("local"):
+        return {"spark.python.daemon.module": MODULE}
+    cores = int(settings.conf.get("spark.executor.cores", "1"))
+    return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
 
 
 #: Nobody but this machine has to reach a local engine.

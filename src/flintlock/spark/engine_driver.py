@@ -19,19 +19,17 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JJavaError
 
 from flintlock.model.errors import Refused
 from flintlock.model.tasks import TaskMetrics
+from flintlock.spark.counts import JavaObject, count, flush_events, items
 from flintlock.spark.jvm import Gateway
-
-#: An object of the JVM; py4j has no types for them.
-JavaObject: TypeAlias = Any
 
 #: How often a release looks whether the session's work has ended.
 LOOK_S: Final = 0.02
@@ -44,9 +42,6 @@ OPERATIONS_AT_MOST: Final = 1000
 
 #: From how many operations on it costs less to go through all jobs that are remembered.
 ASKED_ONE_BY_ONE: Final = 50
-
-#: How long counting waits for Spark's events to reach the status store.
-FLUSH_MS: Final = 500
 
 _OPERATION_THREAD: Final = "SparkConnectExecuteThread_opId=([0-9a-fA-F-]+)"
 _TAGS_PROPERTY: Final = "spark.job.tags"
@@ -115,22 +110,33 @@ class EngineDriver:
     def measure(self, user_id: str, session_id: str, operations: tuple[str, ...]) -> dict[str, TaskMetrics]:
         """Count what Spark read, wrote and ran for each of the operations; also once their session is closed."""
         tag = self._job_tag
-        self._flush_events()
+        flush_events(self.context)
         tags = {name: str(tag.apply(user_id, session_id, name)) for name in operations}
         if len(operations) <= ASKED_ONE_BY_ONE:
             tracker = self.context.statusTracker()
-            return {name: self._count(tracker.getJobIdsForTag(tags[name])) for name in operations}
+            return {name: count(self.context, tracker.getJobIdsForTag(tags[name])) for name in operations}
         jobs: dict[str, list[int]] = {}
         for job in items(self.context.statusStore().jobsList(None)):
             for one in str(job.jobTags().mkString(",")).split(","):
                 jobs.setdefault(one, []).append(int(job.jobId()))
-        return {name: self._count(jobs.get(tags[name], ())) for name in operations}
+        return {name: count(self.context, jobs.get(tags[name], ())) for name in operations}
 
-    def operations_of(self, user_id: str, session_id: str) -> tuple[str, ...]:
-        """Return the ids of the operations of an open session, those that ended within the last hour included."""
+    def measure_user(self, user_id: str) -> TaskMetrics:
+        """Count what Spark did in all sessions of a user, closed ones too, as far as jobs are remembered."""
+        scope = self._scope(user_id, None)
+        flush_events(self.context)
+        jobs = [
+            int(job.jobId())
+            for job in items(self.context.statusStore().jobsList(None))
+            if any(tag.startswith(scope) for tag in str(job.jobTags().mkString(",")).split(","))
+        ]
+        return count(self.context, jobs)
+
+    def operations_of(self, user_id: str, session_id: str) -> tuple[str, ...] | None:
+        """Return the ids of a session's operations, also of those that ended within an hour; None if it is closed."""
         found = self._sessions.getIsolatedSessionIfPresent(self._key(user_id, session_id))
         if found.isEmpty():
-            return ()
+            return None
         holder = found.get()
         ended = [info.operationId() for info in items(holder.listInactiveOperations())]
         return tuple(dict.fromkeys(str(name) for name in (*ended, *items(holder.listActiveOperationIds()))))
@@ -246,6 +252,14 @@ class EngineDriver:
             threading.Event().wait(LOOK_S / 10)
         return True
 
+    def _kill_again(self, tasks: JavaObject) -> None:
+        """Tell the tasks of a cancelled job once more to end: a kill can miss a task that is just being launched."""
+        backend = self.context.schedulerBackend()
+        for task in items(tasks.runningTasksSet()):
+            info = tasks.taskInfos().get(task)
+            if info.isDefined():
+                backend.killTask(int(task), str(info.get().executorId()), True, "its session was released")
+
     def _running_work(self, scope: str) -> list[str]:
         """Return the jobs and task sets that carry a tag of this scope; the jobs are cancelled once more."""
         found: list[str] = []
@@ -254,6 +268,7 @@ class EngineDriver:
             tags = str(properties.getProperty(_TAGS_PROPERTY) or "") if properties is not None else ""
             if any(tag.startswith(scope) for tag in tags.split(",")):
                 found.append(f"{tasks.runningTasks()} tasks of {tasks.name()} run")
+                self._kill_again(tasks)
         running = [self.jvm.org.apache.spark.JobExecutionStatus.RUNNING]
         for job in items(self.context.statusStore().jobsList(running)):
             tags = [tag for tag in str(job.jobTags().mkString(",")).split(",") if tag.startswith(scope)]
@@ -261,37 +276,3 @@ class EngineDriver:
                 self.context.cancelJobsWithTag(tag)
             found += [f"job {job.jobId()} runs" for _ in tags[:1]]
         return found
-
-    def _flush_events(self) -> None:
-        try:
-            self.context.listenerBus().waitUntilEmpty(FLUSH_MS)
-        except Py4JJavaError:
-            return  # the engine is busy: what has been counted by now has to do
-
-    def _count(self, jobs: Iterable[int]) -> TaskMetrics:
-        store = self.context.statusStore()
-        stages: list[JavaObject] = []
-        for job in jobs:
-            for number in items(store.job(job).stageIds()):
-                try:
-                    stages.append(store.lastStageAttempt(number))
-                except Py4JJavaError:
-                    continue  # skipped, or too long ago
-        stages = [stage for stage in stages if str(stage.status().toString()) != "SKIPPED"]
-        return TaskMetrics(
-            read_records=sum(int(stage.inputRecords()) for stage in stages),
-            read_bytes=sum(int(stage.inputBytes()) for stage in stages),
-            write_records=sum(int(stage.outputRecords()) for stage in stages),
-            write_bytes=sum(int(stage.outputBytes()) for stage in stages),
-            stages_done=sum(str(stage.status().toString()) == "COMPLETE" for stage in stages),
-            stages_total=len(stages),
-            tasks_done=sum(int(stage.numCompleteTasks()) for stage in stages),
-            tasks_total=sum(int(stage.numTasks()) for stage in stages),
-        )
-
-
-def items(sequence: JavaObject) -> Iterator[JavaObject]:
-    """Yield what a Scala sequence holds."""
-    walk = sequence.iterator()
-    while walk.hasNext():
-        yield walk.next()

@@ -145,6 +145,12 @@ class EngineLink(asyncio.SubprocessProtocol):
                 self._raise_if_dead()
                 raise Unavailable(f"the Spark engine answered with something else: {answer}")
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process, until it is gone."""
+        running = self._transport is not None and self._transport.get_returncode() is None
+        return (self._transport.get_pid(),) if self._transport is not None and running else ()
+
     async def stop(self, timeout_s: float) -> None:
         """End the process and return when it is gone; by force if it takes longer, or if this is cancelled."""
         self._say(Stop())

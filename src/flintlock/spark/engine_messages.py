@@ -32,6 +32,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     run_dir: str  # processes are recorded here
     cores: int = 2  # of a local engine
     heap_bytes: int = DEFAULT_HEAP_BYTES
+    worker_memory: int = 0  # bytes that each of Spark's Python workers may use, on a local engine; 0: no limit
+    cgroup: str = ""  # the directory of the group that it runs in; where empty: its parent's
     conf: dict[str, str] = {}  # spark.* of the cluster; a spark.master here makes the engine a driver of that cluster
     work_root: str = ""  # directories below it are Flintlock's own, as those named .flintlock-* are
     working_dir: str = ""  # relative paths in jobs start here; where empty: the scratch directory
@@ -142,7 +144,10 @@ class Published(Struct, frozen=True, kw_only=True, tag="published"):
 
 
 class Measured(Struct, frozen=True, kw_only=True, tag="measured"):
-    """What Spark counted: for the session (a closed one: for the named operations), and for each of the named ones."""
+    """What Spark counted for each of the named operations, and for the session.
+
+    Of one that is closed: for the named ones, and where none is named, for all sessions of its user.
+    """
 
     call: int
     session: TaskMetrics

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import quote
@@ -31,9 +32,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
+from flintlock.spark.cgroups import Group
 from flintlock.spark.children import die_with_parent
 from flintlock.spark.class_archive import archive_file, archive_in_use
-from flintlock.spark.engine_conf import engine_conf
+from flintlock.spark.engine_conf import engine_conf, worker_environment
 from flintlock.spark.engine_driver import EngineDriver, JavaObject
 from flintlock.spark.engine_messages import (
     TO_ENGINE,
@@ -102,6 +104,9 @@ class EngineProcess:
 
     def _start_jvm(self) -> DriverJvm:
         settings, scratch = self._settings, Path(self._settings.scratch_dir)
+        if settings.cgroup:
+            with suppress(OSError):  # an engine in its parent's group is better than none
+                Group(Path(settings.cgroup)).add(os.getpid())
         for leftover in ("tmp", "local", "warm-up"):  # of an engine that was killed
             shutil.rmtree(scratch / leftover, ignore_errors=True)
         return start_jvm(
@@ -115,7 +120,11 @@ class EngineProcess:
                 python=settings.python,
                 working_dir=settings.working_dir,
                 # In the environment, and so also in that of foreachBatch's workers, which call back.
-                environment={**settings.environment, "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token},
+                environment={
+                    **settings.environment,
+                    **worker_environment(settings),
+                    "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token,
+                },
                 class_archive=archive_in_use(settings.archive_dir, settings.java),
                 record_archive=str(self._recording()) if settings.record_archive else "",
             )
@@ -247,12 +256,15 @@ class EngineProcess:
 
 
 def _measured(driver: EngineDriver, command: MeasureSession) -> Measured:
-    every = dict.fromkeys((*driver.operations_of(command.user_id, command.session_id), *command.operations))
+    open_ones = driver.operations_of(command.user_id, command.session_id)
+    every = dict.fromkeys((*(open_ones or ()), *command.operations))
     counted = driver.measure(command.user_id, command.session_id, tuple(every))
     together = {field: sum(getattr(one, field) for one in counted.values()) for field in TaskMetrics.__struct_fields__}
+    # A program may have stopped its session, and made others: it is the user that they have in common.
+    whole = TaskMetrics(**together) if open_ones is not None or every else driver.measure_user(command.user_id)
     return Measured(
         call=command.call,
-        session=TaskMetrics(**together),
+        session=whole,
         operations={name: counted[name] for name in command.operations},
     )
 

@@ -16,15 +16,16 @@ import linecache
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import Struct
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
+from flintlock.spark.spark_errors import SparkError
 
 MESSAGE_LIMIT: Final = 16 << 10
 TRACE_LIMIT: Final = 64 << 10
@@ -42,7 +43,15 @@ _FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?
 _MARKERS: Final = re.compile(r"\s*[~^]+\s*")
 _RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
 _CALL_SITE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+)")
-_MEMORY: Final = ("java.lang.OutOfMemoryError", "Java heap space", "GC overhead limit exceeded")
+_MEMORY: Final = (
+    "java.lang.OutOfMemoryError",
+    "SparkOutOfMemoryError",
+    "UNABLE_TO_ACQUIRE_MEMORY",
+    "OutOfMemoryException",  # Arrow's, in the JVM
+    "Java heap space",
+    "GC overhead limit exceeded",
+    "Not enough memory to build and broadcast",
+)
 
 
 class TaskError(Exception):
@@ -81,7 +90,7 @@ def failure_of(
     `in_user_code`: it was raised while user code was opened or ran, even if no line of it is to be seen.
     """
     clues = clues or Clues()
-    spark = _SparkError(error)
+    spark = SparkError(error)
     worker = python_traceback(spark.message if spark.is_spark else "")
     contexts = spark.contexts()
     frames = _without_repeats(
@@ -93,7 +102,7 @@ def failure_of(
     )
     message, context = _plain(spark.message, contexts)
     return Failure(
-        kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker_failed=worker is not None),
+        kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
         message=_cut(worker.message if worker else message, MESSAGE_LIMIT),
         exception=worker.exception if worker else type_name(error),
         step=_step(error, step, frames, contexts, clues),
@@ -105,21 +114,22 @@ def failure_of(
     )
 
 
-def kind_of(error: BaseException, *, in_user_code: bool = False, worker_failed: bool = False) -> FailureKind:
-    """Return what kind of failure an exception is."""
-    spark = _SparkError(error)
-    text = spark.message
+def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | None = None) -> FailureKind:
+    """Return what kind of failure an exception is. `worker` names what one of Spark's Python workers raised."""
+    spark = SparkError(error)
     if isinstance(error, TaskError):
         return error.kind
-    if isinstance(error, MemoryError) or any(sign in text for sign in _MEMORY):
+    if any(SparkError(one).connection_lost for one in _with_causes(error)):
+        return FailureKind.ENGINE_LOST  # also where user code wraps it in an exception of its own
+    if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
         return FailureKind.OUT_OF_MEMORY
-    if spark.connection_lost:
-        return FailureKind.ENGINE_LOST
     if not spark.is_spark:
         theirs = in_user_code or isinstance(error, Interrupted | ImportError)
         return FailureKind.USER_CODE if theirs else FailureKind.INTERNAL
-    if worker_failed:
+    if worker is not None:
         return FailureKind.USER_CODE
+    if any(sign in spark.message for sign in _MEMORY):
+        return FailureKind.OUT_OF_MEMORY
     state = spark.sql_state or ""
     if type(error).__name__ in {"AnalysisException", "ParseException"} or state[:2] in {"42", "0A"}:
         return FailureKind.ANALYSIS
@@ -198,72 +208,14 @@ def code_at(file: str, line: int, codes: Iterable[CodeType]) -> CodeType | None:
     return None
 
 
-class _SparkError:
-    """Reads what an exception of PySpark, Connect's or the classic one, tells of itself; knows no PySpark."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error: Final = error
-
-    @property
-    def is_spark(self) -> bool:
-        return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(self._error).__mro__)
-
-    @property
-    def from_server(self) -> bool:
-        """Whether Spark's JVM raised it, rather than PySpark's own checks of its arguments."""
-        return any(
-            kind.__module__.startswith(
-                ("pyspark.errors.exceptions.connect", "pyspark.errors.exceptions.captured", "py4j.")
-            )
-            for kind in type(self._error).__mro__
-        )
-
-    @property
-    def message(self) -> str:
-        try:
-            return str(self._error)
-        except Exception:  # noqa: BLE001 - a classic one asks its JVM, which may be gone
-            return str(getattr(self._error, "_desc", "")) or repr(type(self._error))
-
-    @property
-    def error_class(self) -> str | None:
-        return self._ask("getCondition")
-
-    @property
-    def sql_state(self) -> str | None:
-        return self._ask("getSqlState")
-
-    @property
-    def jvm_stack_trace(self) -> str | None:
-        told = self._ask("getStackTrace") or getattr(self._error, "_stackTrace", None)
-        if isinstance(told, str) and told:
-            return told
-        _, found, rest = self.message.partition("\n\tat ")
-        return f"\tat {rest}" if found and self.is_spark else None
-
-    @property
-    def connection_lost(self) -> bool:
-        status: object = self._call("getGrpcStatusCode") or self._call("code")
-        lost_session = (self.error_class or "").startswith("INVALID_HANDLE.SESSION")
-        lost_gateway = type(self._error).__name__ == "Py4JNetworkError"
-        return getattr(status, "name", "") == "UNAVAILABLE" or lost_session or lost_gateway
-
-    def contexts(self) -> list[Any]:
-        found: object = self._call("getQueryContext")
-        return cast("list[Any]", found) if isinstance(found, list) else []
-
-    def _ask(self, method: str) -> str | None:
-        answer = self._call(method)
-        return answer if isinstance(answer, str) and answer else None
-
-    def _call(self, method: str) -> object:
-        ask: Callable[[], object] | None = getattr(self._error, method, None)
-        if ask is None:
-            return None
-        try:
-            return ask()
-        except Exception:  # noqa: BLE001 - an exception that cannot tell about itself must not hide itself
-            return None
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it came from."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        yield found
+        seen.add(id(found))
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 
 
 def _plain(message: str, contexts: list[Any]) -> tuple[str, str | None]:

@@ -13,7 +13,8 @@ import structlog
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Unavailable
-from flintlock.model.options import TM_ENGINE_MEMORY, TM_WARM_RUNNERS
+from flintlock.model.options import RUNNER_MEMORY, TASK_OUTPUT, TM_ENGINE_MEMORY, TM_WARM_RUNNERS, WORKER_MEMORY
+from flintlock.spark.cgroups import Cgroups, Group, claim
 from flintlock.spark.engine import SparkEngine
 from flintlock.spark.engine_messages import EngineSettings, Measured
 from flintlock.spark.java import find_java
@@ -43,12 +44,16 @@ class LocalSparkHouse:
         self._log_file: Final = log_file
         self._work_dir: Final = work_dir
         self._archive_dir: Final = archive_dir
+        self._cgroups: Cgroups | None = None  # written once, at the first opening
+        self._claimed = False  # whether that was tried
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
         """Start a template and an engine; yield when the engine is warm. Raises Unavailable with the cause."""
         self._log_file.parent.mkdir(parents=True, exist_ok=True)
-        engine_settings, pool_settings = self._engine_settings(), self._pool_settings()
+        self._claim()
+        cgroup = self._engine_group()
+        engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
         log.info("engine-starting", java=engine_settings.java.home, origin=engine_settings.java.origin)
         try:
             async with (
@@ -68,8 +73,31 @@ class LocalSparkHouse:
                     raise cause from group
                 case _:
                     raise
+        finally:
+            if cgroup is not None:
+                cgroup.remove()
 
-    def _engine_settings(self) -> EngineSettings:
+    def _claim(self) -> None:
+        """Find out, once, whether limits can be enforced by control groups; say so."""
+        if self._claimed:
+            return
+        self._claimed = True
+        try:
+            self._cgroups = claim()
+        except Unavailable as error:
+            log.info("cgroups-not-used", reason=error.public, instead="limits on the memory of single processes")
+        else:
+            log.info("cgroups-used", root=str(self._cgroups.root), controllers=sorted(self._cgroups.controllers))
+
+    def _engine_group(self) -> Group | None:
+        """Return a group for the engine: without limits, since heap and workers have theirs, but apart from runners."""
+        try:
+            return self._cgroups.group("engine") if self._cgroups is not None else None
+        except OSError as error:
+            log.warning("cgroup-not-made", of="engine", reason=str(error))
+            return None
+
+    def _engine_settings(self, group: Group | None) -> EngineSettings:
         return EngineSettings(
             java=find_java(os.environ),
             scratch_dir=str(self._run_dir / "engine"),
@@ -77,6 +105,8 @@ class LocalSparkHouse:
             run_dir=str(self._run_dir),
             cores=self._slots,
             heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
+            worker_memory=self._configuration.get(WORKER_MEMORY),
+            cgroup=str(group.path) if group is not None else "",
             conf=self._configuration.spark(),
             work_root=self._work_dir,
             archive_dir=str(self._archive_dir),
@@ -89,6 +119,10 @@ class LocalSparkHouse:
             run_dir=str(self._run_dir),
             slots=self._slots,
             warm=self._slots if warm < 0 else warm,
+            memory=self._configuration.get(RUNNER_MEMORY),
+            worker_memory=self._configuration.get(WORKER_MEMORY),
+            output_limit=self._configuration.get(TASK_OUTPUT),
+            cgroups=self._cgroups,
             dedicated=DedicatedEngine(
                 run_dir=str(self._run_dir),
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),

@@ -72,7 +72,7 @@ class Work:
         """The step that was being worked on when something failed."""
         return self._frames.doing or self._doing
 
-    def blame(self, error: Exception) -> tuple[StepName | None, Exception]:
+    def blame(self, error: BaseException) -> tuple[StepName | None, BaseException]:
         """Return the step that an error belongs to, as far as asking Spark again can tell, and its own error."""
         if isinstance(error, StepFailed):
             return error.step, error.cause
@@ -86,7 +86,7 @@ class Work:
 
     def run(self) -> Worked:
         """Do all of it. Raises what user code or Spark raises; `doing` then names the step."""
-        outputs = region_outputs(self._graph, self._region)
+        outputs = tuple(vertex for vertex in region_outputs(self._graph, self._region) if self._is_wanted(vertex.name))
         self._analyze(outputs)
         skipped = self._check_targets()
         try:
@@ -103,6 +103,10 @@ class Work:
         )
         return Worked(finished=finished, staged=tuple(self._staged), operations=self._operations)
 
+    def _is_wanted(self, step: StepName) -> bool:
+        """Whether an output is to be made; of a region that was published before, only results that are gone are."""
+        return self._task.outputs is None or step in self._task.outputs
+
     def _analyze(self, outputs: tuple[JobVertex, ...]) -> None:
         if self._task.analyze_all:
             analyze(self._frames, self._graph, self._config, activity=self._activity)
@@ -115,7 +119,7 @@ class Work:
         modes = {
             vertex.name: vertex.operation
             for vertex in staged_sinks(self._graph, self._region.steps)
-            if isinstance(vertex.operation, Sink) and needs_look(vertex.operation)
+            if isinstance(vertex.operation, Sink) and self._is_wanted(vertex.name) and needs_look(vertex.operation)
         }
         if not modes:
             return frozenset()
@@ -230,7 +234,7 @@ def resolve(frames: Frames, vertex: JobVertex, config: Mapping[str, str]) -> Non
 class StepFailed(Exception):
     """A step that was found to be at fault, with its own error as the cause."""
 
-    def __init__(self, step: StepName, cause: Exception) -> None:
+    def __init__(self, step: StepName, cause: BaseException) -> None:
         super().__init__(str(cause))
         self.step: Final = step
         self.cause: Final = cause

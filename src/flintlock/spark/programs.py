@@ -15,19 +15,21 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from flintlock.model.jobgraph import Program
-from flintlock.model.tasks import FailureKind
 from flintlock.spark.artifacts import Artifacts
-from flintlock.spark.failures import TaskError
-from flintlock.spark.logtail import tail
 
 
-class ExitCode(TaskError):
-    """The program ended by itself, with a code that is not zero."""
+class ExitCode(Exception):
+    """The program ended by itself, with a code that is not zero. Its last output is with whoever captures it."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code: Final = code
 
 
-def run_program(program: Program, artifacts: Artifacts, log_path: str) -> None:
+def run_program(program: Program, artifacts: Artifacts) -> None:
     """Run the script to its end. Raises what it raises, and ExitCode if it exits with anything but success."""
     script = artifacts.path(program.file)
     sys.argv = [str(script), *program.args]
@@ -38,7 +40,7 @@ def run_program(program: Program, artifacts: Artifacts, log_path: str) -> None:
         code = _exit_code(ended)
         if code != 0:
             _end_of_interpreter()
-            raise ExitCode(FailureKind.USER_CODE, _told(code, log_path)) from None
+            raise ExitCode(code) from None
     _end_of_interpreter()
 
 
@@ -53,13 +55,6 @@ def _exit_code(ended: SystemExit) -> int:
         return (ended.code or 0) & 0xFF
     sys.stderr.write(f"{ended.code}\n")
     return 1
-
-
-def _told(code: int, log_path: str) -> str:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    last = tail(log_path)
-    return f"the program ended with exit code {code}" + (f"; its last output:\n{last}" if last else "")
 
 
 def _end_of_interpreter() -> None:

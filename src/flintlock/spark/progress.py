@@ -18,6 +18,7 @@ class Progress:
     def __init__(self, tell: Callable[[TaskProgress], None]) -> None:
         self._tell: Final = tell
         self._stages: Final[dict[int, Any]] = {}  # the last word on each stage
+        self._records = 0  # what plans say that they have read
         self._activity = ""  # what goes on now
         self._told_s = 0.0
 
@@ -26,12 +27,17 @@ class Progress:
         """What is known now."""
         stages = self._stages.values()
         return TaskMetrics(
+            read_records=self._records,
             read_bytes=sum(stage.num_bytes_read for stage in stages),
             stages_done=sum(1 for stage in stages if stage.done),
             stages_total=len(stages),
             tasks_done=sum(stage.num_completed_tasks for stage in stages),
             tasks_total=sum(stage.num_tasks for stage in stages),
         )
+
+    def read(self, records: int) -> None:
+        """Take what an executed plan tells of its own."""
+        self._records += records
 
     def doing(self, activity: str) -> None:
         """Tell what begins now."""

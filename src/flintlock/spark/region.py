@@ -25,6 +25,7 @@ from flintlock.model.tasks import FailureKind
 from flintlock.spark.artifacts import Artifacts
 from flintlock.spark.doors import Door
 from flintlock.spark.failures import Clues, TaskError, clues_of, kind_of
+from flintlock.spark.lost_inputs import lost_inputs
 from flintlock.spark.sqltext import command_of
 
 #: Paths through the graph that one relation may unfold into.
@@ -43,7 +44,8 @@ class Frames:
         self._artifacts: Final = artifacts
         self._vertices: Final = {vertex.name: vertex for vertex in graph.vertices}
         self._order: Final = {vertex.name: index for index, vertex in enumerate(graph.vertices)}
-        self._inputs: Final = dict(inputs or {})
+        self._given: Final = dict(inputs or {})  # results of other regions
+        self._inputs: Final = dict(self._given)  # and those of this one, as they are written
         self._built: Final[dict[StepName, DataFrame]] = {}  # emptied in part by rebind
         self._paths: Final[dict[StepName, int]] = {}  # how large the relation of each built step is
         self._functions: Final[dict[StepName, Callable[..., Any]]] = {}
@@ -95,7 +97,7 @@ class Frames:
         self._built[step] = self._door.spark.read.schema(schema).parquet(path)
         self._paths[step] = 1
 
-    def blame(self, step: StepName, error: Exception) -> tuple[StepName, Exception]:
+    def blame(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
         """Return the earliest step that fails to resolve among a step and all it reads, with its own error."""
         if kind_of(error) is not FailureKind.ANALYSIS:
             return step, error
@@ -105,6 +107,16 @@ class Frames:
             except Exception as found:  # noqa: BLE001 - whatever it is, it is this step's
                 return name, found
         return step, error
+
+    def lost(self) -> tuple[StepName, ...]:
+        """Return the results of other regions that can no longer be read."""
+        gone: list[StepName] = []
+        for step, path in self._given.items():
+            try:
+                self._door.spark.read.parquet(path).schema  # noqa: B018 - resolving it is the point
+            except Exception as error:  # noqa: BLE001 - whatever it is, it tells of its path
+                gone += lost_inputs(error, step, {step: path})
+        return tuple(gone)
 
     def clues(self) -> Clues:
         """Return what tells whose step an error belongs to."""

@@ -7,18 +7,18 @@ the engine when it is done, and whether a target holds data already is looked up
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
-from msgspec import Struct, structs
+import structlog
+from msgspec import structs
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, JobGraph, SaveMode, Sink
+from flintlock.model.jobgraph import EngineKind, JobGraph, Program, SaveMode, Sink
 from flintlock.model.regions import regions_of
 from flintlock.model.staging import staged_sinks
 from flintlock.model.tasks import (
@@ -33,18 +33,21 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
+from flintlock.spark.cgroups import Group
+from flintlock.spark.endings import ending, lost, program_exited
 from flintlock.spark.logtail import tail
+from flintlock.spark.runner_home import EngineServices, OperationMetrics, RunnerHome, Template
 from flintlock.spark.sinkfiles import ListedFile, data_bytes, has_data, needs_look, sink_files
 from flintlock.spark.wire import (
     FROM_RUNNER,
     Analyze,
     Analyzed,
-    DedicatedEngine,
     Exited,
     FromRunner,
     Interrupt,
     Prepare,
     Prepared,
+    ProgramExited,
     Run,
     StagedSink,
     TargetsChecked,
@@ -53,54 +56,18 @@ from flintlock.spark.wire import (
     read_message,
 )
 
+log = structlog.get_logger(__name__)
+
 #: How long the end of a process may take to be told after its socket has closed.
 EXIT_S: Final = 5.0
 
 #: How long the last words of a process may take to be read after its end was told.
 DRAIN_S: Final = 30.0
 
-#: Work that took longer than this is measured even if it wrote nothing.
+#: Results that took longer than this are measured; of others the plan's own numbers have to do, which come for nothing.
 WORTH_MEASURING_S: Final = 0.5
 
 News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
-
-
-class OperationMetrics(Protocol):
-    """What Spark counted for a session, and for each of the operations that were asked about."""
-
-    @property
-    def session(self) -> TaskMetrics:
-        """All of it."""
-        ...
-
-    @property
-    def operations(self) -> dict[str, TaskMetrics]:
-        """By Spark Connect's id of the operation."""
-        ...
-
-
-class EngineServices(Protocol):
-    """What runners and their pool need of the shared engine. Each raises a FlintlockError if it cannot answer."""
-
-    @property
-    def remote_url(self) -> str:
-        """Where its Connect server listens."""
-        ...
-
-    async def list_files(self, path: str) -> tuple[ListedFile, ...]:
-        """Return every file below a path; none if it does not exist."""
-        ...
-
-    async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:
-        """Return what Spark counted."""
-        ...
-
-
-class RunnerHome(Struct, frozen=True, kw_only=True):
-    """What all runners of a pool share."""
-
-    scratch_dir: str
-    dedicated: DedicatedEngine | None = None
 
 
 class ForkedRunner:
@@ -114,7 +81,7 @@ class ForkedRunner:
         *,
         engine: EngineServices | None,
         tasks: asyncio.TaskGroup,
-        kill: Callable[[int], None],
+        template: Template,
     ) -> None:
         self.number: Final = number
         self.born_s: Final = asyncio.get_running_loop().time()
@@ -122,7 +89,10 @@ class ForkedRunner:
         self._reader, self._writer = streams
         self._engine: Final = engine
         self._tasks: Final = tasks
-        self._kill: Final = kill
+        self._template: Final = template
+        self._limits = home.limits()  # set anew by run
+        self._group: Group | None = None  # set by run, removed when it has ended
+        self._killed_for_memory = False  # set when it has ended
         self._session: SparkSessionKey | None = None  # set by prepare
         self._started: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         self._exited: Final[asyncio.Future[Exited]] = asyncio.get_running_loop().create_future()
@@ -145,6 +115,12 @@ class ForkedRunner:
         return not self._exited.done()
 
     @property
+    def pid(self) -> int | None:
+        """Its process, while it is known to live."""
+        started = self._started.done() and self._started.exception() is None
+        return self._started.result() if started and self.alive else None
+
+    @property
     def in_use(self) -> bool:
         """Whether it has a task and has not ended."""
         return self._in_use and self.alive
@@ -165,10 +141,14 @@ class ForkedRunner:
 
     def hear_exited(self, exited: Exited) -> None:
         """Take the template's word that it is gone."""
+        if self._group is not None:
+            self._killed_for_memory = self._group.killed_for_memory()
+            self._group.remove()
+            self._group = None
         if not self._exited.done():
             self._exited.set_result(exited)
         if not self._started.done():
-            why = exited.fork_error or _ending(exited.code)
+            why = exited.fork_error or ending(exited.code)
             self._started.set_exception(Unavailable(f"a runner could not be started: {why}"))
         if self._in_use:
             # Its socket closes with it, unless a process that it forked still holds it: nobody waits for that one.
@@ -198,12 +178,15 @@ class ForkedRunner:
         began_s = asyncio.get_running_loop().time()
         try:
             self.scratch.mkdir(parents=True)
+            await self._confine(task)
+            self._template.capture(self.number, log_path, self._home.output_limit)
             self._send(
                 Run(
                     task=task,
                     log_path=log_path,
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
+                    limits=self._limits,
                     dedicated=self._home.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
                 )
             )
@@ -219,14 +202,19 @@ class ForkedRunner:
                     case Prepared():
                         pass
                     case Worked():
-                        worth = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
+                        long = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
+                        worth = long or any(isinstance(v.operation, Program) for v in task.graph.vertices)
                         yield await self._complete(message, worth_measuring=worth)
                         return
                     case TaskFailed():
                         yield message
                         return
+                    case ProgramExited(code=code):
+                        await self._gone()
+                        yield TaskFailed(failure=program_exited(code, _program(task.graph), tail(log_path)))
+                        return
                     case Analyzed() | None:
-                        yield await self._lost(log_path)
+                        yield TaskFailed(failure=await self._lost(log_path))
                         return
         finally:
             self._writer.close()
@@ -236,7 +224,16 @@ class ForkedRunner:
         self._in_use = True
         try:
             self.scratch.mkdir(parents=True)
-            self._send(Analyze(graph=graph, log_path=log_path, scratch=str(self.scratch), artifacts=dict(artifacts)))
+            self._template.capture(self.number, log_path, self._home.output_limit)
+            self._send(
+                Analyze(
+                    graph=graph,
+                    log_path=log_path,
+                    scratch=str(self.scratch),
+                    artifacts=dict(artifacts),
+                    limits=self._limits,
+                )
+            )
             while True:
                 message = await self._next()
                 match message:
@@ -245,7 +242,7 @@ class ForkedRunner:
                     case Prepared(problem=str(problem)):
                         raise Unavailable(f"no Spark session could be opened: {problem}")
                     case None:
-                        return Analyzed(failure=(await self._lost(log_path)).failure)
+                        return Analyzed(failure=await self._lost(log_path))
                     case _:
                         pass
         finally:
@@ -259,12 +256,27 @@ class ForkedRunner:
     async def kill(self) -> None:
         """End it by force, with all that it started, and return once it is gone."""
         if self.alive:
-            self._kill(self.number)
+            self._template.kill(self.number)
         await asyncio.shield(self._exited)
 
     async def exited(self) -> Exited:
         """Return how it ended, once it has."""
         return await asyncio.shield(self._exited)
+
+    async def _confine(self, task: DeployTask) -> None:
+        """Decide what the task may use, and put the runner into a group that says so where there are groups."""
+        limits = self._home.limits(task)
+        group = self._home.group(self.number, limits, dedicated=task.graph.engine is EngineKind.DEDICATED)
+        if group is not None:
+            try:
+                group.add(await self.started())
+            except OSError as error:
+                log.warning("cgroup-not-used", runner=self.number, reason=str(error))
+                group.remove()
+            else:
+                self._group = group
+                limits = structs.replace(limits, in_cgroup=True)
+        self._limits = limits
 
     def _look_at_targets(self, task: DeployTask) -> None:
         """Look up, while the runner analyses, which targets hold data; it asks before it writes."""
@@ -320,26 +332,29 @@ class ForkedRunner:
             raise Unavailable("there is no engine to list files with")
         return await self._engine.list_files(path)
 
-    async def _lost(self, log_path: str) -> TaskFailed:
+    async def _lost(self, log_path: str) -> Failure:
         """Return what it means that the runner ended without its last word."""
+        exited = await self._gone()
+        if exited is None:
+            how, code = "closed the connection to its TaskManager", None
+        else:
+            how, code = f"ended because {exited.fork_error}" if exited.fork_error else ending(exited.code), exited.code
+        return lost(how, tail(log_path), self._limits, code=code, oom_killed=self._killed_for_memory)
+
+    async def _gone(self) -> Exited | None:
+        """Return how the runner ended, now that its connection has; None if it had to be ended."""
         try:
             async with asyncio.timeout(EXIT_S):
-                exited = await self.exited()
+                return await self.exited()
         except TimeoutError:
             await self.kill()
-            exited = Exited(runner=self.number, code=-signal.SIGKILL)
-        last = tail(log_path)
-        return _failed(
-            FailureKind.RUNNER_LOST,
-            f"the runner {_ending(exited.code)} before its task was done"
-            + (f"; its last output:\n{last}" if last else ""),
-        )
+            return None
 
     async def _next(self) -> FromRunner | None:
         try:
             return await read_message(self._reader, FROM_RUNNER)
         except msgspec.DecodeError:  # user code wrote to a descriptor that is not its own
-            self._kill(self.number)
+            self._template.kill(self.number)
             return None
 
     def _send(self, message: Prepare | Run | TargetsChecked | Analyze | Interrupt) -> None:
@@ -351,15 +366,9 @@ def _failed(kind: FailureKind, message: str) -> TaskFailed:
     return TaskFailed(failure=Failure(kind=kind, message=message))
 
 
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = " (by hand, or by the kernel because memory ran out)" if -code == signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
+def _program(graph: JobGraph) -> StepName:
+    """Return the step of a graph that is a program."""
+    return next(vertex.name for vertex in graph.vertices if isinstance(vertex.operation, Program))
 
 
 def _merged(told: TaskMetrics, measured: TaskMetrics) -> TaskMetrics:

@@ -1,10 +1,10 @@
 """What a runner does: one task, then the end.
 
 Forked from the template, it may be told to open its Spark session before there is a task (`Prepare`). With its task it
-gets a log file, to which everything that it or its children print goes from then on, and a directory of its own to
-work in. One thread listens for an interrupt; all else happens in the main one. Its last word is the outcome; then the
-template ends the process without any farewell, because a gRPC channel that is merely left can hang an interpreter's
-exit.
+gets a directory of its own to work in, and everything that it or its children print goes into the attempt's log from
+then on, by way of the template. One thread listens for an interrupt; all else happens in the main one. Its last word is
+the outcome; then the template ends the process without any farewell, because a gRPC channel that is merely left can
+hang an interpreter's exit.
 
 When the TaskManager's end of the socket closes, the runner and its process group kill themselves.
 """
@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -43,10 +43,13 @@ from flintlock.spark import driver
 from flintlock.spark.analyze import analyzed
 from flintlock.spark.artifacts import Artifacts
 from flintlock.spark.doors import ConnectDoor, Door, open_session
+from flintlock.spark.endings import DISCONNECTED, with_limits
 from flintlock.spark.failures import Interrupted, TaskError, failure_of
 from flintlock.spark.interruption import Interruption
+from flintlock.spark.limits import hold_memory, relax_memory
+from flintlock.spark.lost_inputs import lost_inputs
 from flintlock.spark.outputs import Work
-from flintlock.spark.programs import run_program
+from flintlock.spark.programs import ExitCode, run_program
 from flintlock.spark.progress import Progress
 from flintlock.spark.region import Frames
 from flintlock.spark.sessionconfig import session_config
@@ -56,8 +59,10 @@ from flintlock.spark.wire import (
     Analyzed,
     FromRunner,
     Interrupt,
+    Limits,
     Prepare,
     Prepared,
+    ProgramExited,
     Run,
     TargetsChecked,
     ToRunner,
@@ -107,21 +112,28 @@ def import_everything() -> None:
             importlib.import_module(name)
 
 
-def serve(channel: socket.socket) -> None:
-    """Be a runner: serve one task over this socket, and return when its last word is said."""
+def serve(channel: socket.socket, printing: int) -> None:
+    """Be a runner: serve one task over this socket, and return when its last word is said.
+
+    `printing` is the descriptor that takes the task's output.
+    """
     # What the template's modules registered is not a script's to call. There is no public way to clear it.
     clear: Callable[[], None] = getattr(atexit, "_clear")  # noqa: B009
     clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(os.devnull, 0, os.O_RDONLY)
-    Runner(channel).serve()
+    try:
+        Runner(channel, printing).serve()
+    except OSError:  # nothing can be said any more
+        os._exit(DISCONNECTED)
 
 
 class Runner:
     """One forked process, from its first message to its last word."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, printing: int) -> None:
         self._channel: Final = channel
+        self._printing: Final = printing
         self._saying: Final = threading.Lock()
         self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the listening one
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
@@ -156,27 +168,32 @@ class Runner:
         else:
             self._say(Prepared())
 
-    def _run(self, message: Run) -> Worked | TaskFailed:
+    def _run(self, message: Run) -> Worked | ProgramExited | TaskFailed:
         task = message.task
         program = next((v for v in task.graph.vertices if isinstance(v.operation, Program)), None)
         region = regions_of(task.graph)[task.attempt.region]
-        attempt = _Attempt(step=program.name if program is not None else None)
+        attempt = _Attempt(message.limits, step=program.name if program is not None else None)
         try:
             artifacts = self._begin(message)
             if task.graph.engine is EngineKind.DEDICATED:
                 # Before any thread of ours: the JVM is forked with code between fork and exec.
                 driver.start(message.dedicated, task, message.scratch, message.log_path, artifacts)
+            _hold(message.limits)  # after the driver's JVM was started: its heap is its limit
             self._say(TaskRunning())
             self._listen()
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
                     self._program(message, program.operation, artifacts)
-                    return Worked(finished=TaskFinished())
-                done = self._region(message, region, artifacts, attempt)
-            return structs.replace(done, finished=structs.replace(done.finished, metrics=self._progress.metrics))
+                    done = Worked(finished=TaskFinished())
+                else:
+                    done = self._region(message, region, artifacts, attempt)
+            metrics = driver.metrics() if task.graph.engine is EngineKind.DEDICATED else self._progress.metrics
+            return structs.replace(done, finished=structs.replace(done.finished, metrics=metrics))
         except Interrupted:
             return TaskFailed(failure=_INTERRUPTED)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything: it becomes the task's failure
+        except ExitCode as error:
+            return ProgramExited(code=error.code)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
             return TaskFailed(failure=attempt.failure(error, message.scratch))
 
     def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
@@ -187,7 +204,7 @@ class Runner:
             door.configure(session_config(message.task))
             artifacts.upload(door.spark)
         self._progress.doing(f"running {program.file}")
-        run_program(program, artifacts, message.log_path)
+        run_program(program, artifacts)
 
     def _region(self, message: Run, region: Region, artifacts: Artifacts, attempt: _Attempt) -> Worked:
         task = message.task
@@ -199,6 +216,7 @@ class Runner:
             door.configure(session_config(task))
             if _has_functions(task.graph, None if task.analyze_all else region.steps):
                 artifacts.upload(door.spark)
+        attempt.inputs = task.inputs
         attempt.frames = Frames(door, task.graph, artifacts, task.inputs)
         attempt.work = Work(
             task, region, door, attempt.frames, activity=self._progress.doing, targets=self._targets.get
@@ -207,10 +225,11 @@ class Runner:
 
     def _analyze(self, message: Analyze) -> Analyzed:
         graph = message.graph
-        attempt = _Attempt()
+        attempt = _Attempt(message.limits)
         config = {key: value for key, value in graph.config.items() if key.startswith("spark.")}
         try:
             artifacts = self._begin(message)
+            _hold(message.limits)
             self._listen()
             with self._interruption.armed():
                 door = self._session()
@@ -221,13 +240,14 @@ class Runner:
                 return analyzed(attempt.frames, graph, config)
         except Interrupted:
             return Analyzed(failure=_INTERRUPTED)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything: it becomes the failure
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
             return Analyzed(failure=attempt.failure(error, message.scratch))
 
     def _begin(self, message: Run | Analyze) -> Artifacts:
         """Send output to the log, go where the task's files are, and put them there."""
-        _redirect(message.log_path, 1, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.dup2(1, 2)
+        os.dup2(self._printing, 1)
+        os.dup2(self._printing, 2)
+        os.close(self._printing)
         for stream in (sys.stdout, sys.stderr):
             line_by_line: Callable[..., None] | None = getattr(stream, "reconfigure", None)
             if line_by_line is not None:
@@ -271,7 +291,7 @@ class Runner:
         else:
             driver.interrupt()
 
-    def _end(self, word: Worked | TaskFailed | Analyzed) -> None:
+    def _end(self, word: Worked | ProgramExited | TaskFailed | Analyzed) -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -289,21 +309,44 @@ class Runner:
 class _Attempt:
     """How far a task came: what tells whose error one is."""
 
-    def __init__(self, step: StepName | None = None) -> None:
+    def __init__(self, limits: Limits, step: StepName | None = None) -> None:
+        self.limits: Final = limits
         self.step: Final = step
+        self.inputs: Mapping[StepName, str] = {}
         self.frames: Frames | None = None
         self.work: Work | None = None
 
-    def failure(self, error: Exception, scratch: str) -> Failure:
+    def failure(self, error: BaseException, scratch: str) -> Failure:
         """Return what the error means to its user, files by the names that they know."""
         try:
+            relax_memory()
             step, cause = self.work.blame(error) if self.work is not None else (self.step, error)
             clues = self.frames.clues() if self.frames is not None else None
             in_user_code = self.frames.in_user_code if self.frames is not None else self.step is not None
             failure = failure_of(cause, step, clues, in_user_code=in_user_code)
+            missing = lost_inputs(cause, step, self.inputs)
         except Exception as second:  # noqa: BLE001 - an error that cannot be told must still be one
             return Failure(kind=FailureKind.INTERNAL, message=f"{error!r}; and telling of it failed: {second!r}")
+        if missing:
+            failure = self._missing(failure, missing)
+        failure = with_limits(failure, self.limits, in_runner=isinstance(cause, MemoryError))
         return structs.replace(failure, frames=tuple(_shown(failure.frames, scratch)))
+
+    def _missing(self, failure: Failure, missing: tuple[StepName, ...]) -> Failure:
+        """Return the failure as one of other regions' results: all that are gone, not only the first that was met."""
+        gone = dict.fromkeys((*missing, *(self.frames.lost() if self.frames is not None else ())))
+        named = ", ".join(repr(str(name)) for name in gone)
+        return structs.replace(
+            failure,
+            kind=FailureKind.MISSING_INPUT,
+            message=f"the materialised rows of {named} are gone: {failure.message}",
+            missing=tuple(gone),
+        )
+
+
+def _hold(limits: Limits) -> None:
+    if not limits.in_cgroup:
+        hold_memory(limits.memory)
 
 
 def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:

@@ -30,12 +30,15 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
+from flintlock.spark.cgroups import Cgroups
 from flintlock.spark.children import forget_child, record_child
-from flintlock.spark.runner import EngineServices, ForkedRunner, RunnerHome
+from flintlock.spark.runner import ForkedRunner
+from flintlock.spark.runner_home import EngineServices, RunnerHome
 from flintlock.spark.sessionconfig import default_config
 from flintlock.spark.wire import (
     FROM_TEMPLATE,
     Analyzed,
+    Capture,
     DedicatedEngine,
     Exited,
     Fork,
@@ -67,6 +70,10 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     slots: int = 2  # of the TaskManager: what a session is prepared for
     warm: int = 2  # how many runners wait
     dedicated: DedicatedEngine | None = None
+    memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
+    worker_memory: int = 0  # bytes that each of Spark's Python workers may use: the engine sees to it
+    output_limit: int = 64 << 20  # bytes of each attempt's output that are kept
+    cgroups: Cgroups | None = None  # where groups for runners can be made
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
 
@@ -93,12 +100,20 @@ class ForkingPool:
 
     def __init__(self, settings: PoolSettings, tasks: asyncio.TaskGroup) -> None:
         self._settings: Final = settings
-        self._home: Final = RunnerHome(scratch_dir=settings.scratch_dir, dedicated=settings.dedicated)
+        self._home: Final = RunnerHome(
+            scratch_dir=settings.scratch_dir,
+            dedicated=settings.dedicated,
+            memory=settings.memory,
+            worker_memory=settings.worker_memory,
+            output_limit=settings.output_limit,
+            cgroups=settings.cgroups,
+        )
         self._tasks: Final = tasks
         self._numbers: Final = count(1)
         self._engine: EngineServices | None = None  # set by use_engine
         self._control: socket.socket | None = None  # to the template, while it is ready
         self._ready: Final = asyncio.Event()  # set while there is a template
+        self._template_pid: int | None = None  # as long as its process is not seen to end
         self._runners: Final[dict[int, ForkedRunner]] = {}  # until they have ended
         self._warm: Final[list[ForkedRunner]] = []  # oldest first
         self._changed: Final = asyncio.Event()  # wakes refill
@@ -111,7 +126,7 @@ class ForkingPool:
         self._engine = engine
         for runner in self._runners.values():
             if not runner.taken:  # waits, or is being prepared to
-                self._kill(runner.number)
+                self.kill(runner.number)
         self._warm.clear()
         self._changed.set()
 
@@ -128,6 +143,11 @@ class ForkingPool:
             return await runner.analyze(graph, log_path, artifacts)
         finally:
             await runner.kill()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The template's process, while there is one."""
+        return () if self._template_pid is None else (self._template_pid,)
 
     def waiting(self) -> int:
         """Return how many runners wait for a task."""
@@ -200,7 +220,7 @@ class ForkingPool:
         if problem is None and engine is self._engine and runner.alive:
             self._warm.append(runner)
             return True
-        self._kill(runner.number)
+        self.kill(runner.number)
         if problem is not None and engine is self._engine:
             log.warning("runner_not_prepared", reason=problem)
             return False
@@ -221,7 +241,7 @@ class ForkingPool:
         for runner in [*self._warm]:
             if not runner.alive or now_s - runner.born_s > WARM_AGE_S:
                 self._warm.remove(runner)
-                self._kill(runner.number)
+                self.kill(runner.number)
 
     async def _forked(self, engine: EngineServices | None, *, taken: bool = False) -> ForkedRunner:
         try:
@@ -234,7 +254,7 @@ class ForkingPool:
         try:
             streams = await asyncio.open_connection(sock=own)
             number = next(self._numbers)
-            runner = ForkedRunner(number, self._home, streams, engine=engine, tasks=self._tasks, kill=self._kill)
+            runner = ForkedRunner(number, self._home, streams, engine=engine, tasks=self._tasks, template=self)
             runner.taken = taken
             self._runners[number] = runner
             if not self._say(Fork(runner=number), theirs):
@@ -254,6 +274,7 @@ class ForkingPool:
                 pass_fds=(theirs.fileno(),), start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
                 env=self._settings.environment,
             )  # fmt: skip
+        self._template_pid = process.pid
         record = record_child(Path(self._settings.run_dir), "template", process.pid)
         reader, writer = await asyncio.open_connection(sock=own)
         try:
@@ -273,6 +294,7 @@ class ForkingPool:
             self._control = None
             writer.close()  # at which the template kills its runners and ends
             await _ended(process)
+            self._template_pid = None
             forget_child(record)
 
     def _gone(self, exited: Exited) -> None:
@@ -287,11 +309,16 @@ class ForkingPool:
         # A program may leave much: the loop does not wait for it.
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, runner.scratch, True)
 
-    def _kill(self, number: int) -> None:
+    def kill(self, number: int) -> None:
+        """End a runner by force, with all that it started; harmless for one that has ended."""
         if number in self._runners:
             self._say(Kill(runner=number))
 
-    def _say(self, message: Fork | Kill, passed: socket.socket | None = None) -> bool:
+    def capture(self, number: int, path: str, limit: int) -> None:
+        """Have what a runner prints written to a file, at most so many bytes of it."""
+        self._say(Capture(runner=number, path=path, limit=limit))
+
+    def _say(self, message: Fork | Kill | Capture, passed: socket.socket | None = None) -> bool:
         if self._control is None:
             return False
         try:

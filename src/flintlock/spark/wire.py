@@ -47,6 +47,14 @@ class Kill(Struct, frozen=True, kw_only=True, tag="kill"):
     runner: int
 
 
+class Capture(Struct, frozen=True, kw_only=True, tag="capture"):
+    """TaskManager to template: from now on write what this runner prints to a file, at most so many bytes."""
+
+    runner: int
+    path: str
+    limit: int
+
+
 class TemplateReady(Struct, frozen=True, kw_only=True, tag="template-ready"):
     """Template to TaskManager: everything is imported, forks are quick from here on."""
 
@@ -94,6 +102,16 @@ class DedicatedEngine(Struct, frozen=True, kw_only=True):
     class_archive: str = ""
 
 
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one task may use, and who said so. 0: as much as there is."""
+
+    memory: int = 0  # bytes, of the runner
+    memory_from: str = ""  # the option that set it, or the steps, for whoever has to change it
+    cpu: float = 0.0  # cores, of the runner: enforced in a cgroup only
+    in_cgroup: bool = False  # the TaskManager has put the runner into one: there is nothing left to set
+    worker_memory: int = 0  # bytes, of each of Spark's Python workers, which the engine sees to
+
+
 class Run(Struct, frozen=True, kw_only=True, tag="run"):
     """TaskManager to runner: your task."""
 
@@ -101,6 +119,7 @@ class Run(Struct, frozen=True, kw_only=True, tag="run"):
     log_path: str
     scratch: str  # an empty directory of the attempt's own; the runner's working directory
     artifacts: dict[str, str] = {}  # where the content of each artifact lies
+    limits: Limits = Limits()
     dedicated: DedicatedEngine | None = None  # the task needs a Spark driver of its own
 
 
@@ -118,6 +137,7 @@ class Analyze(Struct, frozen=True, kw_only=True, tag="analyze"):
     scratch: str
     log_path: str
     artifacts: dict[str, str] = {}
+    limits: Limits = Limits()
 
 
 class Interrupt(Struct, frozen=True, kw_only=True, tag="interrupt"):
@@ -142,6 +162,12 @@ class Worked(Struct, frozen=True, kw_only=True, tag="worked"):
     operations: dict[StepName, str] = {}  # the Spark Connect operation that wrote each output
 
 
+class ProgramExited(Struct, frozen=True, kw_only=True, tag="program-exited"):
+    """Runner to TaskManager, its last word: the program ended by itself, with a code that is not zero."""
+
+    code: int
+
+
 class Column(Struct, frozen=True, kw_only=True):
     """A column as Spark names its type."""
 
@@ -164,10 +190,10 @@ class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
     failure: Failure | None = None
 
 
-ToTemplate: TypeAlias = Fork | Kill
+ToTemplate: TypeAlias = Fork | Kill | Capture
 FromTemplate: TypeAlias = TemplateReady | Forked | Exited
 ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | Interrupt
-FromRunner: TypeAlias = Prepared | TaskRunning | TaskProgress | Worked | TaskFailed | Analyzed
+FromRunner: TypeAlias = Prepared | TaskRunning | TaskProgress | Worked | ProgramExited | TaskFailed | Analyzed
 
 TO_TEMPLATE: Final[msgspec.msgpack.Decoder[ToTemplate]] = msgspec.msgpack.Decoder(ToTemplate)
 FROM_TEMPLATE: Final[msgspec.msgpack.Decoder[FromTemplate]] = msgspec.msgpack.Decoder(FromTemplate)

@@ -53,6 +53,12 @@ class InterruptTask(Struct, frozen=True):
     attempt: AttemptId
 
 
+class KillTask(Struct, frozen=True):
+    """End the attempt's runner by force, at once."""
+
+    attempt: AttemptId
+
+
 class StartPublishing(Struct, frozen=True):
     """Move the files of an accepted attempt."""
 
@@ -66,7 +72,7 @@ class Report(Struct, frozen=True):
     news: TaskNews
 
 
-Effect: TypeAlias = StartTask | InterruptTask | StartPublishing | Report
+Effect: TypeAlias = StartTask | InterruptTask | KillTask | StartPublishing | Report
 
 
 class _Held(Struct):
@@ -118,6 +124,28 @@ class TaskManagerCore:
             held.phase = Phase.CANCELING
             return (InterruptTask(attempt),)
         return ()
+
+    def discard(self, attempt: AttemptId) -> tuple[Effect, ...]:
+        """Begin to end an attempt that nobody wants; nothing happens for one that is not here."""
+        return self.cancel(attempt) if attempt in self._held else ()
+
+    def kill(self, attempt: AttemptId) -> tuple[Effect, ...]:
+        """End an attempt by force, also one that is being cancelled already; it counts as cancelled."""
+        held = self._held.get(attempt)
+        if held is None or held.phase is Phase.ENDED:
+            return ()
+        held.phase = Phase.CANCELING
+        return (KillTask(attempt),)
+
+    def lose(self, attempt: AttemptId, failure: Failure) -> tuple[Effect, ...]:
+        """End an attempt by force because of this; one that is being cancelled stays cancelled."""
+        held = self._held.get(attempt)
+        if held is None or held.phase is Phase.ENDED:
+            return ()
+        if held.phase is not Phase.CANCELING:
+            held.phase = Phase.ENDED
+            held.last_word = TaskFailed(failure=failure)
+        return (KillTask(attempt),)
 
     def heard(
         self, attempt: AttemptId, news: TaskRunning | TaskProgress | TaskFinished | TaskFailed
@@ -185,6 +213,14 @@ class TaskManagerCore:
         """Return the attempts that are not yet torn down."""
         return tuple(self._held)
 
+    def slots_used(self) -> int:
+        """Return how many slots are held by attempts that may still be at work."""
+        return sum(len(held.order.slots) for held in self._held.values() if held.alive)
+
+    def held(self) -> dict[AttemptId, tuple[int, ...]]:
+        """Return the attempts that are not yet torn down, with the slots that nobody else may have meanwhile."""
+        return {attempt: held.order.slots if held.alive else () for attempt, held in self._held.items()}
+
     def ended(self) -> tuple[AttemptId, ...]:
         """Return the attempts that have ended here, as far as they are remembered."""
         return tuple(self._ended)
@@ -211,5 +247,6 @@ def _lost(engine_cause: str | None) -> Failure:
     """The failure of an attempt that had no last word of its own."""
     if engine_cause is None:
         return Failure(kind=FailureKind.RUNNER_LOST, message="the runner ended without a word", exception="RunnerLost")
-    kind = FailureKind.OUT_OF_MEMORY if "OutOfMemory" in engine_cause else FailureKind.ENGINE_LOST
-    return Failure(kind=kind, message=f"the Spark engine died: {engine_cause}", exception="EngineLost")
+    return Failure(
+        kind=FailureKind.ENGINE_LOST, message=f"the Spark engine died: {engine_cause}", exception="EngineLost"
+    )

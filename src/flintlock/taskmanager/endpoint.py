@@ -12,12 +12,12 @@ from typing import Final
 import structlog
 from msgspec import structs
 
-from flintlock.gateways.engine import SparkHouse
+from flintlock.gateways.engine import ProcessTable, SparkHouse
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, FencingToken, InstanceId
-from flintlock.model.slots import Heartbeat, RegistrationAnswer, TaskManagerRegistration
+from flintlock.model.slots import Attendance, RegistrationAnswer, TaskManagerRegistration
 from flintlock.model.tasks import (
     CancelTask,
     DeployTask,
@@ -25,18 +25,22 @@ from flintlock.model.tasks import (
     LogQuery,
     PublishFiles,
     RemoveFiles,
-    TaskNews,
-    TaskReport,
 )
 from flintlock.taskmanager.core import TaskManagerCore
 from flintlock.taskmanager.life import EngineLife, HoldBlobs
 from flintlock.taskmanager.outbox import Outbox
 from flintlock.taskmanager.registration import Registration
+from flintlock.taskmanager.work import LeasedWork
 
 _FIRST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 30.0
 _LAST_REPORTS_S: Final = 5.0
 log = structlog.get_logger()
+
+
+def loop_s() -> float:
+    """Return the loop's own time: the clock of leases where nobody needs one that runs while the machine sleeps."""
+    return asyncio.get_running_loop().time()
 
 
 def make_log_directory(path: Path) -> None:
@@ -58,6 +62,9 @@ class TaskManagerServices:
     free_memory: Callable[[], int] = lambda: 0
     hold_blobs: HoldBlobs = lambda _: nullcontext()
     prepare_log: Callable[[Path], None] = make_log_directory  # before each attempt; a simulation has no disk
+    clock_s: Callable[[], float] = loop_s  # of leases
+    watch: Callable[[float], None] = lambda _: None  # tells the watchdog until when all work has to have ended
+    processes: ProcessTable | None = None  # None: there are none to look at
 
 
 class TokenGuard:
@@ -88,8 +95,11 @@ class TaskManager:
         self._services = services
         self._guard = guard
         self._life: EngineLife | None = None  # written by run: None while there is no warm engine
-        self._registration: Registration | None = None  # written together with it
+        self._work: LeasedWork | None = None  # written together with it
         self._ended: tuple[AttemptId, ...] = ()  # written as each engine's life ends, for the next one
+        self._engines = 0  # started so far
+        self._alive: InstanceId | None = None  # the life whose work may be here; written by _begin
+        self._turned = asyncio.Event()  # set, and replaced, whenever another life begins or this one is over
 
     async def run(self) -> None:
         """Keep an engine running and registered; start another when it dies, with growing pauses if it cannot start."""
@@ -107,10 +117,13 @@ class TaskManager:
     async def deploy(self, message: DeployTask) -> None:
         """Take the attempt; what happens to it is reported."""
         life = self._living()
-        instance = self._registration.instance if self._registration is not None else None
-        if message.instance not in (None, instance):
+        work = self._work
+        if work is None or message.instance not in (None, work.registration.instance):
             raise Refused(f"attempt {message.attempt} is meant for an earlier life of this TaskManager")
+        if not work.registration.is_open():
+            raise Unavailable("this TaskManager has no lease to run anything: it has lost its leader")
         life.deploy(message)
+        work.watch()
 
     async def cancel(self, message: CancelTask) -> None:
         """Begin to end an attempt."""
@@ -134,17 +147,23 @@ class TaskManager:
         """Return where an attempt's output is captured."""
         return self._services.log_directory / attempt.job_id / f"{attempt.region}-{attempt.attempt}.log"
 
+    async def attend(self, message: Attendance) -> None:
+        """Answer when that life is over, with all its work."""
+        while self._alive == message.instance:
+            await self._turned.wait()
+
     async def _live(self) -> str:
         """Live one engine's life and return why it ended.
 
         When it is over, the engine is gone before its attempts are reported, and they before good-bye is said: whoever
-        tries again never meets them still alive. A TaskManager that is to stop takes the same way, without reports.
+        tries again never meets them still alive. A TaskManager that is to stop takes the same way, without reports, and
+        so does one whose lease has ended: nobody waits for its word.
         """
         services = self._services
         async with AsyncExitStack() as house:
             engine, runners = await house.enter_async_context(services.house.open())
             async with asyncio.TaskGroup() as tasks:
-                outbox = Outbox(tasks, services.job_masters)
+                work = self._leased_work(Outbox(tasks, services.job_masters))
                 core = TaskManagerCore(services.offer.slots, self._ended)
                 life = EngineLife(
                     core=core,
@@ -155,16 +174,22 @@ class TaskManager:
                     hold_blobs=services.hold_blobs,
                     log_path=self.log_path,
                     prepare_log=services.prepare_log,
-                    report=lambda attempt, news: self._send(outbox, registration, attempt, news),
+                    report=work.report,
+                    emptied=work.watch,
+                    processes=services.processes,
                 )
-                registration = self._registration_of(life, outbox)
-                self._life, self._registration = life, registration
-                registered = tasks.create_task(registration.keep(), name="registration")
+                work.cover(life, self._registration(work))
+                self._life, self._work = life, work
+                self._begin(work.registration.instance)
+                errands = (
+                    tasks.create_task(work.registration.keep(), name="registration"),
+                    tasks.create_task(life.look_after_processes(), name="processes"),
+                )
                 cause = "the TaskManager stops"
                 try:
                     cause = await life.ended()
                 except asyncio.CancelledError:
-                    outbox.close()
+                    work.outbox.close()
                     raise
                 finally:
                     self._life = None
@@ -172,46 +197,52 @@ class TaskManager:
                     await house.aclose()
                     await life.finish()
                     self._ended = core.ended()
-                    await _within(outbox.drained(), _LAST_REPORTS_S)
-                    outbox.close()
-                    registered.cancel()
-                    await registration.leave()
+                    await self._say_good_bye(work, errands)
         return cause
 
-    def _registration_of(self, life: EngineLife, outbox: Outbox) -> Registration:
+    async def _say_good_bye(self, work: LeasedWork, errands: tuple[asyncio.Task[None], ...]) -> None:
+        """Nothing runs any more: tell what is still to be told, then leave."""
+        try:
+            if work.registration.has_lapsed():
+                work.outbox.clear()  # whoever was to hear it has given us up
+            await _within(work.outbox.drained(), _LAST_REPORTS_S)
+            work.outbox.close()
+            for errand in errands:
+                errand.cancel()
+            await work.registration.leave()
+        finally:
+            self._begin(None)
+
+    def _leased_work(self, outbox: Outbox) -> LeasedWork:
+        services, engines = self._services, self._engines
+        self._engines += 1
+        return LeasedWork(
+            task_manager=services.offer.id,
+            outbox=outbox,
+            begin=self._begin,
+            watch=services.watch,
+            clock_s=services.clock_s,
+            free_memory=services.free_memory,
+            processes=services.processes,
+            engine_restarts=engines,
+        )
+
+    def _registration(self, work: LeasedWork) -> Registration:
         services = self._services
-
-        async def end_everything() -> None:
-            outbox.clear()
-            await life.end_all()
-            outbox.clear()
-
         return Registration(
             offer=structs.replace(services.offer, instance=services.new_instance()),
             resource_manager=services.resource_manager,
             adopt=self._guard.adopt,
-            heartbeat=lambda instance: self._heartbeat(life, instance),
-            end_everything=end_everything,
+            work=work,
             new_instance=services.new_instance,
+            clock_s=services.clock_s,
         )
 
-    def _send(self, outbox: Outbox, registration: Registration, attempt: AttemptId, news: TaskNews) -> None:
-        outbox.send(
-            TaskReport(
-                attempt=attempt,
-                task_manager=self._services.offer.id,
-                instance=registration.instance,
-                news=news,
-            )
-        )
-
-    def _heartbeat(self, life: EngineLife, instance: InstanceId) -> Heartbeat:
-        return Heartbeat(
-            id=self._services.offer.id,
-            instance=instance,
-            running=life.running(),
-            free_memory=self._services.free_memory(),
-        )
+    def _begin(self, instance: InstanceId | None) -> None:
+        """Note whose life it is from now on, and answer those who attended to another."""
+        self._alive = instance
+        self._turned.set()
+        self._turned = asyncio.Event()
 
     def _living(self) -> EngineLife:
         if self._life is None:

@@ -3,6 +3,9 @@
 Each attempt is two tasks. Its *work* (fetch artifacts, take a runner, listen to it) may be cancelled at any moment. The
 other waits for that and then clears away: runner killed, Spark session released, or, where that cannot be confirmed,
 the engine itself gone. Nothing but the TaskManager's own end interrupts it: every attempt is told to have ended.
+
+A process that is stopped (SIGSTOP) neither works nor dies. While anything runs, it is looked at once a second: a runner
+that stays stopped is killed and its task fails; an engine that does is ended, and its tasks fail with that cause.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from flintlock.gateways.engine import Engine, Runner, RunnerPool
+from flintlock.gateways.engine import Engine, ProcessTable, Runner, RunnerPool
 from flintlock.model.errors import FlintlockError, NotFound, Refused
 from flintlock.model.ids import AttemptId, BlobKey
 from flintlock.model.tasks import (
@@ -33,14 +36,17 @@ from flintlock.model.tasks import (
 from flintlock.taskmanager.core import (
     Effect,
     InterruptTask,
+    KillTask,
     Report,
     StartPublishing,
     StartTask,
     TaskManagerCore,
 )
+from flintlock.taskmanager.stoppages import LOOK_S, LOOKS, Stoppages
 
 _CAUSE_WAIT_S: Final = 3.0
 _RELEASE_S: Final = 20.0
+_STOPPED: Final = f"{LOOKS * LOOK_S:.0f} s"
 log = structlog.get_logger()
 HoldBlobs: TypeAlias = Callable[[Iterable[BlobKey]], AbstractContextManager[None]]
 """Keeps local copies of blobs from being removed while the context lasts: runners link to them."""
@@ -72,6 +78,8 @@ class EngineLife:
         log_path: Callable[[AttemptId], Path],
         prepare_log: Callable[[Path], None],
         report: Callable[[AttemptId, TaskNews], None],
+        emptied: Callable[[], None],
+        processes: ProcessTable | None,
     ) -> None:
         self._core = core
         self._engine = engine
@@ -82,10 +90,14 @@ class EngineLife:
         self._log_path = log_path
         self._prepare_log = prepare_log
         self._report = report
+        self._emptied = emptied  # called whenever no attempt is left
+        self._processes = processes
+        self._busy = asyncio.Event()  # set as work comes, cleared when it is found that none is left
         self._attempts: dict[AttemptId, _Attempt] = {}  # left by each attempt as its last deed
         self._under_way: set[asyncio.Task[None]] = set()  # attempts and publications; each leaves when it is done
         self._publishing: set[asyncio.Task[None]] = set()  # the publications among them
         self._condemned: Final[asyncio.Future[str]] = asyncio.get_running_loop().create_future()
+        self._stopped: Final[asyncio.Future[str]] = asyncio.get_running_loop().create_future()  # as is its engine
         self._lost = asyncio.Event()  # set once the engine's death is known here, with its cause
         self._gone = asyncio.Event()  # set once nothing of the engine is left
 
@@ -96,6 +108,10 @@ class EngineLife:
     def cancel(self, order: CancelTask) -> None:
         """Begin to end an attempt."""
         self._perform(self._core.cancel(order.attempt))
+
+    def discard(self, attempt: AttemptId) -> None:
+        """Begin to end an attempt that nobody wants. Harmless if it is not here."""
+        self._perform(self._core.discard(attempt))
 
     def publish(self, order: PublishFiles) -> None:
         """Begin to publish an accepted attempt."""
@@ -109,11 +125,33 @@ class EngineLife:
         """Return the attempts that are not yet torn down."""
         return self._core.running()
 
+    def slots_used(self) -> int:
+        """Return how many slots are held by attempts that may still be at work."""
+        return self._core.slots_used()
+
+    def runner_pids(self) -> dict[int, AttemptId]:
+        """Return the processes of the attempts that run."""
+        return {
+            own.runner.pid: attempt
+            for attempt, own in self._attempts.items()
+            if own.runner is not None and own.runner.pid is not None
+        }
+
+    def engine_pids(self) -> tuple[int, ...]:
+        """Return the engine's processes."""
+        return self._engine.pids
+
+    def held(self) -> dict[AttemptId, tuple[int, ...]]:
+        """Return the attempts that are not yet torn down, with their slots."""
+        return self._core.held()
+
     async def ended(self) -> str:
         """Return why this life is over: the engine died, or can no longer be trusted."""
         died = self._tasks.create_task(self._engine.died(), name="engine-death")
         try:
-            await asyncio.wait({died, self._condemned}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({died, self._condemned, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopped.done():
+                return self._stopped.result()  # that it was then killed is no news
             # A session that cannot be ended may be the first sign of a death, whose own cause is the one worth telling.
             await asyncio.wait({died}, timeout=_CAUSE_WAIT_S)
             return died.result() if died.done() else self._condemned.result()
@@ -136,17 +174,55 @@ class EngineLife:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def end_all(self) -> None:
-        """End every attempt and return once nothing of them is left (nobody leads who knows them)."""
-        while self._core.running():
+    async def end_all(self, patience_s: float) -> None:
+        """End every attempt and return once nothing of them is left; those that take longer than this are killed."""
+        for attempt in self._core.running():
+            self._perform(self._core.cancel(attempt))
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._none_runs()
+        except TimeoutError:
             for attempt in self._core.running():
-                self._perform(self._core.cancel(attempt))
+                self._perform(self._core.kill(attempt))
+            await self._none_runs()
+
+    async def look_after_processes(self) -> None:
+        """Kill what stays stopped; nothing is looked at while nothing runs. Ends only when cancelled."""
+        processes, stoppages = self._processes, Stoppages()
+        if processes is None:
+            return
+        while True:
+            await self._busy.wait()
+            runners, engine, template = self.runner_pids(), self._engine.pids, self._runners.pids
+            everyone = (*runners, *engine, *template)
+            for pid in stoppages.look({pid: processes.is_stopped(pid) for pid in everyone}):
+                processes.kill(pid)
+                if pid in engine:
+                    if not self._stopped.done():
+                        self._stopped.set_result(f"its process {pid} was stopped, and killed after {_STOPPED}")
+                elif pid in runners:
+                    self._lose(runners[pid], f"the runner was stopped (process {pid}), and killed after {_STOPPED}")
+                else:
+                    for attempt in runners.values():
+                        self._lose(attempt, f"the template of runners was stopped, and killed after {_STOPPED}")
+            await asyncio.sleep(LOOK_S)
+            if self._core.is_empty():
+                self._busy.clear()
+
+    def _lose(self, attempt: AttemptId, why: str) -> None:
+        log.warning("runner-killed", attempt=str(attempt), reason=why)
+        failure = Failure(kind=FailureKind.RUNNER_LOST, message=why, exception="RunnerLost")
+        self._perform(self._core.lose(attempt, failure))
+
+    async def _none_runs(self) -> None:
+        while self._core.running():
             await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
 
     def _perform(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
             match effect:
                 case StartTask(order=order):
+                    self._busy.set()
                     own = self._attempts[order.attempt] = _Attempt(order)
                     own.work = self._tasks.create_task(self._work(own), name=f"work-{order.attempt}")
                     self._start(self._attempt(own, own.work), f"attempt-{order.attempt}")
@@ -155,7 +231,15 @@ class EngineLife:
                     own.interrupt.set()
                     if own.fetching and own.work is not None:
                         own.work.cancel()
+                case KillTask(attempt=attempt):
+                    own = self._attempts[attempt]
+                    own.interrupt.set()
+                    if own.fetching and own.work is not None:
+                        own.work.cancel()
+                    elif own.runner is not None:  # else it is not used when it comes
+                        self._start(own.runner.kill(), f"kill-{attempt}")
                 case StartPublishing(order=order):
+                    self._busy.set()
                     task = self._start(self._publish(order), f"publish-{order.attempt}")
                     self._publishing.add(task)
                     task.add_done_callback(self._publishing.discard)
@@ -178,6 +262,8 @@ class EngineLife:
                 await self._tear_down(own)
                 del self._attempts[attempt]
         self._perform(self._core.torn_down(attempt))
+        if not self._core.running():
+            self._emptied()
 
     async def _work(self, own: _Attempt) -> None:
         attempt = own.order.attempt

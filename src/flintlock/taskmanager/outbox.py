@@ -69,6 +69,10 @@ class Outbox:
         self._couriers.clear()
         self._idle.set()
 
+    def waiting(self) -> tuple[AttemptId, ...]:
+        """Return the attempts of which something is not yet told."""
+        return tuple(attempt for attempt, queue in self._queues.items() if queue)
+
     async def drained(self) -> None:
         """Return once everything was delivered or given up."""
         await self._idle.wait()

@@ -1,22 +1,58 @@
-"""Staying registered: find who leads, register, report every few seconds, and notice when nobody knows us any more."""
+"""Staying registered: find who leads, register, report every few seconds, and notice when that life is over.
+
+When another leads, or the leader does not know us, we register again with what we run. A life is over when that is
+refused, or when the lease ends because nobody answers in time. Then all work is ended, and only then does another life
+begin, under another instance.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from msgspec import structs
 
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.model.errors import Fenced, FlintlockError, Refused
-from flintlock.model.ids import InstanceId
-from flintlock.model.slots import Heartbeat, RegistrationAnswer, TaskManagerRegistration
+from flintlock.model.ids import AttemptId, InstanceId
+from flintlock.model.slots import Heartbeat, HeldSlots, RegistrationAnswer, TaskManagerRegistration
+from flintlock.taskmanager.lease import Lease
 
 _RETRY_S: Final = 0.3
 _REFUSED_RETRY_S: Final = 5.0
+#: How long an answer is waited for, and the longest pause between two heartbeats, as a part of the lease.
+_ANSWER_PART: Final = 0.25
 log = structlog.get_logger()
+
+
+class RegisteredWork(Protocol):
+    """The work that a registration answers for."""
+
+    def heartbeat(self, instance: InstanceId) -> Heartbeat:
+        """Return what is to be reported now."""
+        ...
+
+    def held(self) -> tuple[HeldSlots, ...]:
+        """Return what is here and has not been told to have ended, with its slots."""
+        ...
+
+    def renewed(self) -> None:
+        """The lease has been renewed."""
+        ...
+
+    def discard(self, attempts: tuple[AttemptId, ...]) -> None:
+        """Nobody wants these any more."""
+        ...
+
+    def end_everything(self, patience_s: float) -> Awaitable[None]:
+        """End all attempts, by force those that take longer than this; nobody is told."""
+        ...
+
+    def begin(self, instance: InstanceId) -> None:
+        """The life before is over, with all its work; this one begins."""
+        ...
 
 
 class Registration:
@@ -28,62 +64,110 @@ class Registration:
         offer: TaskManagerRegistration,
         resource_manager: Callable[[], ResourceManagerGateway],
         adopt: Callable[[RegistrationAnswer], None],
-        heartbeat: Callable[[InstanceId], Heartbeat],
-        end_everything: Callable[[], Awaitable[None]],
+        work: RegisteredWork,
         new_instance: Callable[[], InstanceId],
+        clock_s: Callable[[], float],
     ) -> None:
         self._offer = offer
         self._resource_manager = resource_manager
         self._adopt = adopt
-        self._heartbeat = heartbeat
-        self._end_everything = end_everything
+        self._work = work
         self._new_instance = new_instance
-        self.instance: InstanceId = offer.instance  # a new one for each time that nobody knew the last
+        self._clock_s = clock_s
+        self._known_as: InstanceId = offer.instance  # what the leader may know us as: good-bye is said by it
+        self.instance: InstanceId = offer.instance  # a new one for each time that a life is over
+        self.lease: Lease | None = None  # written by keep; None once everything that it covered has ended
+
+    def is_open(self) -> bool:
+        """Tell whether work may be taken: the leader knows us, and the lease is not about to end."""
+        return self.lease is not None and self._known_as == self.instance and self.lease.is_open(self._clock_s())
+
+    def is_leased(self) -> bool:
+        """Tell whether what runs may go on."""
+        return self.lease is not None and self.lease.is_open(self._clock_s())
+
+    def has_lapsed(self) -> bool:
+        """Tell whether the lease has ended under work that may still be here: nobody waits for word of it."""
+        return self.lease is not None and not self.lease.is_open(self._clock_s())
 
     async def keep(self) -> None:
-        """Register and report until cancelled. What runs is ended before registering with one who does not know it."""
+        """Register and report until cancelled.
+
+        Another leader is shown what runs, under the lease that the former one gave; it goes on if its JobMaster claims
+        it. Where that is refused, or the lease ends first, everything is ended, and another life begins.
+        """
         while True:
             answer = await self._register()
-            await self._report(answer)
+            if answer is not None and await self._report(answer):
+                continue
             self.instance = self._new_instance()  # first: what is still on its way here was meant for the old one
-            await self._end_everything()
+            left_s = self.lease.left_s(self._clock_s()) if self.lease is not None else 0.0
+            await self._work.end_everything(left_s)
+            self.lease = None
+            self._work.begin(self.instance)
 
     async def leave(self) -> None:
         """Say good-bye, so that nobody waits for our silence; harmless if nobody leads."""
         try:
             async with asyncio.timeout(2.0):
-                await self._resource_manager().unregister_task_manager(self._heartbeat(self.instance))
+                await self._resource_manager().unregister_task_manager(self._work.heartbeat(self._known_as))
         except (FlintlockError, TimeoutError):
             log.info("good-bye-unheard")
 
-    async def _register(self) -> RegistrationAnswer:
+    async def _register(self) -> RegistrationAnswer | None:
+        """Find somebody who takes us in. None: what runs here must not go on."""
         while True:
+            held = self._work.held()
+            if held and not self.is_leased():
+                log.warning("lease-ended", instance=self.instance)
+                return None
             try:
-                offer = structs.replace(self._offer, instance=self.instance)
+                offer = structs.replace(self._offer, instance=self.instance, busy=bool(held))
+                sent_s = self._clock_s()
                 answer = await self._resource_manager().register_task_manager(offer)
                 self._adopt(answer)  # Fenced: whoever answered has been succeeded already
             except Refused as error:
                 log.error("registration-refused", reason=error.public)
+                if held:
+                    return None
                 await asyncio.sleep(_REFUSED_RETRY_S)
             except FlintlockError as error:
                 log.info("registration-failed", reason=error.public)
                 await asyncio.sleep(_RETRY_S)
             else:
                 log.info("registered", epoch=answer.token.epoch, instance=self.instance)
+                self._known_as = self.instance
+                if not held:  # else its JobMaster has to want it first: that is what an answered heartbeat tells
+                    self.lease = Lease(sent_s=sent_s, length_s=answer.heartbeat_timeout_s)
                 return answer
 
-    async def _report(self, answer: RegistrationAnswer) -> None:
-        """Report until the leader does not know us."""
-        while True:
+    async def _report(self, answer: RegistrationAnswer) -> bool:
+        """Report until the lease ends (False), or until somebody else leads, or nobody knows us (True)."""
+        patience_s = answer.heartbeat_timeout_s * _ANSWER_PART
+        while self.lease is not None:
+            sent_s = self._clock_s()
+            left_s = self.lease.left_s(sent_s)
+            if left_s <= 0:
+                log.warning("lease-ended", instance=self.instance)
+                return False
             try:
-                heard = await self._resource_manager().heartbeat(self._heartbeat(self.instance))
-                if not heard.known:
-                    log.warning("leader-does-not-know-us", instance=self.instance)
-                    return
-                await asyncio.sleep(answer.heartbeat_interval_s)
+                async with asyncio.timeout(min(left_s, patience_s)):
+                    heard = await self._resource_manager().heartbeat(self._work.heartbeat(self.instance))
+            except TimeoutError:
+                log.info("heartbeat-unanswered", reason="no answer in time")
+                continue
             except Fenced as error:
                 log.warning("leader-changed", reason=error.public)
-                return
+                return True
             except FlintlockError as error:
                 log.info("heartbeat-unanswered", reason=error.public)
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(min(_RETRY_S, left_s))
+                continue
+            if not heard.known:
+                log.warning("leader-does-not-know-us", instance=self.instance)
+                return True
+            self.lease = structs.replace(self.lease.renewed(sent_s), length_s=answer.heartbeat_timeout_s)
+            self._work.renewed()
+            self._work.discard(heard.unwanted)
+            await asyncio.sleep(min(answer.heartbeat_interval_s, patience_s, self.lease.left_s(self._clock_s())))
+        return False

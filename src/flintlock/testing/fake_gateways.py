@@ -11,11 +11,13 @@ import hashlib
 from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager
 
-from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound
+from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId
 from flintlock.model.jobs import (
     AwaitJob,
+    ClientHeartbeat,
     JobQuery,
+    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSubmission,
@@ -24,14 +26,17 @@ from flintlock.model.jobs import (
 )
 from flintlock.model.regions import regions_of
 from flintlock.model.slots import (
+    DeployedTasks,
     Heartbeat,
     HeartbeatAnswer,
+    NoResources,
     RegistrationAnswer,
     ResourceOverview,
     ResourceRequirements,
     SlotGrant,
     TaskManagerLost,
     TaskManagerRegistration,
+    UnwantedTasks,
 )
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles, ResultRows, TaskReport
@@ -45,6 +50,8 @@ class FakeDispatcher:
         self.submissions: list[JobSubmission] = []  # those that were accepted
         self.cancelled: list[JobId] = []
         self.awaited: list[AwaitJob] = []
+        self.client_heartbeats: list[ClientHeartbeat] = []
+        self.required: dict[JobId, JobRequirements] = {}
         self.results: dict[tuple[JobId, str], ResultRows] = {}
         self.now_ms = now_ms  # when submitted jobs are said to have started
         self._jobs: dict[JobId, JobSnapshot] = {}  # in the order of their coming
@@ -110,6 +117,24 @@ class FakeDispatcher:
             pass
         return self._job(message.job_id)
 
+    async def client_heartbeat(self, message: ClientHeartbeat) -> None:
+        """Note the sign of life."""
+        self._fail()
+        self._job(message.job_id)
+        self.client_heartbeats.append(message)
+
+    async def requirements(self, message: JobQuery) -> JobRequirements:
+        """Return what was put for the job; nothing if nothing was."""
+        self._fail()
+        self._job(message.job_id)
+        return self.required.get(message.job_id, JobRequirements(job_id=message.job_id, vertices={}))
+
+    async def update_requirements(self, message: JobRequirements) -> None:
+        """Put it in the place of what was there."""
+        self._fail()
+        self._job(message.job_id)
+        self.required[message.job_id] = message
+
     async def cancel_job(self, message: JobQuery) -> None:
         """Note the wish."""
         self._fail()
@@ -144,6 +169,8 @@ class FakeResourceManager:
 
     def __init__(self, *, epoch: int = 1, heartbeat_interval_s: float = 2.0) -> None:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
+        self.refuse_busy = False  # refuse those that bring work along
+        self.deaf = False  # heartbeats of those who are known are not answered
         self.token = FencingToken(Epoch(epoch), f"session-{epoch}")
         self.heartbeat_interval_s = heartbeat_interval_s
         self.registered: list[TaskManagerRegistration] = []
@@ -164,6 +191,8 @@ class FakeResourceManager:
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
         """Take it in."""
         self._fail()
+        if message.busy and self.refuse_busy:
+            raise Refused(f"instance {message.instance} is over")
         self.registered.append(message)
         self._known.add(message.instance)
         return RegistrationAnswer(
@@ -175,6 +204,8 @@ class FakeResourceManager:
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         """Tell whether it is known."""
         self._fail()
+        if self.deaf and message.instance in self._known:
+            raise Unavailable("no answer")
         self.heartbeats.append(message)
         return HeartbeatAnswer(known=message.instance in self._known)
 
@@ -238,6 +269,15 @@ class FakeJobMasters:
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Hear of it."""
         self._fail()
+
+    async def no_resources(self, message: NoResources) -> None:
+        """Hear of it."""
+        self._fail()
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Want all of it."""
+        self._fail()
+        return UnwantedTasks()
 
     async def report(self, message: TaskReport) -> None:
         """Keep it."""

@@ -9,7 +9,7 @@ from typing import Final
 from flintlock.gateways.jobmaster import JobListener
 from flintlock.model.errors import Conflict, NotFound
 from flintlock.model.ids import JobId, StepName
-from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobSnapshot, StoredJob
+from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.regions import regions_of
 from flintlock.model.states import JOB_MOVES, JobStatus, checked_move
 from flintlock.model.tasks import Failure, FailureKind, RegionRecord, ResultRows
@@ -37,6 +37,7 @@ class FakeJobMasterRunner:
         self.publishing = False  # it can no longer be cancelled
         self.answers_with: Exception | None = None  # what asking for its snapshot raises
         self.stops_in_s = 0.0  # how long it takes to let go when its `run` is cancelled
+        self.required: list[JobRequirements] = []  # latest last
         self.suspended = False  # its `run` was cancelled, and has ended
         self._listener: Final = listener
         self._clock_ms: Final = clock_ms
@@ -92,6 +93,14 @@ class FakeJobMasterRunner:
         self.move(JobStatus.CANCELLING)
         if self.obeys:
             self.end(JobStatus.CANCELED)
+
+    def requirements(self) -> JobRequirements:
+        """Return what was required last."""
+        return self.required[-1]
+
+    def require(self, requirements: JobRequirements) -> None:
+        """Remember it."""
+        self.required.append(requirements)
 
     # What a test does with it
 

@@ -8,16 +8,18 @@ each attempt did is kept in a ledger that the simulation's checks read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import Context
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.errors import JobFailed, Unavailable
-from flintlock.model.ids import AttemptId, StepName
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs, regions_of
 from flintlock.model.staging import staging_directory
@@ -38,6 +40,7 @@ from flintlock.model.tasks import (
 )
 
 FILES_OF_A_SINK: Final = 3
+_News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 _NO_ROWS: Final = b'{"columns":[],"rows":[]}'
 
 
@@ -72,6 +75,23 @@ class FakeSpark:
         self.ledger: list[Ran] = []  # appended by runners, read by checks
         self.work_s = work_s
         self.failures = failures  # probability that an attempt's Spark work fails
+        self.context = Context()  # engines and runners are processes of their own
+        self.starts: Counter[tuple[JobId, RegionId]] = Counter()  # runners that began, by task
+        self.overlaps: list[str] = []  # attempts at one task that were alive at one time
+        self._alive: dict[tuple[JobId, RegionId], list[AttemptId]] = {}  # runners by task
+
+    @contextmanager
+    def alive(self, task: DeployTask) -> Generator[None]:
+        """Count a runner as alive while the context lasts; two at one task are an overlap."""
+        attempt = task.attempt
+        runners = self._alive.setdefault((attempt.job_id, attempt.region), [])
+        self.overlaps += [f"{attempt} began while {other} was alive" for other in runners]
+        runners.append(attempt)
+        self.starts[attempt.job_id, attempt.region] += 1
+        try:
+            yield
+        finally:
+            runners.remove(attempt)
 
     def house(self) -> FakeSparkHouse:
         """Return what one TaskManager opens its engines with."""
@@ -100,11 +120,32 @@ class FakeEngine:
     def __init__(self, spark: FakeSpark) -> None:
         self._spark = spark
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._runners: list[FakeRunner] = []  # those that work on it
+
+    @contextmanager
+    def serving(self, runner: FakeRunner) -> Generator[None]:
+        """Let a runner work on it while the context lasts."""
+        self._runners.append(runner)
+        try:
+            yield
+        finally:
+            self._runners.remove(runner)
+
+    def kill(self, cause: str) -> None:
+        """End it with all runners that work on it, as a watchdog does."""
+        self.crash(cause)
+        for runner in list(self._runners):
+            runner.end()
 
     @property
     def remote_url(self) -> str:
         """Where nobody listens."""
         return "sc://simulated"
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """It has no process."""
+        return ()
 
     @property
     def dead(self) -> bool:
@@ -173,6 +214,11 @@ class FakeRunnerPool:
         self._spark = spark
         self._engine = engine
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """It has no process."""
+        return ()
+
     async def take(self, task: DeployTask) -> FakeRunner:
         """Return a runner."""
         await asyncio.sleep(0.01)
@@ -188,13 +234,23 @@ class _Made(Struct):
 
 
 class FakeRunner:
-    """Runs one task: reads its inputs, takes its time, writes its files."""
+    """Runs one task: reads its inputs, takes its time, writes its files.
+
+    It is a process of its own: a TaskManager that is frozen does not stop it. Its engine's death does, and `kill`.
+    """
 
     def __init__(self, spark: FakeSpark, engine: FakeEngine, task: DeployTask) -> None:
         self._spark = spark
         self._engine = engine
+        self._task = task
         self._stop = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None  # written by run
         self.session = SparkSessionKey(user_id="simulated", session_id=str(task.attempt))
+
+    @property
+    def pid(self) -> int | None:
+        """It has no process."""
+        return None
 
     async def interrupt(self) -> None:
         """Stop; one in four does not obey."""
@@ -204,18 +260,52 @@ class FakeRunner:
     async def kill(self) -> None:
         """End it by force."""
         self._stop.set()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait({self._worker})
 
     async def run(
         self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
     ) -> AsyncIterator[TaskRunning | TaskProgress | TaskFinished | TaskFailed]:
         """Run the task."""
+        news: asyncio.Queue[_News | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        self._worker = loop.create_task(
+            self._process(news), name=f"runner-{task.attempt}", context=self._spark.context.copy()
+        )
+        self._worker.add_done_callback(lambda _: news.put_nowait(None))
+        try:
+            last: _News | None = None
+            while (item := await news.get()) is not None:
+                last = item
+                yield item
+            if not isinstance(last, TaskFinished | TaskFailed):
+                yield _failed(FailureKind.RUNNER_LOST, "the runner ended without a word")
+        finally:
+            self._worker.cancel()
+
+    async def _process(self, news: asyncio.Queue[_News | None]) -> None:
+        """Be the process: alive from here to the end of this coroutine."""
+        with self._spark.alive(self._task), self._engine.serving(self):
+            async for item in self._run():
+                news.put_nowait(item)
+
+    def end(self) -> None:
+        """Lose the engine: nothing more is written."""
+        if self._worker is not None:
+            self._worker.cancel()
+
+    async def _run(self) -> AsyncIterator[_News]:
+        task = self._task
         yield TaskRunning()
         region = regions_of(task.graph)[task.attempt.region]
-        missing = [path for path in task.inputs.values() if not self._spark.files.below(path)]
+        missing = tuple(step for step, path in task.inputs.items() if not self._spark.files.below(path))
         if missing:
-            yield _failed(FailureKind.SPARK_TASK, f"{missing[0]} does not exist")
+            yield _failed(FailureKind.MISSING_INPUT, f"the result of {missing[0]} is gone", missing)
             return
         outputs = [vertex.name for vertex in region_outputs(task.graph, region)]
+        if task.outputs is not None:
+            outputs = [name for name in outputs if name in task.outputs]
         made = _Made()
         for name in outputs:
             if not await self._work():
@@ -270,5 +360,5 @@ class FakeRunner:
         return False
 
 
-def _failed(kind: FailureKind, message: str) -> TaskFailed:
-    return TaskFailed(failure=Failure(kind=kind, message=message, exception="Simulated"))
+def _failed(kind: FailureKind, message: str, missing: tuple[StepName, ...] = ()) -> TaskFailed:
+    return TaskFailed(failure=Failure(kind=kind, message=message, exception="Simulated", missing=missing))

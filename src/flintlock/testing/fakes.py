@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable
 
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.model.errors import FlintlockError, NotFound
-from flintlock.model.ids import Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
+from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
+    Attendance,
+    DeployedTasks,
     Heartbeat,
     HeartbeatAnswer,
+    NoResources,
     RegistrationAnswer,
     ResourceOverview,
     ResourceRequirements,
@@ -22,6 +25,7 @@ from flintlock.model.slots import (
     SlotRequest,
     TaskManagerLost,
     TaskManagerRegistration,
+    UnwantedTasks,
 )
 from flintlock.model.tasks import (
     CancelTask,
@@ -50,6 +54,8 @@ class FakeTaskManager:
         self.fail_with: FlintlockError | None = None
         self.on_deploy: Callable[[DeployTask], Awaitable[None]] | None = None
         self.tries = 0  # calls of any kind, failed ones too
+        self.over: set[InstanceId] = set()  # lives that have ended
+        self.gone = asyncio.Event()  # set, and the present life has ended too
 
     async def deploy(self, message: DeployTask) -> None:
         """Remember the deployment."""
@@ -72,6 +78,12 @@ class FakeTaskManager:
         """Remember the order."""
         self._try()
         self.removed.append(message)
+
+    async def attend(self, message: Attendance) -> None:
+        """Answer once that life is over."""
+        self._try()
+        if message.instance not in self.over:
+            await self.gone.wait()
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return from `logs`."""
@@ -201,7 +213,9 @@ class FakeJobMaster:
     """A JobMasterGateway that remembers. `fail_with` is raised by every call."""
 
     def __init__(self) -> None:
-        self.heard: list[SlotGrant | TaskManagerLost] = []  # in order of arrival
+        self.heard: list[SlotGrant | TaskManagerLost | NoResources] = []  # in order of arrival
+        self.reconciled: list[DeployedTasks] = []
+        self.unwanted: set[AttemptId] = set()  # what `reconcile` says nobody wants
         self.reports: list[TaskReport] = []
         self.fail_with: FlintlockError | None = None
         self.tries = 0
@@ -225,6 +239,17 @@ class FakeJobMaster:
         """Remember it."""
         self._try()
         self.heard.append(message)
+
+    async def no_resources(self, message: NoResources) -> None:
+        """Remember it."""
+        self._try()
+        self.heard.append(message)
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Remember it; unwanted are those that a test says."""
+        self._try()
+        self.reconciled.append(message)
+        return UnwantedTasks(attempts=tuple(attempt for attempt in message.attempts if attempt in self.unwanted))
 
     async def report(self, message: TaskReport) -> None:
         """Remember it."""

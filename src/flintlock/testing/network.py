@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
@@ -31,6 +31,7 @@ from flintlock.rpc.description import Message, MethodShape, proxy
 from flintlock.rpc.exports import Exports, too_large
 from flintlock.rpc.failures import Failure, error_of
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, Fence, TokenSource, Withdraw
+from flintlock.testing.virtual_time import OWNER, NotVirtual, VirtualTimeLoop
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class SimulatedNetwork:
         self._cuts: set[tuple[str, str]] = set()
         self._processes: dict[str, SimulatedProcess] = {}  # the latest life of each name
         self._observer = observer
+        self._context = Context()  # messages are under way whether or not their sender is frozen
 
     def process(self, name: str) -> SimulatedProcess:
         """Start a process. A dead one of that name is succeeded by it, at the same address.
@@ -125,7 +127,8 @@ class SimulatedNetwork:
         delay_s = link.min_delay_s + (link.max_delay_s - link.min_delay_s) * self._random.random()
         if link.late and self._random.random() < link.late:
             delay_s += self._random.random() * link.max_late_s
-        asyncio.get_running_loop().call_later(delay_s, self._arrive, sender, receiver, arrive)
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay_s, self._arrive, sender, receiver, arrive, context=self._context)
 
     def _arrive(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
         if (sender, receiver) not in self._cuts:
@@ -147,6 +150,7 @@ class SimulatedProcess:
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation; each leaves when it is done
         self._inbound: dict[_Call, None] = {}  # calls that its handlers work on
         self._context = copy_context()  # what is bound in one process is not seen in another
+        self._context.run(OWNER.set, self)
 
     def __repr__(self) -> str:
         return f"<process {self.name}{'' if self.alive else ', dead'}>"
@@ -238,12 +242,22 @@ class SimulatedProcess:
             return
         self.alive = False
         self.silent = host_too
+        self.thaw()  # the dead are not frozen: what is left of it ends now
         for task in list(self._tasks):
             task.cancel(f"{self.name} crashed")
         if not host_too:
             for call in list(self._inbound):
                 call.broken()
         self._inbound.clear()
+
+    def freeze(self) -> None:
+        """Stop the process where it stands, as SIGSTOP does: connections are open, and nobody answers. Idempotent."""
+        if self.alive:
+            _virtual_loop().freeze(self)
+
+    def thaw(self) -> None:
+        """Let it go on, as SIGCONT does. Idempotent."""
+        _virtual_loop().thaw(self)
 
     async def stop(self) -> None:
         """End the process as SIGTERM does: its tasks are cancelled and may still send until they are done."""
@@ -328,6 +342,13 @@ class _Call:
         # The answer of a duplicate, or one to a caller who gave up or died, is heard by nobody.
         if not self._answer.done():
             self._answer.set_result(outcome)
+
+
+def _virtual_loop() -> VirtualTimeLoop:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualTimeLoop):
+        raise NotVirtual("only virtual time can stop for one and go on for the others")
+    return loop
 
 
 def _names(names: str | Iterable[str]) -> Iterable[str]:

@@ -28,12 +28,16 @@ from flintlock.model.jobgraph import (
     vertex_id,
 )
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
+from flintlock.model.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.model.states import JobStatus
+from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK
 from flintlock.testing.simulation import JOB_MANAGER, Faults, SimulatedCluster
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 4 * 3600.0
+_LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
+_NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 _STUBBORN: Final = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "1000",
@@ -76,7 +80,10 @@ def check_seed(seed: int) -> list[str]:
 
 
 def _faults(random: Random) -> Faults:
-    """Half of the runs have only a JobManager that dies; the others lose TaskManagers, engines and messages too."""
+    """Half of the runs have only a JobManager that dies; the others lose TaskManagers, engines and messages too.
+
+    In those, TaskManagers are also cut off or frozen past their leases, and results vanish.
+    """
     harsh = random.random() < 0.5
     return Faults(
         crash_at_step=random.choice([0.0, 0.01, 0.05, 0.2]),
@@ -84,8 +91,14 @@ def _faults(random: Random) -> Faults:
         task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
         engine_crashes=random.choice([0, 1, 2]) if harsh else 0,
         spark_failures=random.choice([0.0, 0.1]) if harsh else 0.0,
+        work_s=random.choice([2.0, 2.0, 40.0]) if harsh else 2.0,
         late_messages=random.choice([0.0, 0.05]),
+        lost_messages=random.choice([0.0, 0.02, 0.1]) if harsh else 0.0,
         duplicates=random.choice([0.0, 0.1]),
+        partitions=random.choice([0, 0, 1, 3]) if harsh else 0,
+        freezes=random.choice([0, 0, 1, 3]) if harsh else 0,
+        lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
+        heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
     )
 
@@ -218,6 +231,8 @@ class _Run:
             self.broken += self._outcome_problems(told, jobs[told.key])
             self.broken += self._file_problems(told, jobs[told.key])
         self.broken += [f"a process ended by itself: {line}" for line in self.cluster.broken]
+        self.broken += self.cluster.spark.overlaps
+        self.broken += self._restarts()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
             self.broken.append(f"left over: {stray}")
@@ -226,30 +241,47 @@ class _Run:
         if extra:
             self.broken.append(f"jobs that nobody was told of: {extra}")
 
+    def _restarts(self) -> list[str]:
+        """Where only JobManagers die, for less than a lease, no task is begun twice: it is adopted.
+
+        A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
+        """
+        faults = self.cluster.faults
+        if not faults.only_job_managers or faults.heartbeat_timeout_s < _LONG_LEASE_S:
+            return []
+        kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
+        starts = self.cluster.spark.starts.items()
+        return [
+            f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
+        ]
+
     def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """A job ends as its own work did, or as it was told to; never because a JobManager died."""
-        harmless = not (
-            self.cluster.faults.task_manager_crashes
-            or self.cluster.faults.engine_crashes
-            or self.cluster.faults.spark_failures
-        )
         stubborn = bool(told.graph.config)
         match job.status:
             case JobStatus.FINISHED if (
                 told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_death_s
             ):
                 return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
+            case JobStatus.FINISHED if not stubborn and len(_failures(job)) > INFRASTRUCTURE_ATTEMPTS.default:
+                return [f"{told.key} was helped over {len(_failures(job))} losses"]
             case JobStatus.FINISHED:
                 missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
                 kept = set(job.result_names)
                 return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
             case JobStatus.CANCELED if told.cancel_asked or self._asked_in_vain(told):
                 return []
-            case JobStatus.FAILED if not harmless and not stubborn:
+            case JobStatus.FAILED if not stubborn and self._has_reason_to_fail(job):
                 return []
             case status:
                 cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
-                return [f"{told.key} ended {status} ({cause}), and nothing but a JobManager had failed"]
+                return [f"{told.key} ended {status} ({cause}), and had no reason to"]
+
+    def _has_reason_to_fail(self, job: JobSnapshot) -> bool:
+        """A job without a strategy fails by its own fault, or when it has been helped over as many losses as it may."""
+        failures = _failures(job)
+        own = [failure for failure in failures if failure.kind not in _NOT_ITS_FAULT]
+        return bool(own) or len(failures) > INFRASTRUCTURE_ATTEMPTS.default
 
     def _asked_in_vain(self, told: Told) -> bool:
         """A cancel whose answer was lost may have been taken all the same."""
@@ -280,17 +312,26 @@ class _Run:
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
     def _graph(self, number: int) -> JobGraph:
-        """A source, then one to three regions, each with a sink or a result of its own."""
+        """A source, then one to three steps with a blocking result each, and sinks or results.
+
+        Some of those belong to the task that makes the blocking result, the others read it.
+        """
         job_id = JobId(f"{number:032x}")
         steps: list[tuple[str, Operation, tuple[str, ...], Exchange]] = [
             ("source", Source(format="parquet", paths=("in",)), (), Exchange.PIPELINED)
         ]
         before = "source"
         for region in range(self._random.randint(1, 3)):
-            last = f"step{region}"
-            steps.append((last, Sql(query="SELECT 1"), (before,), Exchange.BLOCKING))
+            work, last = f"work{region}", f"step{region}"
+            steps.append((work, Sql(query="SELECT 1"), (before,), Exchange.PIPELINED))
+            steps.append((last, Sql(query="SELECT 1"), (work,), Exchange.BLOCKING))
             steps += [
-                (f"out{region}_{output}", self._output(number, region, output), (last,), Exchange.PIPELINED)
+                (
+                    f"out{region}_{output}",
+                    self._output(number, region, output),
+                    (self._random.choice([work, last]),),
+                    Exchange.PIPELINED,
+                )
                 for output in range(self._random.randint(1, 2))
             ]
             before = last
@@ -324,3 +365,8 @@ class _Run:
             job_id=job_id,
             vertices=tuple(structs.replace(v, id=vertex_id(job_id, v.name)) for v in graph.vertices),
         )
+
+
+def _failures(job: JobSnapshot) -> list[Failure]:
+    """Return what failed under the leader who saw the job's end."""
+    return [entry.failure for root in job.exceptions for entry in (root, *root.concurrent)]

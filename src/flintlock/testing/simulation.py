@@ -11,12 +11,14 @@ A run is a pure function of its seed (and of PYTHONHASHSEED, which `soak` fixes)
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
+from contextvars import Context
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from flintlock.dispatcher.door import LeaderDoor
 from flintlock.dispatcher.runner import DispatcherRunner
@@ -51,9 +53,28 @@ class Faults(Struct, frozen=True, kw_only=True):
     task_manager_crashes: int = 0
     engine_crashes: int = 0
     spark_failures: float = 0.0
+    work_s: float = 2.0  # what an output of a task takes at most
     late_messages: float = 0.0
+    lost_messages: float = 0.0
     duplicates: float = 0.0
+    partitions: int = 0  # between the JobManager and a TaskManager, both ways or one
+    freezes: int = 0  # of TaskManagers, some past their lease
+    lost_results: int = 0  # blocking results that vanish
+    heartbeat_timeout_s: float = 60.0
     until_s: float = 60.0
+
+    @property
+    def only_job_managers(self) -> bool:
+        """Whether nobody but JobManagers can fail, and no message is lost."""
+        return not (
+            self.task_manager_crashes
+            or self.engine_crashes
+            or self.spark_failures
+            or self.lost_messages
+            or self.partitions
+            or self.freezes
+            or self.lost_results
+        )
 
 
 class KeptBlobs:
@@ -85,10 +106,12 @@ class SimulatedCluster:
     def __init__(self, random: Random, faults: Faults, *, task_managers: int = 2, slots: int = 2) -> None:
         self.random = random
         self.faults = faults
-        link = Link(late=faults.late_messages, max_late_s=5.0, duplication=faults.duplicates)
-        self.network = SimulatedNetwork(random, link)
+        self._faulty = Link(
+            late=faults.late_messages, max_late_s=5.0, duplication=faults.duplicates, loss=faults.lost_messages
+        )
+        self.network = SimulatedNetwork(random, self._faulty)
         self.durable = MemoryCluster(automatic=True)
-        self.spark = FakeSpark(random, failures=faults.spark_failures)
+        self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.story: list[str] = []  # what happened, for whoever reads a failed seed
         self.broken: list[str] = []  # processes that ended by themselves
         self.last_death_s = -1.0  # of a JobManager: what it was only told, and had not stored, is gone
@@ -117,6 +140,13 @@ class SimulatedCluster:
                 tasks.create_task(self._crash_later(moment, self.random.choice(self._names)), name="crash")
             for moment in self._moments(self.faults.engine_crashes):
                 tasks.create_task(self._crash_engine_later(moment, self.random.choice(self._names)), name="crash")
+            for moment in self._moments(self.faults.partitions):
+                tasks.create_task(self._cut_later(moment, self.random.choice(self._names)), name="cut")
+            for moment in self._moments(self.faults.freezes):
+                tasks.create_task(self._freeze_later(moment, self.random.choice(self._names)), name="freeze")
+            for moment in self._moments(self.faults.lost_results):
+                tasks.create_task(self._lose_result_later(moment), name="lose-a-result")
+            tasks.create_task(self._calm_down(), name="calm-down")
 
     def crash(self, name: str, why: str) -> None:
         """End a process at this instant."""
@@ -159,7 +189,9 @@ class SimulatedCluster:
                 self.crash(JOB_MANAGER, f"at {name}")
             process.require_alive()
 
-        configuration = Configuration({"heartbeat.interval": "1 s", "heartbeat.timeout": "60 s"})
+        configuration = Configuration(
+            {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
+        )
         door = LeaderDoor()
         term = TermParts(
             host=process,
@@ -195,6 +227,7 @@ class SimulatedCluster:
             log_directory=Path("log"),
             prepare_log=lambda _: None,
             new_instance=self._new_instance,
+            watch=_Watchdog(house, self.spark.context).watch,
         )
         task_manager = TaskManager(services, guard)
         process.serve(TaskManagerGateway, task_manager, guard.check)
@@ -216,6 +249,68 @@ class SimulatedCluster:
         if name in self._houses and self._houses[name].engines:
             self.tell(f"the engine of {name} dies")
             self._houses[name].engines[-1].crash("java.lang.OutOfMemoryError: simulated")
+
+    async def _cut_later(self, moment_s: float, name: str) -> None:
+        await asyncio.sleep(moment_s)
+        sides = [JOB_MANAGER, name]
+        self.random.shuffle(sides)
+        one_way, length_s = self.random.random() < 0.5, self.random.uniform(1.0, 2.0 * self.faults.heartbeat_timeout_s)
+        self.tell(f"cut from {sides[0]} to {sides[1]}{'' if one_way else ' and back'} for {length_s:.1f} s")
+        self.network.cut(sides[0], sides[1], one_way=one_way)
+        await asyncio.sleep(length_s)
+        self.tell(f"healed between {sides[0]} and {sides[1]}")
+        self.network.heal(sides[0], sides[1])
+
+    async def _freeze_later(self, moment_s: float, name: str) -> None:
+        await asyncio.sleep(moment_s)
+        process = self.network.at(name)
+        if process is None or not process.alive:
+            return
+        length_s = self.random.uniform(0.5, 1.5 * self.faults.heartbeat_timeout_s)
+        self.tell(f"{name} freezes for {length_s:.1f} s")
+        process.freeze()
+        try:
+            await asyncio.sleep(length_s)
+            self.tell(f"{name} goes on")
+        finally:
+            process.thaw()
+
+    async def _lose_result_later(self, moment_s: float) -> None:
+        await asyncio.sleep(moment_s)
+        files = self.spark.files
+        results = sorted({path.rpartition("/")[0] for path in files.content if path.startswith("work/")})
+        if results:
+            gone = self.random.choice(results)
+            self.tell(f"{gone} vanishes")
+            for path in files.below(gone):
+                del files.content[path]
+
+    async def _calm_down(self) -> None:
+        """Lose no more messages once the faults are over: a promise needs somebody who can be reached."""
+        await asyncio.sleep(self.faults.until_s)
+        self.network.link = structs.replace(self._faulty, loss=0.0)
+
+
+class _Watchdog:
+    """Kills the engine and its runners when a lease ends, whatever its TaskManager is doing."""
+
+    def __init__(self, house: FakeSparkHouse, context: Context) -> None:
+        self._house = house
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, until_s: float) -> None:
+        """Wait until then."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if until_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(until_s, self._kill, context=self._context)
+
+    def _kill(self) -> None:
+        for engine in self._house.engines:
+            engine.kill("killed by the watchdog: the lease has ended")
 
 
 async def _no_blobs(key: BlobKey) -> Path:

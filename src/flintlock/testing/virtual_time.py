@@ -27,7 +27,7 @@ import threading
 from asyncio import AbstractEventLoop, Future, Handle, Task, TimerHandle
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
 from weakref import WeakSet
@@ -78,6 +78,10 @@ def virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 def now_ms() -> int:
     """Return the running loop's time as wall-clock milliseconds, counted from `VIRTUAL_EPOCH_MS`."""
     return VIRTUAL_EPOCH_MS + int(asyncio.get_running_loop().time() * 1000)
+
+
+OWNER: Final[ContextVar[object | None]] = ContextVar("owner", default=None)
+"""Whose code runs. `VirtualTimeLoop.freeze` holds up all that belongs to one owner."""
 
 
 class _OrderedTask(Task[T]):
@@ -145,6 +149,7 @@ class VirtualTimeLoop(AbstractEventLoop):
         self._timer_serials = itertools.count()
         self._task_serials = itertools.count()  # each loop counts anew, or a run would depend on those before it
         self._cancelled_timers = 0  # since the heap was last swept, at least
+        self._frozen: dict[object, deque[_Callback]] = {}  # by owner: what waits for its thaw
         self._stopping = False
         self._running_in: int | None = None  # thread id, while running
         self._closed = False
@@ -188,6 +193,14 @@ class VirtualTimeLoop(AbstractEventLoop):
             self._timers[:] = [entry for entry in self._timers if entry[2].callback is not None]
             heapify(self._timers)
             self._cancelled_timers = 0
+
+    def freeze(self, owner: object) -> None:
+        """Run nothing of this owner until `thaw`, as SIGSTOP does. Time passes all the same. Idempotent."""
+        self._frozen.setdefault(owner, deque())
+
+    def thaw(self, owner: object) -> None:
+        """Let it go on where it stood: all that became due meanwhile is due now, in order. Idempotent."""
+        self._ready.extend(self._frozen.pop(owner, ()))
 
     def create_future(self) -> Future[Any]:
         return Future(loop=self)
@@ -233,7 +246,11 @@ class VirtualTimeLoop(AbstractEventLoop):
             # Only what is ready now: what that makes ready has its turn in the next round, as in asyncio.
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if handle.callback is not None:
+                if handle.callback is None:
+                    continue
+                if self._frozen and (held := self._frozen.get(handle.context.get(OWNER))) is not None:
+                    held.append(handle)
+                else:
                     handle.context.run(handle.callback, *handle.args)
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:

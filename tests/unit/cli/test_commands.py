@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.answering import serving
+from tests.unit.client.answering import Server, serving, wait_for
 
 from flintlock.cli.main import COMMANDS, HELP, run_app
 
@@ -72,7 +74,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "waits", "CREATED"), line_of("f" * 32, "ended", "FAILED")]
-    with serving({"GET /jobs/overview": [(200, {"jobs": jobs})]}) as server:
+    nobody: dict[str, Any] = {"waiting": [], "starting": 0}
+    with serving({"GET /jobs/overview": [(200, {"jobs": jobs})], "GET /resources": [(200, nobody)]}) as server:
 
         def names(*flags: str) -> list[str]:
             assert run_app(["list", "-m", server.url, "--json", *flags]) == 0
@@ -89,6 +92,36 @@ def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[
     assert lines[0].split() == ["JOB", "ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS"]
     assert lines[1].startswith(f"{JOB}  runs   RUNNING  20")
     assert lines[1].endswith("1 min 01 s  1/2")
+
+
+def test_the_list_says_who_waits_and_for_what(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [line_of(JOB, "first", "RUNNING"), line_of(OTHER, "second", "CREATED"), line_of("f" * 32, "ended", "FAILED")]
+    waiting = [{"jobid": OTHER, "name": "second", "priority": 5, "request": "r", "slots": 2, "since": 1},
+               {"jobid": JOB, "name": "first", "priority": 0, "request": "a", "slots": None, "since": 1},
+               {"jobid": JOB, "name": "first", "priority": 0, "request": "b", "slots": 1, "since": 1}]  # fmt: skip
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /jobs/overview": [(200, {"jobs": jobs})],
+        "GET /resources": [(200, {"waiting": waiting, "starting": 1})],
+    }
+    with serving(answers) as server:
+        assert run_app(["list", "-a", "-m", server.url]) == 0
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert run_app(["list", "-m", server.url, "--json"]) == 0
+
+    assert head.endswith("WAITS")
+    assert lines[0].endswith("1/2    2 of 2 in the queue, for 1 slot and a TaskManager; 1 TaskManager starting")
+    assert lines[1].endswith("1/2    1 of 2 in the queue, for 2 slots; 1 TaskManager starting")
+    assert lines[2].endswith("1/2")
+    told = json.loads(capsys.readouterr().out)
+    assert [item["jobid"] for item in told["waiting"]] == [OTHER, JOB, JOB]
+    assert told["starting"] == 1
+
+
+def test_a_list_without_living_jobs_asks_for_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({"GET /jobs/overview": [(200, {"jobs": [line_of(JOB, "ended", "FINISHED")]})]}) as server:
+        assert run_app(["list", "-a", "-m", server.url]) == 0
+        assert [seen.path for seen in server.seen] == ["/jobs/overview"]
+    assert "WAITS" not in capsys.readouterr().out
 
 
 def test_a_job_may_be_named_by_the_beginning_of_its_id_or_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,6 +161,80 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     assert "Traceback: whole" not in told
     assert "Traceback: whole" in verbose
     assert json.loads(capsys.readouterr().out)["jobid"] == JOB
+
+
+def failure_line(attempt: int, **more: Any) -> dict[str, Any]:
+    return {"timestamp": 1_700_000_000_000 + attempt * 1000, "region": 0, "attempt": attempt, "taskmanager-id": "tm-1",
+            "kind": "user code", "headline": "step 'priced': ZeroDivisionError: division by zero", "labels": {},
+            "concurrent": False, **more}  # fmt: skip
+
+
+def test_status_tells_every_failure_with_its_attempt_and_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    job: dict[str, Any] = {
+        "jobid": JOB, "name": "small", "status": "RESTARTING",
+        "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": []}],
+        "failures": [failure_line(0, labels={"type": "user", "team": "a"}),
+                     failure_line(0, concurrent=True, kind="TaskManager lost", headline="tm-2 was silent"),
+                     failure_line(1, region=None, **{"taskmanager-id": None})],
+    }  # fmt: skip
+    with serving({f"GET /jobs/{JOB}/attempts": [(200, job)]}) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+
+    told = capsys.readouterr().out.splitlines()
+    lines = told[told.index("failures, the latest last:") + 1 :]
+    first, second, third = (line.strip().split("  ", 1)[1] for line in lines)
+    assert first == (
+        "attempt 1 at [orders, priced] on tm-1: user code: step 'priced': ZeroDivisionError: division by zero"
+        " (team=a, type=user)"
+    )
+    assert second == "and attempt 1 at [orders, priced] on tm-1: TaskManager lost: tm-2 was silent"
+    assert third == "the job: user code: step 'priced': ZeroDivisionError: division by zero"
+
+
+def test_status_says_where_in_the_queue_a_job_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = [{"jobid": OTHER, "request": "a", "slots": 4}, {"jobid": JOB, "request": "b", "slots": 2}]
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "SCHEDULED")), (200, attempts("RUNNING", "RUNNING"))],
+        "GET /resources": [(200, {"waiting": waiting, "starting": 0})],
+    }
+    with serving(answers) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        assert "waits: 2 of 2 in the queue, for 2 slots\n" in capsys.readouterr().out
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        assert "waits" not in capsys.readouterr().out
+
+
+def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/jobs/{JOB}/resource-requirements"
+    now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}},
+           "b" * 32: {"parallelism": {"lowerBound": 6, "upperBound": 8}}}  # fmt: skip
+    answers: dict[str, list[tuple[int, Any]]] = {f"GET {path}": [(200, now)], f"PUT {path}": [(200, {})]}
+    with serving(answers) as server:
+        assert run_app(["rescale", JOB, "-p", "4", "-m", server.url]) == 0
+        sent = json.loads(server.seen[-1].body)
+        assert server.seen[-1].headers["content-type"] == "application/json"
+        assert run_app(["rescale", JOB, "-p", "4", "--json", "-m", server.url]) == 0
+
+    assert sent == {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 4}},
+                    "b" * 32: {"parallelism": {"lowerBound": 4, "upperBound": 4}}}  # fmt: skip
+    human, _, machine = capsys.readouterr().out.partition("\n")
+    assert human == f"{JOB}: up to 4 slots for what has yet to begin"
+    assert json.loads(machine) == {"jobid": JOB, "requirements": sent}
+
+
+def test_a_rescale_that_is_refused_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"/jobs/{JOB}/resource-requirements"
+    now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET {path}": [(200, now)],
+        f"PUT {path}": [(409, {"errors": ["another change is under way"]})],
+    }
+    with serving(answers) as server:
+        assert run_app(["rescale", JOB, "-p", "4", "-m", server.url]) == 2
+        assert "another change is under way" in capsys.readouterr().err
+        assert run_app(["rescale", JOB, "-m", server.url]) == 2
+        assert "'-p'" in capsys.readouterr().err
+        assert run_app(["rescale", JOB, "-p", "0", "-m", server.url]) == 2
 
 
 def test_cancel_waits_for_the_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,6 +345,7 @@ def test_a_wrong_job_is_exit_2_with_every_problem(capsys: pytest.CaptureFixture[
     [
         (["-d", "--local", "job.py:job"], "-d needs a standing cluster"),
         (["-d", "job.py:job"], "no cluster runs: start one"),
+        (["-d", "--attached", "job.py:job"], "-d leaves the job running when this command ends, --attached does not"),
         (["--local", "-m", "http://h:1", "job.py:job"], "give either that or -m"),
         (["--param", "n", "job.py:job"], "--param n: must have the form key=value"),
         (["--local", "--param", "m=1", "job.py:job"], "the job has no parameter 'm'; it has n"),
@@ -326,6 +434,74 @@ def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.Captu
     assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in told
     assert "(--verbose shows the whole stack traces)" in told
     assert "all of it" not in told
+
+
+def test_a_run_that_failed_more_than_once_tells_of_every_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "two"}
+    end = {**attempts("FAILED", "FAILED"), "failure": failure, "failures": [failure_line(0), failure_line(1)]}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /versions": [versions()],
+        "POST /jobs": [(202, {"jobid": JOB})],
+        f"GET /jobs/{JOB}/attempts": [(200, end)],
+        f"GET /jobs/{JOB}/logs": [(404, {"errors": ["none"]})],
+    }
+    with serving(answers) as server:
+        assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
+        told = capsys.readouterr().err
+        end["failures"] = [failure_line(0)]
+        assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
+        once = capsys.readouterr().err
+        end["failures"] = [failure_line(0, labels={"type": "user"})]
+        assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
+
+    assert "attempt 1 at [s0] on tm-1: user code" in told
+    assert "attempt 2 at [s0] on tm-1: user code" in told
+    assert told.index("attempt 2") < told.index("Step 'two' failed")
+    assert "attempt" not in once
+    assert "(type=user)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "timeout"),
+    [
+        ((), None),
+        (("--attached",), 180.0),
+        (("-D", "client.heartbeat.timeout=9 s"), 9.0),
+        (("-D", "client.heartbeat.interval=1 s"), None),
+        (("-d", "-D", "client.heartbeat.timeout=9 s"), None),
+    ],
+)
+def test_an_attached_run_says_so_and_sends_signs(flags: tuple[str, ...], timeout: float | None) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /versions": [versions()],
+        "POST /jobs": [(202, {"jobid": JOB})],
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "RUNNING"))],
+        f"GET /jobs/{JOB}/logs": [(200, {"logs": []})],
+        f"GET /jobs/{JOB}/results": [(200, {"results": []})],
+        f"PATCH /jobs/{JOB}/clientHeartbeat": [(202, {})],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
+    }
+
+    def signs(server: Server) -> list[Any]:
+        return [json.loads(seen.body) for seen in server.seen if seen.path.endswith("clientHeartbeat")]
+
+    def end_the_job(server: Server) -> None:
+        if timeout is not None:
+            wait_for(lambda: bool(signs(server)))
+        answers[f"GET /jobs/{JOB}/attempts"][0] = (200, attempts("FINISHED", "FINISHED"))
+
+    with serving(answers) as server, ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(end_the_job, server)
+        assert run_app(["run", "-q", "-m", server.url, *flags, "job.py:job"]) == 0
+        ending.result()
+        (document,) = [json.loads(seen.body) for seen in server.seen if seen.method == "POST"]
+        sent = signs(server)
+
+    assert document.get("clientTimeout") == timeout
+    if timeout is None:
+        assert sent == []
+    else:
+        assert sent[0]["expiredTimestamp"] == pytest.approx((time.time() + timeout) * 1000, abs=30_000)
 
 
 def test_the_configuration_can_be_read_back(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.client.answering import Server, serving
+from tests.unit.client.answering import Server, serving, wait_for
 
 from flintlock.client.versions import own_versions
 
@@ -36,14 +36,15 @@ def server() -> Generator[Server]:
         f"GET /jobs/{JOB}/attempts": [attempts("RUNNING")],
         f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
         f"PATCH /jobs/{JOB}": [(202, {})],
+        f"PATCH /jobs/{JOB}/clientHeartbeat": [(202, {})],
     }
     with serving(answers) as serving_:
         yield serving_
 
 
-def command(server: Server, folder: Path) -> list[str]:
+def command(server: Server, folder: Path, *flags: str) -> list[str]:
     (folder / "job.yaml").write_text("name: small\nsteps: {a: {sql: SELECT 1}, r: {result: {}, inputs: [a]}}\n")
-    return [sys.executable, "-m", "flintlock", "run", "-m", server.url, "job.yaml"]
+    return [sys.executable, "-m", "flintlock", "run", "-m", server.url, *flags, "job.yaml"]
 
 
 def test_off_a_terminal_ctrl_c_leaves_the_job_and_says_how_to_cancel_it(server: Server, tmp_path: Path) -> None:
@@ -57,6 +58,47 @@ def test_off_a_terminal_ctrl_c_leaves_the_job_and_says_how_to_cancel_it(server: 
     assert run.returncode == 0
     assert f"job {JOB} goes on; cancel it with: flintlock cancel {JOB}" in told
     assert not any(seen.method == "PATCH" for seen in server.seen)
+
+
+def cancels(server: Server) -> int:
+    return sum((seen.method, seen.path.partition("?")[0]) == ("PATCH", f"/jobs/{JOB}") for seen in server.seen)
+
+
+def test_off_a_terminal_ctrl_c_cancels_a_job_that_is_attached(server: Server, tmp_path: Path) -> None:
+    arguments = command(server, tmp_path, "--attached")
+    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while "small: RUNNING" not in run.stderr.readline():
+            assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        wait_for(lambda: cancels(server) == 1)
+        server.answers[f"GET /jobs/{JOB}/attempts"][0] = attempts("CANCELED")
+        run.stderr.read()
+
+    assert run.returncode == 1
+
+
+def test_an_attached_client_that_is_told_to_end_cancels_its_job(server: Server, tmp_path: Path) -> None:
+    arguments = command(server, tmp_path, "--attached")
+    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        while "small: RUNNING" not in run.stderr.readline():
+            assert run.poll() is None
+        run.send_signal(signal.SIGTERM)
+        run.stderr.read()
+
+    assert run.returncode == 128 + signal.SIGTERM
+    assert cancels(server) == 1
+
+
+def test_a_client_that_is_killed_falls_silent(server: Server, tmp_path: Path) -> None:
+    """It has no last word; the signs end, and the cluster counts."""
+    arguments = command(server, tmp_path, "-D", "client.heartbeat.timeout=90 ms")
+    with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.DEVNULL) as run:
+        wait_for(lambda: sum(seen.path.endswith("clientHeartbeat") for seen in server.seen) >= 3)
+        run.kill()
+
+    assert cancels(server) == 0
 
 
 @contextmanager

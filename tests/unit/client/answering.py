@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
@@ -29,6 +30,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self, answers: Mapping[str, list[tuple[int, Any]]]) -> None:
         self.answers = answers
         self.seen: list[Seen] = []
+        self.ahead_s = 0.0  # how far its clock is ahead of ours
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -54,9 +56,20 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PATCH = answer  # noqa: N815 http.server's names
+    do_GET = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 http.server's names
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + cast("Server", self.server).ahead_s)
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 http.server's name
+
+
+def wait_for(condition: Callable[[], bool], patience_s: float = 20.0) -> None:
+    """Return once the condition holds."""
+    deadline, tick = time.monotonic() + patience_s, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        tick.wait(0.005)
 
 
 @contextmanager

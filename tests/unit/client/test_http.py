@@ -155,6 +155,39 @@ def test_another_jobmanager_answers_where_the_first_is_gone() -> None:
         assert client.jobs() == ()
 
 
+def test_when_none_of_the_addresses_answers_others_are_looked_for() -> None:
+    """What the state directory does for a client that outlives every JobManager it began with."""
+    with serving({}) as gone:
+        dead = gone.url
+    with (
+        serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server,
+        Client([dead], discover=lambda: [server.url]) as client,
+    ):
+        assert client.jobs() == ()
+        assert client.http.answering == server.url
+
+
+def test_one_that_is_asked_while_it_learns_who_leads_is_asked_again() -> None:
+    """A standby says 502 or 503, and so may what stands before it."""
+    answers: list[tuple[int, Any]]
+    answers = [(503, {"errors": ["nobody leads"]}), (502, {"errors": ["broken"]}), (504, b"late"), (200, {"jobs": []})]
+    with serving({"GET /jobs/overview": answers}) as server, Client([server.url]) as client:
+        assert client.jobs() == ()
+        assert len(server.seen) == 4
+
+
+def test_where_there_are_several_none_is_let_hold_an_answer_for_long() -> None:
+    """It may be frozen; another one can answer."""
+    answers = {
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "COMPLETED"}})],
+        f"GET /jobs/{JOB}/attempts": [(200, {"jobid": JOB, "name": "small", "status": "FINISHED"})],
+    }
+    with serving(answers) as server, Client([server.url, "http://127.0.0.1:1"]) as client:
+        client.job(JOB).wait()
+
+        assert server.seen[0].path == f"/jobs/{JOB}/execution-result?wait=10000ms"
+
+
 def test_no_leader_for_longer_than_patience_is_unavailable() -> None:
     with (
         serving({"GET /jobs/overview": [(503, {"errors": ["no leader"]})]}) as server,
@@ -204,6 +237,26 @@ def test_a_failed_job_raises_with_its_failure_and_a_cancelled_one_says_so() -> N
     assert caught.value.failure is not None
     assert caught.value.failure.step == "priced"
     assert 'File "revenue.py", line 3' in caught.value.public
+
+
+def test_a_job_that_failed_more_than_once_tells_of_every_attempt() -> None:
+    failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "priced"}
+    line = {"timestamp": 1_700_000_000_000, "region": 0, "kind": "engine lost", "headline": "the JVM died"}
+    job = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
+           "regions": [{"region": 0, "steps": ["priced"], "attempts": []}],
+           "failures": [line, {**line, "attempt": 1, "kind": "user code", "headline": "x"}]}  # fmt: skip
+    answers = {
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "COMPLETED"}})],
+        f"GET /jobs/{JOB}/attempts": [(200, job)],
+    }
+    with serving(answers) as server, Client([server.url]) as client, pytest.raises(JobFailed) as caught:
+        client.job(JOB).wait()
+
+    head, first, second, *rest = caught.value.public.splitlines()
+    assert head == f"job 'small' ({JOB}) failed"
+    assert first.endswith("attempt 1 at [priced]: engine lost: the JVM died")
+    assert second.endswith("attempt 2 at [priced]: user code: x")
+    assert rest[0] == "Step 'priced' failed (user code)"
 
 
 def test_waiting_may_end_before_the_job_does() -> None:

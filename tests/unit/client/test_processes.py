@@ -10,8 +10,10 @@ import msgspec
 import pytest
 
 from flintlock.client import processes
+from flintlock.client.choosing import standing_cluster
+from flintlock.client.configuration_files import load
 from flintlock.client.local_cluster import cluster_status, remove_leftovers, stop_cluster
-from flintlock.client.processes import PidFile, identity, read_cluster_file, running
+from flintlock.client.processes import PidFile, announced, identity, job_managers, read_cluster_file, running
 
 
 @pytest.fixture
@@ -77,6 +79,57 @@ def test_a_cluster_file_counts_only_while_its_jobmanager_lives(tmp_path: Path) -
     assert read_cluster_file(tmp_path) is None
     (tmp_path / "cluster.json").write_text('{"cluster-id": ')
     assert read_cluster_file(tmp_path) is None
+
+
+def announce(state_dir: Path, file: str, rest: str, process: PidFile, epoch: int = 0) -> None:
+    document = {"cluster-id": "default", "rest": rest, "rpc": "", "pid": process.pid, "start-time": process.start_time}
+    (state_dir / "run").mkdir(exist_ok=True)
+    (state_dir / file).write_bytes(msgspec.json.encode({**document, "epoch": epoch}))
+
+
+def test_the_leader_comes_first_and_a_dead_one_does_not_count(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    own, other = identity(os.getpid()), identity(sleeper.pid)
+    announce(tmp_path, "run/jobmanager.json", "http://h:1", own)
+    announce(tmp_path, "run/jobmanager-1.json", "http://h:2", other)
+    announce(tmp_path, "cluster.json", "http://h:2", other, epoch=7)
+
+    assert [(file.rest, file.epoch) for file in job_managers(tmp_path)] == [("http://h:2", 7), ("http://h:1", 0)]
+    assert cluster_status(tmp_path).processes == {"jobmanager": own.pid, "jobmanager-1": other.pid}
+
+    sleeper.kill()
+    sleeper.wait()
+    assert [file.rest for file in job_managers(tmp_path)] == ["http://h:1"]
+    found = read_cluster_file(tmp_path)
+    assert found is not None
+    assert (found.rest, found.epoch) == ("http://h:1", 0)
+    assert [file.rest for file in announced(tmp_path)] == ["http://h:2", "http://h:1"]
+
+
+def test_a_configured_address_brings_the_others_of_its_state_directory(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own, dead = identity(os.getpid()), PidFile(pid=sleeper.pid, start_time=5.0)
+    announce(tmp_path, "run/jobmanager.json", "http://127.0.0.1:9", dead)
+    announce(tmp_path, "run/jobmanager-1.json", "http://127.0.0.1:10", own)
+
+    def addresses(*settings: str, urls: tuple[str, ...] = ()) -> tuple[str, ...] | None:
+        found = standing_cluster(load(settings), urls, tmp_path)
+        return None if found is None else found.urls
+
+    assert addresses() == ("http://127.0.0.1:10",)
+    assert addresses("rest.port=9") == ("http://127.0.0.1:10",)
+    assert addresses("rest.port=11") == ("http://127.0.0.1:11",)  # of another cluster: this one is not meant
+    assert addresses(urls=("http://a:1", "http://b:1")) == ("http://a:1", "http://b:1")
+
+
+def test_stopping_a_cluster_forgets_those_that_ended_before(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    announce(tmp_path, "run/jobmanager.json", "http://h:1", PidFile(pid=sleeper.pid, start_time=5.0))
+    announce(tmp_path, "run/jobmanager-1.json", "http://h:2", identity(sleeper.pid))
+
+    assert stop_cluster(tmp_path) == {"jobmanager-1": False}
+    assert announced(tmp_path) == []
 
 
 def test_a_started_process_writes_its_log(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
+from prometheus_client import CollectorRegistry
+
 from flintlock.dispatcher.endpoint import Dispatcher, dispatching
+from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.recovery import recover
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.gateways.dispatcher import DispatcherGateway
@@ -205,8 +208,13 @@ class Stage:
         self.resource_manager: Final = FakeResourceManager()
         self.job_masters: Final = FakeJobMasterFactory(now_ms)
         self.ha: Final = MemoryHaServices(self.cluster, holder, self.faults)
+        self.registry: Final = CollectorRegistry()
         self.services: Final = DispatcherServices(
-            blobs=self.blobs, configuration=Configuration(config), versions=VERSIONS, clock_ms=now_ms
+            blobs=self.blobs,
+            configuration=Configuration(config),
+            versions=VERSIONS,
+            clock_ms=now_ms,
+            metrics=DispatcherMetrics(self.registry),
         )
 
     def stores(self) -> MemoryStores:

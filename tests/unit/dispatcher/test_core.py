@@ -10,9 +10,9 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.core import Backoff, Phase, Resource
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
-from flintlock.model.ids import JobId, StepName
+from flintlock.model.ids import JobId, StepName, VertexId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph, Versions
-from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, StoredJob
+from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSubmission, ParallelismRange, StoredJob
 from flintlock.model.states import JobStatus
 
 ENDED = JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=1, end_ms=2)
@@ -73,7 +73,46 @@ def test_key_stands_for_one_graph() -> None:
 def test_accepted_graph_stands_in_topological_order() -> None:
     turned = structs.replace(graph(), vertices=graph().vertices[::-1])
 
-    assert core.accepted_graph(JobSubmission(graph=turned), VERSIONS) == graph()
+    assert core.accepted_graph(JobSubmission(graph=turned), VERSIONS, {}) == graph()
+
+
+def test_parallelism_overrides_go_by_vertex_id_and_the_jobs_own_beat_the_clusters() -> None:
+    rows, top = (vertex.id for vertex in graph().vertices)
+    own = {"pipeline.jobvertex-parallelism-overrides": f"{top}:3"}
+    sent = JobSubmission(graph=structs.replace(graph(), config=own))
+
+    accepted = core.accepted_graph(sent, VERSIONS, {rows: 3, top: 2, "unknown": 9})
+
+    assert [vertex.parallelism for vertex in accepted.vertices] == [3, 3]
+
+
+def test_overrides_that_steps_of_one_region_do_not_agree_on_are_refused() -> None:
+    rows, top = (vertex.id for vertex in graph().vertices)
+    with pytest.raises(Invalid, match="must agree on a parallelism"):
+        core.accepted_graph(JobSubmission(graph=graph()), VERSIONS, {rows: 1, top: 2})
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "told"),
+    [(1, 2, None), (0, 2, "not from 0 to 2"), (3, 2, "not from 3 to 2"), (1, 1 << 20, "not from 1 to 1048576")],
+)
+def test_requirements_are_checked_against_the_graph(lower: int, upper: int, told: str | None) -> None:
+    limits = ParallelismRange(lower=lower, upper=upper)
+    wanted = JobRequirements(job_id=A, vertices={graph().vertices[0].id: limits})
+
+    problems = core.requirement_problems(graph(), wanted)
+
+    assert problems == () if told is None else told in problems[0]
+
+
+def test_requirements_of_steps_that_are_not_there_or_do_not_agree_are_refused() -> None:
+    rows, top = (vertex.id for vertex in graph().vertices)
+    one, two = ParallelismRange(upper=1), ParallelismRange(upper=2)
+    wanted = JobRequirements(job_id=A, vertices={rows: one, top: two, VertexId("nobody"): one})
+
+    problems = core.requirement_problems(graph(), wanted)
+
+    assert ["nobody" in problems[0], "must agree" in problems[1]] == [True, True]
 
 
 def test_every_problem_is_told_at_once() -> None:
@@ -82,7 +121,7 @@ def test_every_problem_is_told_at_once() -> None:
     )
 
     with pytest.raises(Invalid) as refused:
-        core.accepted_graph(JobSubmission(graph=bad), VERSIONS)
+        core.accepted_graph(JobSubmission(graph=bad), VERSIONS, {})
 
     told = "\n".join(refused.value.problems)
     assert len(refused.value.problems) == 5

@@ -285,6 +285,24 @@ async def test_whoever_needs_a_leader_can_wait_for_one() -> None:
 
 
 @virtual_time
+async def test_whoever_follows_a_leader_can_wait_for_its_end() -> None:
+    door = LeaderDoor()
+    first, second = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
+    await door.closed(first)  # it does not lead
+    door.confirm(first, LeaderDoor())
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(door.closed(first))
+        await settle()
+        assert not waiting.done()
+
+        door.withdraw(first)
+        door.confirm(second, LeaderDoor())  # before the waiter had its turn
+
+        await waiting
+    assert door.leading == second
+
+
+@virtual_time
 async def test_calls_under_way_hear_that_leadership_was_lost() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
         await lead(manager)

@@ -39,6 +39,21 @@ def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_path: Path) -> None:
+    first = open_writer(tmp_path / "store.db")
+    first.execute("UPDATE leadership SET epoch = 7")
+    first.execute("DROP TABLE leader_info")  # what version 2 has added
+    first.execute("PRAGMA user_version=1")
+    first.close()
+
+    second = open_writer(tmp_path / "store.db")
+
+    assert second.execute("SELECT epoch FROM leadership").fetchone() == (7,)
+    assert second.execute("SELECT count(*) FROM leader_info").fetchone() == (0,)
+    assert pragma(second, "user_version") == SCHEMA_VERSION
+    second.close()
+
+
 def test_a_file_of_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     newer = open_writer(path)

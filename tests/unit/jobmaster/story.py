@@ -82,6 +82,9 @@ def graph_of(*vertices: JobVertex, **fields: object) -> JobGraph:
 
 BLOCKING = Exchange.BLOCKING
 
+#: A cluster that helps nobody over a loss of infrastructure: what the strategy says is all there is.
+UNHELPED = {"restart.infrastructure-attempts": "0"}
+
 #: One region, rows for the user.
 SMALL = graph_of(source("orders", parallelism=1), result("top", "orders"))
 #: One region, files.

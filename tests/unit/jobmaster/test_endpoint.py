@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.unit.jobmaster.story import (
     CHAIN,
     FILES,
     JOB,
     PAIR,
     SMALL,
+    UNHELPED,
     attempt_id,
     failure,
     grant,
@@ -22,6 +24,8 @@ from tests.unit.jobmaster.story import (
 
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway, JobMasterRunner
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
+from flintlock.jobmaster.enrichers import FailureEnricher
+from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
@@ -53,13 +57,19 @@ RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.d
 class Stage:
     """One JobMaster and the fakes around it."""
 
-    def __init__(self, graph: JobGraph = SMALL, config: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        graph: JobGraph = SMALL,
+        config: dict[str, str] | None = None,
+        enrichers: tuple[FailureEnricher, ...] = (),
+    ) -> None:
         self.graph = graph
         self.directory = JobMasterDirectory()
         self.store = FakeProgressStore()
         self.resources = FakeResourceManager(self.directory)
         self.machines = FakeTaskManagers()
         self.changes: list[JobId] = []
+        self.registry = CollectorRegistry()
         self.services = JobMasterServices(
             progress=self.store,
             resource_manager=self.resources,
@@ -69,6 +79,8 @@ class Stage:
             random=Random(7),
             configuration=Configuration(config or {}),
             work_dir="/work",
+            enrichers=enrichers,
+            metrics=JobMasterMetrics(self.registry),
         )
         self.master = self.make()
 
@@ -461,14 +473,42 @@ async def test_the_next_job_master_goes_on_where_the_records_are() -> None:
     stage.master = stage.make(await stage.store.read(JOB))
     stage.resources.granted.clear()
     async with stage.running() as job:
-        assert [order.attempt for order in stage.machine.cancelled] == [attempt_id(1, 0)]
-        assert len(stage.machine.deployed) == 2
-        await stage.report(TaskFinished(), region=1, attempt=0)  # too late: it is over, and does not count
-        await settle()
-        assert [str(order.attempt)[-3:] for order in stage.machine.deployed] == ["0#0", "1#0", "1#1"]
-        assert stage.state(1) is ExecutionState.DEPLOYING
-        await stage.report(TaskFinished(), region=1, attempt=1)
+        assert [order.attempt.region for order in stage.machine.deployed] == [0, 1]
+        assert stage.state(1) is ExecutionState.RUNNING, "its claim was granted: it is adopted"
+        await stage.report(TaskFinished(), region=1, attempt=0)
         assert (await job).snapshot.status is JobStatus.FINISHED
+    assert len(stage.machine.deployed) == 2
+
+
+@virtual_time
+async def test_an_attempt_whose_life_is_over_is_followed_by_the_next_one() -> None:
+    stage = Stage()
+    async with stage.running():
+        await settle()
+
+    stage.master = stage.make(await stage.store.read(JOB))
+    stage.resources.granted.clear()
+    stage.resources.automatic = False
+    stage.machine.over.add(InstanceId("tm-1-life"))
+    async with stage.running():
+        await settle()
+        assert stage.resources.wanted(JOB)[0].id == "0-1"
+
+
+@virtual_time
+async def test_an_attempt_that_goes_on_is_asked_for_again_and_again_until_it_is_claimed() -> None:
+    stage = Stage()
+    async with stage.running():
+        await settle()
+
+    stage.master = stage.make(await stage.store.read(JOB))
+    stage.resources.granted.clear()
+    stage.resources.automatic = False
+    async with stage.running():
+        await asyncio.sleep(10)
+        assert stage.status is JobStatus.RECONCILING
+        await stage.resources.grant(JOB, stage.resources.wanted(JOB)[0])
+        assert stage.status is JobStatus.RUNNING
 
 
 @virtual_time
@@ -518,12 +558,28 @@ async def test_a_publisher_that_refuses_again_and_again_fails_the_job() -> None:
 
 @virtual_time
 async def test_a_lost_task_manager_fails_its_tasks() -> None:
-    stage = Stage()
+    stage = Stage(config=UNHELPED)
     async with stage.running() as job:
         await stage.resources.lose("tm-1", "it was silent for 50.0 s")
         outcome = await job
     assert outcome.snapshot.status is JobStatus.FAILED
     assert outcome.snapshot.exceptions[0].failure.message == "TaskManager tm-1 is lost: it was silent for 50.0 s"
+
+
+@virtual_time
+async def test_failures_and_restarts_are_counted() -> None:
+    stage = Stage(config=RETRY)
+    async with stage.running() as job:
+        await stage.report(TaskFailed(failure=failure()))
+        await asyncio.sleep(6)
+        stage.machine.on_deploy = None
+        await stage.report(TaskFailed(failure=failure(FailureKind.USER_CODE)), attempt=1)
+        await job
+
+    value = stage.registry.get_sample_value
+    assert value("flintlock_task_failures_total", {"kind": "spark task failure"}) == 1
+    assert value("flintlock_task_failures_total", {"kind": "user code"}) == 1
+    assert value("flintlock_task_restarts_total") == 1
 
 
 @virtual_time

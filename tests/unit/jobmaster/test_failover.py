@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.story import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, Story, graph_of, sink, source, staged
+from tests.unit.jobmaster.story import (
+    CHAIN,
+    FILES,
+    JOB,
+    JOIN,
+    PAIR,
+    SMALL,
+    UNHELPED,
+    Story,
+    graph_of,
+    sink,
+    source,
+    staged,
+)
 
 from flintlock.jobmaster.core import refusal_to_cancel
 from flintlock.jobmaster.events import (
     After,
     CancelAnswered,
     CancelDue,
-    GivenUp,
     RestartDue,
     SendCancel,
     SendDeploy,
@@ -35,8 +47,8 @@ J = JobStatus
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "2"}
 
 
-def running(*, retry: bool = False) -> Story:
-    story = Story(SMALL, cluster=RETRY if retry else None)
+def running(*, retry: bool = False, cluster: dict[str, str] | None = None) -> Story:
+    story = Story(SMALL, cluster=RETRY if retry else cluster)
     story.start()
     story.run_region()
     return story
@@ -208,7 +220,7 @@ def test_the_exception_history_is_bounded() -> None:
 
 
 def test_a_task_that_its_task_manager_ended_unasked_has_failed() -> None:
-    story = running()
+    story = running(cluster=UNHELPED)
     story.canceled()
     assert story.status is J.FAILED
     assert "without being asked" in story.job.exceptions[0].failure.message
@@ -428,7 +440,7 @@ def test_a_lost_task_manager_fails_its_tasks_only() -> None:
 
 def test_a_lost_task_manager_fails_one_task_and_thereby_cancels_the_other() -> None:
     """Both are gone with it. The first one fails the job, which begins to cancel the second, which has ended too."""
-    story = Story(PAIR)
+    story = Story(PAIR, cluster=UNHELPED)
     story.start()
     story.run_region(0)
     story.run_region(1)
@@ -477,95 +489,6 @@ def test_a_recovered_job_does_not_run_finished_regions_again() -> None:
     assert (again.state(0), again.state(1), again.wanted) == (E.FINISHED, E.SCHEDULED, ["1-0"])
     again.run_region(1)
     assert again.deployed == [(1, 0)]
-
-
-def test_an_interrupted_attempt_is_followed_by_the_next_number() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-
-    again = story.again()
-    again.start()
-    assert (again.status, again.state(), again.wanted) == (J.RUNNING, E.CANCELING, [])
-    assert again.of(SendCancel)[-1].address == "tm-1:1"
-    again.canceled()
-    assert again.wanted == ["0-1"]
-    again.run_region()
-
-    assert again.deployed == [(0, 1)]
-    record = again.durable[RegionId(0)]
-    assert [path[-4:] for path in record.staging] == ["-0-0", "-0-1"]
-    assert [e.state for e in snapshot_of(again.job).executions] == [E.CANCELED, E.RUNNING]
-    again.report(TaskFinished(), attempt=0)
-    assert again.state() is E.RUNNING
-
-
-def interrupted() -> Story:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    again = story.again()
-    again.start()
-    return again
-
-
-def test_a_region_is_not_tried_again_while_its_interrupted_attempt_may_run() -> None:
-    """A new life of its TaskManager may be the one to say that it does not know the attempt."""
-    story = interrupted()
-    for _ in range(3):
-        story.wait_for(CancelDue)
-    assert story.cancelled == [(0, 0)] * 4
-    assert story.state() is E.CANCELING
-
-    story.canceled(on="tm-1-reborn")
-    assert (story.state(), story.attempt()) == (E.SCHEDULED, 1)
-
-
-@pytest.mark.parametrize("word", ["finish", "fail"])
-def test_an_interrupted_attempt_that_ends_by_itself_is_over_and_does_not_count(word: str) -> None:
-    story = interrupted()
-    {"finish": story.finish, "fail": story.fail}[word]()
-    assert (story.state(), story.attempt(), story.job.exceptions) == (E.SCHEDULED, 1, ())
-    assert story.recorded() == []
-
-
-def test_an_interrupted_attempt_is_over_when_nothing_listens_there_any_more() -> None:
-    story = interrupted()
-    attempt = story.job.attempt_id(story.job.regions[0])
-    for unreachable in (True, True, False, True, True):
-        story.hear(CancelAnswered(attempt, unreachable))
-        assert story.state() is E.CANCELING
-    story.hear(CancelAnswered(attempt, unreachable=True))
-    assert (story.state(), story.attempt()) == (E.SCHEDULED, 1)
-
-
-def test_an_interrupted_attempt_is_given_up_when_its_task_manager_would_be_known() -> None:
-    story = interrupted()
-    story.wait_for(GivenUp)
-    assert (story.state(), story.attempt()) == (E.SCHEDULED, 1)
-    assert [t.delay_s for t in story.of(After) if isinstance(t.event, GivenUp)] == [50.0]
-
-
-def test_a_cancelled_job_ends_when_its_interrupted_attempt_has_ended() -> None:
-    story = interrupted()
-    story.cancel()
-    assert story.status is J.CANCELLING
-    story.canceled()
-    assert (story.status, story.attempt()) == (J.CANCELED, 0)
-    assert outcome_of(story.job).scratch == (f"/out/.flintlock-{JOB}-0-0",)
-
-
-def test_cancel_before_the_start_waits_for_the_interrupted_attempt_too() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    again = story.again()
-    again.cancel()
-    assert again.status is J.CANCELLING
-    again.start()
-    assert again.cancelled == [(0, 0)]
-    again.canceled()
-    assert again.status is J.CANCELED
 
 
 def test_a_cancelled_task_is_over_when_nothing_listens_at_its_task_manager_any_more() -> None:

@@ -22,15 +22,18 @@ from flintlock.jobmaster.events import (
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
+    Enrich,
     JobEffect,
     JobEvent,
     Moment,
     Moved,
+    Probed,
     PublicationUndelivered,
     Record,
     Recorded,
     SendCancel,
     SendDeploy,
+    SendProbe,
     SendPublish,
     Started,
 )
@@ -40,7 +43,7 @@ from flintlock.model.configuration import Configuration
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import StoredJob
-from flintlock.model.slots import SlotGrant, SlotRequest, TaskManagerLost
+from flintlock.model.slots import NoResources, SlotGrant, SlotRequest, TaskManagerLost
 from flintlock.model.staging import staging_directories
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
@@ -104,6 +107,8 @@ class JobLife(RuleBasedStateMachine):
         self.records: list[RegionRecord] = []  # asked for, not yet answered
         self.deployments: list[SendDeploy] = []
         self.cancellations: list[AttemptId] = []
+        self.probes: list[AttemptId] = []
+        self.refused: set[str] = set()  # claims
         self.timers: list[JobEvent] = []
         self.granted: dict[str, SlotGrant] = {}
         self.requests: dict[str, SlotRequest] = {}
@@ -123,7 +128,7 @@ class JobLife(RuleBasedStateMachine):
     def revive(self) -> None:
         """Make a JobMaster from what is durable."""
         self.records, self.deployments, self.cancellations, self.timers = [], [], [], []
-        self.granted, self.requests, self.states = {}, {}, {}
+        self.granted, self.requests, self.states, self.probes, self.refused = {}, {}, {}, [], set()
         self.cancel_taken, self.ended = False, None
         plan = plan_of(self.graph, Configuration(self.cluster), "/work")
         stored = StoredJob(graph=self.graph, submitted_ms=SUBMITTED_MS)
@@ -172,6 +177,10 @@ class JobLife(RuleBasedStateMachine):
                 world.orders.append(effect)
             case After(event=event):
                 self.timers.append(event)
+            case SendProbe(attempt=attempt):
+                self.probes.append(attempt)
+            case Enrich():
+                pass  # nobody has anything to say
 
     # What may happen
 
@@ -212,6 +221,13 @@ class JobLife(RuleBasedStateMachine):
         self.serve(data.draw(st.sampled_from(sorted(set(self.requests) - set(self.granted)))), on)
 
     def serve(self, request: str, on: str) -> None:
+        claim = self.requests[request].claim
+        if claim is not None:
+            if self.world.tasks.get(claim.attempt) != claim.instance:
+                self.refused.add(request)
+                self.hear(NoResources(job_id=JOB, request=RequestId(request), reason="it came back without it"))
+                return
+            on = claim.task_manager
         self.granted[request] = grant(self.requests[request], on)
         self.hear(self.granted[request])
         granted = self.job
@@ -306,6 +322,14 @@ class JobLife(RuleBasedStateMachine):
         self.hear(CancelAnswered(attempt, unreachable=False))
         self.speak(attempt, TaskCanceled(), instance)
 
+    @precondition(lambda self: self.probes)
+    @rule(unreachable=st.booleans())
+    def deliver_probe(self, unreachable: bool) -> None:
+        """Nobody says that a life is over, or refuses a connection, while an attempt is alive in it."""
+        attempt = self.probes.pop(0)
+        alive = attempt in self.world.tasks
+        self.hear(Probed(attempt, over=not alive and not unreachable, unreachable=not alive and unreachable))
+
     @precondition(lambda self: self.timers)
     @rule(data=st.data())
     def timer_goes_off(self, data: st.DataObject) -> None:
@@ -397,12 +421,14 @@ class JobLife(RuleBasedStateMachine):
         """Let the next thing happen that brings the job forward; a patient world lets tasks run on."""
         if self.records:
             self.store_next(self.records[0].region)
-        elif waiting := sorted(set(self.requests) - set(self.granted)):
+        elif waiting := sorted(set(self.requests) - set(self.granted) - self.refused):
             self.serve(waiting[0], "tm-1")
         elif self.deployments:
             self.deliver_deployment_kindly()
         elif self.cancellations:
             self.end(self.cancellations.pop(0))
+        elif self.probes:
+            self.deliver_probe_kindly()
         elif self.timers:
             self.hear(self.timers.pop(0))
         elif not patient:
@@ -410,6 +436,10 @@ class JobLife(RuleBasedStateMachine):
                 self.speak(attempt, self.outcome(attempt))
             for sent in self.world.orders:
                 self.publish(sent, "complete")
+
+    def deliver_probe_kindly(self) -> None:
+        attempt = self.probes.pop(0)
+        self.hear(Probed(attempt, over=attempt not in self.world.tasks, unreachable=False))
 
     def deliver_deployment_kindly(self) -> None:
         sent = self.deployments.pop(0)

@@ -12,6 +12,7 @@ from tests.unit.jobmaster.story import (
     PAIR,
     SMALL,
     SUBMITTED_MS,
+    UNHELPED,
     Story,
     attempt_id,
     grant,
@@ -248,7 +249,7 @@ def test_an_undelivered_deployment_is_sent_again_unchanged() -> None:
 
 
 def test_a_deployment_that_is_never_taken_fails_the_attempt() -> None:
-    story = Story(SMALL)
+    story = Story(SMALL, cluster=UNHELPED)
     story.start()
     story.grant("0-0")
     story.recorded()

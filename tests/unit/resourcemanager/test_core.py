@@ -16,7 +16,7 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.core import ResourceManagerCore, Word
+from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
 from flintlock.testing.fakes import VERSIONS
 
 A, B, C = JobId("a" * 32), JobId("b" * 32), JobId("c" * 32)
@@ -51,12 +51,12 @@ def wants(job: JobId, **requests: int | None) -> ResourceRequirements:
     )
 
 
-def granted(words: list[Word]) -> list[tuple[str, str, str, tuple[int, ...]]]:
+def granted(words: list[Effect]) -> list[tuple[str, str, str, tuple[int, ...]]]:
     """Job, request, TaskManager and slots of each grant."""
     return [(w.job_id[0], w.request, w.task_manager, w.slots) for w in words if isinstance(w, SlotGrant)]
 
 
-def lost(words: list[Word]) -> list[tuple[str, str]]:
+def lost(words: list[Effect]) -> list[tuple[str, str]]:
     """Job and instance of each loss."""
     return [(w.job_id[0], w.instance) for w in words if isinstance(w, TaskManagerLost)]
 
@@ -69,7 +69,7 @@ def core_with(*offers: TaskManagerRegistration) -> ResourceManagerCore:
     return core
 
 
-def enter(core: ResourceManagerCore, offer: TaskManagerRegistration, now_s: float) -> list[Word]:
+def enter(core: ResourceManagerCore, offer: TaskManagerRegistration, now_s: float) -> list[Effect]:
     """Register, hear the answer, send the first heartbeat."""
     core.register(offer, now_s)
     known, words = core.heartbeat(Heartbeat(id=offer.id, instance=offer.instance), now_s)
@@ -203,7 +203,7 @@ def test_a_request_becomes_too_large_when_the_large_task_manager_is_lost() -> No
     core.declare(wants(C, r=2), 0)
     assert waiting(core) == [("b", "r"), ("c", "r")]
 
-    words = core.unregister(beat("tm-2"))
+    words = core.unregister(beat("tm-2"), 1.0)
 
     assert lost(words) == [("a", "tm-2-1")]
     assert granted(words) == [("c", "r", "tm-1", (0, 1))]
@@ -234,7 +234,7 @@ def test_jobs_that_come_and_go_while_the_head_waits_leave_nothing_behind() -> No
         core.declare(wants(job, r=1), 0)
         core.declare(wants(job), 0)
     assert waiting(core) == [("b", "r")]
-    assert core.queue_length() < 10
+    assert core.slots.remembered() < 10
 
 
 # Registration, heartbeats, loss
@@ -270,7 +270,7 @@ def test_a_newer_task_manager_session_replaces_the_older() -> None:
 
     assert lost(words) == [("a", "tm-1-1")]
     assert granted(words) == [("a", "r", "tm-1", (0,))]
-    assert [type(word) for word in words] == [TaskManagerLost, SlotGrant]
+    assert [type(word) for word in words] == [TaskManagerLeft, TaskManagerLost, TaskManagerEntered, SlotGrant]
     assert [tm.instance for tm in core.overview(1.0, 0).task_managers] == ["tm-1-2"]
 
 
@@ -301,7 +301,7 @@ def test_a_late_registration_of_a_life_that_nobody_here_knew_replaces_nobody() -
 
 def test_a_good_bye_that_overtakes_its_registration_is_the_last_word() -> None:
     core = core_with()
-    core.unregister(beat())
+    core.unregister(beat(), 1.0)
     with pytest.raises(Refused):
         core.register(offer(), 1.0)
 
@@ -311,12 +311,12 @@ def test_offers_that_nobody_stands_behind_any_more_are_forgotten() -> None:
     for life in range(100):
         core.register(offer(life=life), 0.0)
     assert core.heartbeat(beat(life=3), 1.0) == (False, [])
-    assert core.heartbeat(beat(life=99), 1.0) == (True, [])
+    assert core.heartbeat(beat(life=99), 1.0)[0]
 
 
 def test_a_late_registration_of_one_that_said_good_bye_is_refused() -> None:
     core = core_with(offer())
-    core.unregister(beat())
+    core.unregister(beat(), 1.0)
     with pytest.raises(Refused):
         core.register(offer(), 1.0)
     enter(core, offer(life=2), 1.0)
@@ -324,9 +324,9 @@ def test_a_late_registration_of_one_that_said_good_bye_is_refused() -> None:
 
 def test_one_that_was_only_silent_may_come_back_until_its_successor_came() -> None:
     core = core_with(offer())
-    core.hear_silence(51.0)
-    assert enter(core, offer(life=1), 60.0) == []
-    core.hear_silence(200.0)
+    core.hear_time(51.0)
+    assert granted(enter(core, offer(life=1), 60.0)) == []
+    core.hear_time(200.0)
     enter(core, offer(life=2), 201.0)
     with pytest.raises(Refused):
         core.register(offer(life=1), 202.0)
@@ -345,39 +345,39 @@ def test_silence_for_longer_than_the_timeout_is_a_loss() -> None:
     core.declare(wants(B, r=2), 0)
     core.heartbeat(beat("tm-2"), 30.0)
 
-    assert core.hear_silence(50.0) == []
-    words = core.hear_silence(50.1)
+    assert core.hear_time(50.0) == []
+    words = core.hear_time(50.1)
 
     assert lost(words) == [("a", "tm-1-1")]
-    assert isinstance(words[0], TaskManagerLost)
+    assert isinstance(words[0], TaskManagerLeft)
     assert words[0].reason == "it was silent for 50.1 s"
     assert waiting(core) == [("a", "r")]
-    assert core.hear_silence(60.0) == []
+    assert core.hear_time(60.0) == []
 
 
 def test_the_next_silence_is_that_of_the_one_heard_longest_ago() -> None:
     core = core_with()
-    assert core.next_silence_s(7.0) == 50.0
+    assert core.next_due_s(7.0) == 50.0
     enter(core, offer("tm-1"), 10.0)
     enter(core, offer("tm-2"), 20.0)
-    assert core.next_silence_s(30.0) == 30.0
+    assert core.next_due_s(30.0) == 30.0
     core.heartbeat(beat("tm-1"), 30.0)
-    assert core.next_silence_s(30.0) == 40.0
-    assert core.next_silence_s(99.0) == 0.0
+    assert core.next_due_s(30.0) == 40.0
+    assert core.next_due_s(99.0) == 0.0
 
 
 def test_a_good_bye_is_a_loss_at_once_and_counts_once() -> None:
     core = core_with(offer())
     core.declare(wants(A, r=1, s=1), 0)
-    assert lost(core.unregister(beat())) == [("a", "tm-1-1")]
-    assert core.unregister(beat()) == []
+    assert lost(core.unregister(beat(), 1.0)) == [("a", "tm-1-1")]
+    assert core.unregister(beat(), 1.0) == []
 
 
 def test_a_request_whose_task_manager_was_lost_waits_again_in_its_old_place() -> None:
     core = core_with(offer(slots=1))
     core.declare(wants(A, r=1), 0)
     core.declare(wants(B, r=1), 0)
-    core.unregister(beat())
+    core.unregister(beat(), 1.0)
     assert waiting(core) == [("a", "r"), ("b", "r")]
 
 

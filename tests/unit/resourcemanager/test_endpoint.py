@@ -7,20 +7,27 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec import structs
+from prometheus_client import CollectorRegistry
 from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
 
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.slots import (
+    DeployedTasks,
     Heartbeat,
+    NoResources,
     RegistrationAnswer,
     SlotGrant,
     TaskManagerLost,
     TaskManagerRegistration,
+    UnwantedTasks,
 )
 from flintlock.model.tasks import LogQuery, RemoveFiles
 from flintlock.resourcemanager.endpoint import ResourceManager
+from flintlock.resourcemanager.metrics import ResourceManagerMetrics
+from flintlock.testing.fake_workers import FakeWorkers
 from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManagers
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
@@ -28,16 +35,26 @@ from flintlock.testing.virtual_time import now_ms, virtual_time
 class Stage:
     """A ResourceManager and the fakes around it."""
 
-    def __init__(self) -> None:
-        self.jobs = FakeJobMaster()
+    def __init__(
+        self,
+        workers: FakeWorkers | None = None,
+        jobs: FakeJobMaster | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self.jobs = jobs or FakeJobMaster()
         self.machines = FakeTaskManagers()
+        self.workers = workers or FakeWorkers()
+        self.registry = CollectorRegistry()
         self.manager = ResourceManager(
             job_masters=self.jobs,
             task_managers=self.machines,
+            attending=self.machines,
             clock_ms=now_ms,
             token=TOKEN,
             versions=VERSIONS,
-            configuration=Configuration({"heartbeat.interval": "3 s", "heartbeat.timeout": "50 s"}),
+            configuration=Configuration({"heartbeat.interval": "3 s", "heartbeat.timeout": "50 s", **(settings or {})}),
+            workers=workers,
+            metrics=ResourceManagerMetrics(self.registry),
         )
 
     @asynccontextmanager
@@ -141,7 +158,8 @@ async def test_a_loss_is_told_before_the_grant_that_follows_from_it() -> None:
         stage.jobs.fail_with = None
         await asyncio.sleep(6)
     assert [type(word) for word in stage.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
-    assert [word.instance for word in stage.jobs.heard] == ["tm-1-1", "tm-1-1", "tm-1-2"]
+    told = [word.instance for word in stage.jobs.heard if not isinstance(word, NoResources)]
+    assert told == ["tm-1-1", "tm-1-1", "tm-1-2"]
 
 
 @virtual_time
@@ -260,3 +278,151 @@ async def test_the_overview_shows_the_queue_with_its_times() -> None:
     (shown,) = overview.waiting
     assert (shown.job_id, shown.since_ms) == (B, since_ms)
     assert now_ms() - overview.task_managers[0].last_heartbeat_ms >= 10_000
+
+
+# What a TaskManager holds, and who wants it
+
+
+def of(job: JobId, number: int) -> AttemptId:
+    return AttemptId(job_id=job, region=RegionId(0), attempt=number)
+
+
+@virtual_time
+async def test_what_a_task_manager_holds_is_shown_to_the_job_masters_that_own_it() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        stage.jobs.unwanted = {of(A, 0), of(B, 3)}
+        running = (of(A, 0), of(B, 2), of(A, 1), of(B, 3))
+        answer = await manager.heartbeat(structs.replace(beat(), running=running))
+    assert answer.unwanted == (of(A, 0), of(B, 3))
+    assert [(said.job_id, said.instance, said.attempts) for said in stage.jobs.reconciled] == [
+        (A, "tm-1-1", (of(A, 0), of(A, 1))),
+        (B, "tm-1-1", (of(B, 2), of(B, 3))),
+    ]
+
+
+@virtual_time
+async def test_nobody_is_asked_when_nothing_runs_or_the_task_manager_is_not_known() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        assert (await manager.heartbeat(beat())).unwanted == ()
+        unknown = await manager.heartbeat(structs.replace(beat("tm-9"), running=(attempt(),)))
+    assert (unknown.known, unknown.unwanted) == (False, ())
+    assert stage.jobs.tries == 0
+
+
+@virtual_time
+async def test_attempts_of_a_job_without_a_job_master_are_unwanted() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        stage.jobs.fail_with = NotFound("no JobMaster runs it")
+        answer = await manager.heartbeat(structs.replace(beat(), running=(attempt(),)))
+    assert answer.unwanted == (attempt(),)
+
+
+@virtual_time
+async def test_a_job_master_that_cannot_answer_wants_everything() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        stage.jobs.fail_with = Unavailable("it is starting")
+        answer = await manager.heartbeat(structs.replace(beat(), running=(attempt(),)))
+    assert (answer.known, answer.unwanted) == (True, ())
+
+
+class SlowJobMaster(FakeJobMaster):
+    """Takes for ever over job A."""
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Wait, or answer."""
+        if message.job_id == A:
+            await asyncio.get_running_loop().create_future()
+        return UnwantedTasks(attempts=message.attempts)
+
+
+@virtual_time
+async def test_a_job_master_that_hangs_does_not_cost_the_lease_and_wants_everything() -> None:
+    stage = Stage(jobs=SlowJobMaster())
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        begun_s = asyncio.get_running_loop().time()
+        answer = await manager.heartbeat(structs.replace(beat(), running=(of(B, 0), of(A, 0))))
+        assert asyncio.get_running_loop().time() - begun_s <= 3.0
+    assert (answer.known, answer.unwanted) == (True, (of(B, 0),))
+
+
+@virtual_time
+async def test_metrics_of_a_task_manager_are_shown_as_it_last_sent_them() -> None:
+    stage = Stage()
+    async with stage.running() as manager:
+        await enter(manager, offer())
+        await manager.heartbeat(structs.replace(beat(), metrics={"engine.heap.used": 1.0}))
+        await manager.heartbeat(structs.replace(beat(), metrics={"engine.heap.used": 2.0}))
+        (info,) = (await manager.overview()).task_managers
+    assert info.metrics == {"engine.heap.used": 2.0}
+
+
+# What nobody can serve
+
+
+@virtual_time
+async def test_a_request_that_nobody_can_serve_is_told_once_the_start_up_time_is_over() -> None:
+    stage = Stage(settings={"resourcemanager.standalone.start-up-time": "20 s"})
+    async with stage.running() as manager:
+        await enter(manager, offer(slots=2))
+        await manager.declare_requirements(wants(A, r=3))
+        await asyncio.sleep(19.9)
+        assert stage.jobs.heard == []
+        await asyncio.sleep(0.2)
+        (told,) = stage.jobs.heard
+        assert isinstance(told, NoResources)
+        await manager.declare_requirements(wants(A))
+        await manager.declare_requirements(wants(B, r=3))
+        await settle()
+        assert [word.job_id for word in stage.jobs.heard] == [A, B]
+
+
+@virtual_time
+async def test_a_loss_that_makes_a_request_hopeless_is_told_when_the_lost_one_stays_away() -> None:
+    stage = Stage(settings={"resourcemanager.standalone.start-up-time": "20 s"})
+    async with stage.running() as manager:
+        await enter(manager, offer("tm-1", 2))
+        await enter(manager, offer("tm-2", 4))
+        await asyncio.sleep(30)
+        await manager.heartbeat(beat("tm-1"))
+        await manager.declare_requirements(wants(A, r=4))
+        await settle()
+        await manager.unregister_task_manager(beat("tm-2"))
+        await asyncio.sleep(19.9)
+        assert [type(word) for word in stage.jobs.heard] == [SlotGrant, TaskManagerLost]
+        await asyncio.sleep(0.2)
+        assert isinstance(stage.jobs.heard[-1], NoResources)
+
+
+# Metrics
+
+
+@virtual_time
+async def test_slots_the_queue_losses_and_late_heartbeats_are_measured() -> None:
+    stage = Stage()
+
+    def value(name: str) -> float | None:
+        return stage.registry.get_sample_value(f"flintlock_resourcemanager_{name}")
+
+    async with stage.running() as manager:
+        await enter(manager, offer("tm-1", 2))
+        await enter(manager, offer("tm-2", 2))
+        await manager.declare_requirements(wants(A, r=1, s=2, t=2))
+        assert [value(name) for name in ("taskmanagers", "slots", "free_slots", "waiting_requests")] == [2, 4, 1, 1]
+        await asyncio.sleep(3.4)
+        await manager.heartbeat(beat("tm-1"))
+        assert value("heartbeat_lag_seconds_count") == 1
+        assert round(value("heartbeat_lag_seconds_sum") or 0, 3) == 0.4
+        assert value("lost_taskmanagers_total") == 0
+        await manager.unregister_task_manager(beat("tm-2"))
+        assert value("lost_taskmanagers_total") == 1
+        assert value("taskmanagers") == 1
+    assert value("taskmanagers") == 0

@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from flintlock.model.ids import InstanceId, JobId, RequestId, TaskManagerId
+from flintlock.model.jobgraph import Resources
 from flintlock.model.slots import (
+    Hardware,
     Heartbeat,
+    NoResources,
     ResourceRequirements,
     SlotGrant,
     SlotRequest,
@@ -16,7 +19,8 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.core import ResourceManagerCore, Word
+from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
+from flintlock.resourcemanager.slot_manager import SlotRules
 from flintlock.testing.fakes import VERSIONS
 
 JOBS = [JobId(letter * 32) for letter in "abcd"]
@@ -26,17 +30,55 @@ WISHES = st.builds(
     id=st.sampled_from([RequestId(f"r{number}") for number in range(3)]),
     slots=st.none() | st.integers(1, 5),
     at_most=st.none() | st.integers(1, 5),
+    resources=st.none()
+    | st.builds(Resources, cpu=st.sampled_from([0.0, 0.5, 1.0, 3.0]), memory=st.sampled_from([0, 3, 9])),
 )
 TIMEOUT_S = 50.0
+PATIENCE_S = 20.0
+MEMORY = 12  # of each TaskManager
+
+
+def offer_of(name: TaskManagerId, instance: InstanceId, slots: int) -> TaskManagerRegistration:
+    """A TaskManager with as many cores as slots."""
+    hardware = Hardware(cpu_cores=slots, physical_memory=MEMORY)
+    return TaskManagerRegistration(
+        id=name, instance=instance, address=f"{name}:1", slots=slots, versions=VERSIONS, hardware=hardware
+    )
+
+
+def wanted_slots(wish: SlotRequest, total: int) -> int:
+    """How many slots of a TaskManager with so many a request gets."""
+    return wish.slots if wish.slots is not None else min(total, wish.at_most or total)
+
+
+def takes(wish: SlotRequest, slots: int, total: int) -> tuple[float, int]:
+    """Cores and memory that go with the slots."""
+    asked = wish.resources or Resources()
+    return asked.cpu or float(slots), asked.memory or MEMORY * slots // total
+
+
+def fits(wish: SlotRequest, total: int, free: int, used: tuple[float, int]) -> bool:
+    """Whether a TaskManager with so many slots, of which some are free, and so much in use could serve a request."""
+    slots = wanted_slots(wish, total)
+    if slots > free:
+        return False
+    cpu, memory = takes(wish, slots, total)
+    return used[0] + cpu <= total + 1e-6 and used[1] + memory <= MEMORY
 
 
 class SlotLife(RuleBasedStateMachine):
     """TaskManagers come and go, jobs want and drop; the test keeps its own books from what jobs are told."""
 
+    SPREAD = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S)
+        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S, SlotRules(patience_s=PATIENCE_S, spread=self.SPREAD))
+        self.core.slots.begin(0.0)
         self.now_s = 0.0
+        self.patient_until_s = PATIENCE_S
+        self.priorities: dict[JobId, int] = {}
+        self.hopeless: set[tuple[JobId, RequestId, SlotRequest]] = set()  # were told
         self.lives = 0
         self.machines: dict[TaskManagerId, tuple[InstanceId, int]] = {}  # registered: life and slots
         self.heard_s: dict[TaskManagerId, float] = {}
@@ -53,7 +95,7 @@ class SlotLife(RuleBasedStateMachine):
         """A new life of a TaskManager registers; once it is heard of again, the former is over."""
         self.lives += 1
         instance = InstanceId(f"life-{self.lives}")
-        offer = TaskManagerRegistration(id=name, instance=instance, address=f"{name}:1", slots=slots, versions=VERSIONS)
+        offer = offer_of(name, instance, slots)
         before = self.machines.get(name)
         self.core.register(offer, self.now_s)
         if not answered:
@@ -69,10 +111,7 @@ class SlotLife(RuleBasedStateMachine):
         """The answer to a registration was lost, and it is repeated."""
         if name in self.machines:
             instance, slots = self.machines[name]
-            offer = TaskManagerRegistration(
-                id=name, instance=instance, address=f"{name}:1", slots=slots, versions=VERSIONS
-            )
-            self.core.register(offer, self.now_s)
+            self.core.register(offer_of(name, instance, slots), self.now_s)
             self.heard_s[name] = self.now_s
 
     @rule(name=st.sampled_from(NAMES), engine_ready=st.booleans())
@@ -89,40 +128,51 @@ class SlotLife(RuleBasedStateMachine):
     def say_good_bye(self, name: TaskManagerId) -> None:
         if name in self.machines:
             instance = self.machines.pop(name)[0]
-            self.told(self.core.unregister(Heartbeat(id=name, instance=instance)), {instance})
+            self.told(self.core.unregister(Heartbeat(id=name, instance=instance), self.now_s), {instance})
 
     @rule(seconds=st.floats(1.0, 60.0))
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
         silent = [name for name in self.machines if self.now_s - self.heard_s[name] > TIMEOUT_S]
         gone = {self.machines.pop(name)[0] for name in silent}
-        self.told(self.core.hear_silence(self.now_s), gone)
+        self.told(self.core.hear_time(self.now_s), gone)
 
-    @rule(job=st.sampled_from(JOBS), wishes=st.lists(WISHES, max_size=3, unique_by=lambda wish: wish.id))
-    def declare(self, job: JobId, wishes: list[SlotRequest]) -> None:
+    @rule(
+        job=st.sampled_from(JOBS),
+        wishes=st.lists(WISHES, max_size=3, unique_by=lambda wish: wish.id),
+        priority=st.sampled_from([0, 0, 0, 5, -5]),
+    )
+    def declare(self, job: JobId, wishes: list[SlotRequest], priority: int) -> None:
         before = self.declared.get(job, {})
         after = {wish.id: wish for wish in wishes}
         for request in before:
             if after.get(request) != before[request]:
                 self.held.pop((job, request), None)
                 self.asked.remove((job, request))
+                self.hopeless.discard((job, request, before[request]))
         self.asked += [(job, wish.id) for wish in wishes if before.get(wish.id) != wish]
         if not after and job in self.arrivals:
             self.arrivals.remove(job)
         elif after and job not in self.arrivals:
             self.arrivals.append(job)
         self.declared[job] = after
-        self.told(self.core.declare(ResourceRequirements(job_id=job, requests=tuple(wishes)), 0), set())
+        self.priorities[job] = priority
+        requirements = ResourceRequirements(job_id=job, requests=tuple(wishes), priority=priority)
+        self.told(self.core.declare(requirements, 0, self.now_s), set())
 
     @rule(job=st.sampled_from(JOBS))
     def declare_the_same_again(self, job: JobId) -> None:
         wishes = tuple(self.declared.get(job, {}).values())
-        assert self.core.declare(ResourceRequirements(job_id=job, requests=wishes), 0) == []
+        requirements = ResourceRequirements(job_id=job, requests=wishes, priority=self.priorities.get(job, 0))
+        assert self.core.declare(requirements, 0, self.now_s) == []
 
     # The jobs' books
 
-    def told(self, words: list[Word], gone: set[InstanceId]) -> None:
+    def told(self, effects: list[Effect], gone: set[InstanceId]) -> None:
         """Enter what jobs are told: who lost something hears it once, before the grants that follow from it."""
+        words = [word for word in effects if not isinstance(word, TaskManagerEntered | TaskManagerLeft)]
+        if gone:
+            self.patient_until_s = max(self.patient_until_s, self.now_s + PATIENCE_S)
         holders = {(job, grant.instance) for (job, _), grant in self.held.items() if grant.instance in gone}
         losses = [(word.job_id, word.instance) for word in words if isinstance(word, TaskManagerLost)]
         assert sorted(losses) == sorted(holders)
@@ -137,31 +187,54 @@ class SlotLife(RuleBasedStateMachine):
             queue.remove(key)
             self.check_size(grant)
             self.held[key] = grant
+        self.told_hopeless([word for word in words if isinstance(word, NoResources)])
+
+    def told_hopeless(self, words: list[NoResources]) -> None:
+        """Exactly those hear it, once, whom nobody could serve and whose patience is over."""
+        told = {(word.job_id, word.request, self.declared[word.job_id][word.request]) for word in words}
+        assert len(told) == len(words)
+        assert not told & self.hopeless
+        self.hopeless |= told
+        if self.machines and self.now_s >= self.patient_until_s:
+            due = {(*key, self.declared[key[0]][key[1]]) for key in self.queue() if not self.possible(*key)}
+            assert due <= self.hopeless
+            assert told <= due
+        else:
+            assert told == set()
 
     def queue(self) -> list[tuple[JobId, RequestId]]:
         """Who waits: by the job's arrival, then by the request's."""
         return sorted(
             (key for key in self.asked if key not in self.held),
-            key=lambda key: (self.arrivals.index(key[0]), self.asked.index(key)),
+            key=lambda key: (-self.priorities[key[0]], self.arrivals.index(key[0]), self.asked.index(key)),
         )
 
     def possible(self, job: JobId, request: RequestId) -> bool:
         """Whether some registered TaskManager could serve it if it were empty."""
-        slots = self.declared[job][request].slots
-        return any(slots is None or slots <= total for _, total in self.machines.values())
+        wish = self.declared[job][request]
+        return any(fits(wish, total, total, (0.0, 0)) for _, total in self.machines.values())
 
     def check_size(self, grant: SlotGrant) -> None:
         wish = self.declared[grant.job_id][grant.request]
         instance, total = self.machines[grant.task_manager]
         assert grant.instance == instance
         assert self.ready[grant.task_manager]
-        expected = wish.slots if wish.slots is not None else min(total, wish.at_most or total)
-        assert len(grant.slots) == expected
+        assert len(grant.slots) == wanted_slots(wish, total)
         assert set(grant.slots) <= set(range(total))
 
     def free(self, name: TaskManagerId) -> int:
         taken = [len(grant.slots) for grant in self.held.values() if grant.task_manager == name]
         return self.machines[name][1] - sum(taken)
+
+    def used(self, name: TaskManagerId) -> tuple[float, int]:
+        """Cores and memory that are taken."""
+        total = self.machines[name][1]
+        shares = [
+            takes(self.declared[job][request], len(grant.slots), total)
+            for (job, request), grant in self.held.items()
+            if grant.task_manager == name
+        ]
+        return sum(cpu for cpu, _ in shares), sum(memory for _, memory in shares)
 
     # What always holds
 
@@ -177,8 +250,14 @@ class SlotLife(RuleBasedStateMachine):
             return
         wish = self.declared[head[0]][head[1]]
         for name, (_, total) in self.machines.items():
-            needed = wish.slots if wish.slots is not None else min(total, wish.at_most or total)
-            assert not self.ready[name] or self.free(name) < needed
+            assert not self.ready[name] or not fits(wish, total, self.free(name), self.used(name))
+
+    @invariant()
+    def nobody_has_more_cores_or_memory_than_there_are(self) -> None:
+        for name, (_, total) in self.machines.items():
+            cpu, memory = self.used(name)
+            assert cpu <= total + 1e-6
+            assert memory <= MEMORY
 
     @invariant()
     def the_overview_tells_the_truth(self) -> None:
@@ -190,6 +269,9 @@ class SlotLife(RuleBasedStateMachine):
 
     def seen(self, info: TaskManagerInfo) -> tuple[InstanceId, int, int]:
         assert sum(allocated.slots for allocated in info.allocated) == info.slots - info.free_slots
+        cpu, memory = self.used(info.id)
+        assert abs(info.free_resources.cpu + cpu - info.slots) < 1e-6
+        assert info.free_resources.memory + memory == MEMORY
         return info.instance, info.slots, info.free_slots
 
     def teardown(self) -> None:
@@ -197,8 +279,16 @@ class SlotLife(RuleBasedStateMachine):
         for job in JOBS:
             self.core.declare(ResourceRequirements(job_id=job), 0)
         assert all(tm.free_slots == tm.slots for tm in self.core.overview(self.now_s, 0).task_managers)
-        assert self.core.queue_length() == 0
+        assert self.core.slots.remembered() == 0
+
+
+class SpreadSlotLife(SlotLife):
+    """The same promises where slots are spread."""
+
+    SPREAD = True
 
 
 TestSlotLife = SlotLife.TestCase
-TestSlotLife.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestSlotLife.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestSpreadSlotLife = SpreadSlotLife.TestCase
+TestSpreadSlotLife.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)

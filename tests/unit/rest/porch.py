@@ -12,6 +12,7 @@ import httpx
 import msgspec
 import uvicorn
 from msgspec import structs
+from prometheus_client import CollectorRegistry
 
 from flintlock.model.configuration import Configuration
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
@@ -23,6 +24,7 @@ from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind, Frame, StepOutput, TaskMetrics
 from flintlock.rest.app import rest_app
 from flintlock.rest.calls import RestServices
+from flintlock.rest.process import ProcessLogs
 from flintlock.testing.fake_gateways import FakeBlobs, FakeDispatcher, FakeResourceManager
 
 SAMPLES: Final = Path(__file__).parents[2] / "data" / "flink-rest"
@@ -44,7 +46,8 @@ FAILURE: Final = Failure(
 class Porch:
     """The REST application, what stands behind it, and a clock that the test moves."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, logs: ProcessLogs | None = None, /, **settings: str) -> None:
+        self.registry = CollectorRegistry()
         self.dispatcher = FakeDispatcher(T0)
         self.resource_manager = FakeResourceManager()
         self.blobs = FakeBlobs()
@@ -59,6 +62,8 @@ class Porch:
             clock_ms=lambda: self.now_ms,
             new_job_id=lambda: next(self.ids),
             revision="abc1234",
+            registry=self.registry,
+            logs=logs or ProcessLogs(),
         )
         self.app = rest_app(self.services)
 
@@ -190,6 +195,7 @@ def execution(
         state=state,
         timestamps=timestamps,
         task_manager=TaskManagerId("tm-1"),
+        address="127.0.0.1:4711",
         slots=2,
         outputs=outputs,
         metrics=metrics or TaskMetrics(),
@@ -216,7 +222,11 @@ RESOURCES: Final = ResourceOverview(
             last_heartbeat_ms=T0 + 9_500,
             hardware=Hardware(cpu_cores=4, physical_memory=8 << 30, free_memory=4 << 30, managed_memory=1 << 30),
             allocated=(AllocatedSlot(job_id=A, slots=2),),
+            metrics={"runner-memory": 1024.0, "engine.memory": 2048.5},
         ),
     ),
-    waiting=(WaitingRequest(job_id=B, request=RequestId("r-1"), slots=2, since_ms=T0 + 8_000),),
+    waiting=(
+        WaitingRequest(job_id=B, request=RequestId("r-1"), slots=2, since_ms=T0 + 8_000, name="other", priority=5),
+    ),
+    starting=1,
 )

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, running
 
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
+from flintlock.model.jobgraph import vertex_id
 from flintlock.model.options import OPTIONS
 from flintlock.model.states import JobStatus
 from flintlock.rest.calls import Call
@@ -45,7 +46,7 @@ def test_a_dashboard_learns_what_it_may_offer(porch: Porch) -> None:
     assert config["features"] == {
         "web-submit": False,
         "web-cancel": False,
-        "web-rescale": False,
+        "web-rescale": True,
         "web-history": False,
     }
     assert config["refresh-interval"] == 3000
@@ -68,8 +69,13 @@ def test_an_unknown_taskmanager_is_not_found(porch: Porch) -> None:
 
 
 def test_the_queue_for_slots_is_visible(porch: Porch) -> None:
-    """Who waits, for how many, since when."""
-    assert porch.get("/resources") == {"waiting": [{"jobid": B, "request": "r-1", "slots": 2, "since": T0 + 8000}]}
+    """Who waits, for how many, since when, how urgent; and how many TaskManagers are on their way."""
+    assert porch.get("/resources") == {
+        "waiting": [
+            {"jobid": B, "name": "other", "priority": 5, "request": "r-1", "slots": 2, "since": T0 + 8000},
+        ],
+        "starting": 1,
+    }
 
 
 def test_the_configuration_is_told_whole(porch: Porch) -> None:
@@ -78,6 +84,20 @@ def test_the_configuration_is_told_whole(porch: Porch) -> None:
 
     assert set(entries) == {option.key for option in OPTIONS} | {"spark.ui.enabled"}
     assert (entries["rest.port"], entries["rest.address"], entries["spark.ui.enabled"]) == ("0", "127.0.0.1", "false")
+
+
+@pytest.mark.parametrize("path", ["/jobmanager/config", f"/jobs/{A}/jobmanager/config"])
+def test_secrets_are_told_by_name_only(path: str) -> None:
+    """Every setting is there; the values of secrets are not."""
+    porch = Porch(**{"spark.ssl.keyPassword": "hunter2", "spark.hadoop.fs.s3a.access.key": "AKIA", "rest.port": "0"})
+    porch.dispatcher.put(running(A))
+
+    entries = {entry["key"]: entry["value"] for entry in porch.get(path)}
+
+    assert (entries["spark.ssl.keyPassword"], entries["spark.hadoop.fs.s3a.access.key"]) == ("******", "******")
+    assert entries["rest.port"] == "0"
+    hidden = {key for key, value in entries.items() if value == "******"}
+    assert not hidden & {option.key for option in OPTIONS}  # none of our own is taken for one
 
 
 def test_versions_are_told_before_anything_is_pickled(porch: Porch) -> None:
@@ -94,20 +114,6 @@ def test_a_cluster_is_alive_before_it_is_ready(porch: Porch) -> None:
     response = porch.call("GET", "/readyz")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json() == {"errors": ["nobody leads yet"]}
-
-
-def test_metrics_are_what_prometheus_scrapes(porch: Porch) -> None:
-    """Jobs by state, slots by use, the queue."""
-    response = porch.call("GET", "/metrics")
-
-    assert response.headers["content-type"].startswith("text/plain")
-    lines = response.text.splitlines()
-    assert 'flintlock_jobs{state="RUNNING"} 1.0' in lines
-    assert 'flintlock_jobs{state="CANCELED"} 1.0' in lines
-    assert 'flintlock_slots{use="free"} 2.0' in lines
-    assert 'flintlock_slots{use="taken"} 2.0' in lines
-    assert "flintlock_taskmanagers 1.0" in lines
-    assert "flintlock_slot_requests_waiting 1.0" in lines
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/v2/jobs", "/jobs/x/y/z", "/jobs/overview/x", "/v1"])
@@ -146,7 +152,7 @@ NEEDS_A_LEADER = [row for row in ENDPOINTS if 503 in row.errors and row.method =
 def test_without_a_leader_everything_may_be_asked_again(porch: Porch, path: str, error: FlintlockError) -> None:
     """503 with Retry-After, at every path that needs one."""
     porch.dispatcher.fail_with = porch.resource_manager.fail_with = error
-    filled = path.replace("{jobid}", A).replace("{name}", "top").replace("{taskmanagerid}", "tm-1")
+    filled = path.format(jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0)
 
     response = porch.call("GET", filled)
 
@@ -187,6 +193,35 @@ def test_changes_are_streamed(porch: Porch) -> None:
     assert [A in line for line in data] == [True, False, True] or [A in line for line in data] == [False, True, True]
     assert '"state":"FINISHED"' in data[-1]
     assert lines[0] == "event: job"
+
+
+def test_a_stream_with_nothing_to_say_says_so(porch: Porch) -> None:
+    """Silence means that nobody is there."""
+
+    async def read() -> tuple[bytes, float]:
+        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        await anext(stream)
+        piece = await anext(stream)
+        await stream.aclose()
+        return piece, asyncio.get_running_loop().time()
+
+    piece, after_s = run_virtual(read())
+
+    assert piece.startswith(b":")
+    assert piece.endswith(b"\n\n")
+    assert 10 <= after_s <= 11
+
+
+def test_a_stream_of_one_that_leads_no_more_ends(porch: Porch) -> None:
+    """Whoever asks again is led to the leader."""
+
+    async def read() -> list[bytes]:
+        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        await anext(stream)
+        porch.dispatcher.fail_with = Unavailable("nobody leads")
+        return [piece async for piece in stream]
+
+    assert run_virtual(read()) == []
 
 
 def test_a_stream_outlives_a_change_of_leader(porch: Porch) -> None:

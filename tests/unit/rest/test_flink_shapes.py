@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from tests.unit.rest.porch import RESOURCES, SAMPLES, A, B, Porch, running, sample
 
+from flintlock.model.jobgraph import vertex_id
+from flintlock.rest.process import ProcessLogs
+
+CLEAN = vertex_id(A, "clean")
 #: Which path answers what was sampled. The sampled job has one step and so no edges: nodes of ours may add `inputs`.
 PATHS = {
     "config": "/config",
@@ -19,6 +24,30 @@ PATHS = {
     "job_status": f"/jobs/{A}/status",
     "job_config": f"/jobs/{A}/config",
     "job_exceptions": f"/jobs/{A}/exceptions",
+    "job_accumulators": f"/jobs/{A}/accumulators",
+    "vertex": f"/jobs/{A}/vertices/{CLEAN}",
+    "vertex_subtasktimes": f"/jobs/{A}/vertices/{CLEAN}/subtasktimes",
+    "vertex_taskmanagers": f"/jobs/{A}/vertices/{CLEAN}/taskmanagers",
+    "vertex_accumulators": f"/jobs/{A}/vertices/{CLEAN}/accumulators",
+    "vertex_watermarks": f"/jobs/{A}/vertices/{CLEAN}/watermarks",
+    "vertex_subtasks_accumulators": f"/jobs/{A}/vertices/{CLEAN}/subtasks/accumulators",
+    "vertex_subtask_0": f"/jobs/{A}/vertices/{CLEAN}/subtasks/0",
+    "job_metrics": f"/jobs/{A}/metrics",
+    "job_metrics_numRestarts": f"/jobs/{A}/metrics?get=numRestarts,uptime,numberOfCompletedCheckpoints",
+    "jobs_metrics": "/jobs/metrics",
+    "job_jobmanager_config": f"/jobs/{A}/jobmanager/config",
+    "vertex_metrics": f"/jobs/{A}/vertices/{CLEAN}/metrics",
+    "vertex_metrics_get": f"/jobs/{A}/vertices/{CLEAN}/metrics?get=0.numRecordsOut",
+    "vertex_subtasks_metrics": f"/jobs/{A}/vertices/{CLEAN}/subtasks/metrics",
+    "vertex_subtask_0_metrics": f"/jobs/{A}/vertices/{CLEAN}/subtasks/0/metrics",
+    "jobmanager_config": "/jobmanager/config",
+    "jobmanager_environment": "/jobmanager/environment",
+    "jobmanager_metrics": "/jobmanager/metrics",
+    "jobmanager_metrics_get": "/jobmanager/metrics?get=numRunningJobs,taskSlotsTotal",
+    "taskmanagers_metrics": "/taskmanagers/metrics",
+    "taskmanager_metrics": "/taskmanagers/tm-1/metrics",
+    "taskmanager_metrics_get": "/taskmanagers/tm-1/metrics?get=engine.memory",
+    "jobmanager_logs": "/jobmanager/logs",
     "taskmanagers": "/taskmanagers",
     "taskmanager": "/taskmanagers/tm-1",
 }
@@ -26,8 +55,9 @@ BEYOND = {"inputs"}
 
 
 @pytest.fixture
-def porch() -> Porch:
-    made = Porch()
+def porch(tmp_path: Path) -> Porch:
+    (tmp_path / "jobmanager.log").write_text("a line\n")
+    made = Porch(ProcessLogs(directory=tmp_path))
     made.dispatcher.put(running(A), running(B, "other"))
     made.resource_manager.seen = RESOURCES
     return made
@@ -64,8 +94,11 @@ def test_the_comparison_sees_what_it_has_to_see() -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_answers_have_flinks_shape(porch: Porch, name: str) -> None:
-    """Exactly Flink's field names and types, at every depth."""
-    assert differences(sample(name), porch.get(PATHS[name])) == []
+    """Exactly Flink's field names and types, at every depth; and where Flink had something to tell, so have we."""
+    theirs, ours = sample(name), porch.get(PATHS[name])
+
+    assert differences(theirs, ours) == []
+    assert bool(ours) == bool(theirs)
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -69,7 +69,7 @@ def test_a_job_is_told_with_its_steps(porch: Porch) -> None:
     assert (clean["start-time"], clean["end-time"], clean["duration"]) == (T0 + 100, T0 + 1100, 1000)
     assert (out["start-time"], out["end-time"], out["duration"]) == (T0 + 1200, -1, 8800)
     assert (clean["metrics"]["write-records"], clean["metrics"]["write-records-complete"]) == (7, True)
-    assert (out["metrics"]["write-records"], out["metrics"]["write-records-complete"]) == (0, False)
+    assert (out["metrics"]["write-records"], out["metrics"]["write-records-complete"]) == (0, True)
     assert {state: count for state, count in job["status-counts"].items() if count} == {"FINISHED": 2, "RUNNING": 3}
     assert [node["id"] for node in job["plan"]["nodes"]] == [vertex.id for vertex in graph().vertices]
 
@@ -105,6 +105,17 @@ def test_status_and_configuration(porch: Porch) -> None:
     assert config["job-parallelism"] == 2
     assert config["user-config"] == {"spark.sql.ansi.enabled": "true"}
     assert config["restart-strategy"] == "Cluster level default restart strategy"
+
+
+def test_a_jobs_secrets_are_told_by_name_only(porch: Porch) -> None:
+    """Whoever may look at a job need not be allowed what it is."""
+    secret = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.sql.ansi.enabled": "true"}
+    porch.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), config=secret)))
+
+    assert porch.get(f"/jobs/{A}/config")["execution-config"]["user-config"] == {
+        "spark.hadoop.fs.s3a.secret.key": "******",
+        "spark.sql.ansi.enabled": "true",
+    }
 
 
 def test_attempts_tell_all_that_a_display_needs(porch: Porch) -> None:
@@ -148,6 +159,18 @@ def test_attempts_tell_all_that_a_display_needs(porch: Porch) -> None:
     assert running_now["failure"] is None
     assert answer["failure"]["kind"] == "user code"
     assert answer["failure"]["exception"] == "ZeroDivisionError"
+    assert answer["failures"] == [
+        {
+            "timestamp": T0 + 90,
+            "region": 0,
+            "attempt": 0,
+            "taskmanager-id": None,
+            "kind": "user code",
+            "headline": "step 'clean': ZeroDivisionError: division by zero",
+            "labels": {},
+            "concurrent": False,
+        }
+    ]
 
 
 def test_publication_is_counted(porch: Porch) -> None:
@@ -470,3 +493,28 @@ def test_only_cancel_is_a_mode(porch: Porch) -> None:
         "query parameter 'mode': 'stop' is not supported; use 'cancel'"
     ]
     assert porch.dispatcher.cancelled == []
+
+
+def test_failures_that_came_together_are_told_together(porch: Porch) -> None:
+    """What else failed before the job ran again stands with the failure that it reacted to, with its own labels."""
+    other = structs.replace(FAILURE, message="gone", exception="TaskManagerLost")
+    concurrent = ExceptionEntry(failure=other, timestamp_ms=T0 + 92, task_name="priced", labels={"type": "system"})
+    first = ExceptionEntry(failure=FAILURE, timestamp_ms=T0 + 90, labels={"type": "user"}, concurrent=(concurrent,))
+    porch.dispatcher.put(structs.replace(running(A), exceptions=(first,)))
+
+    (entry,) = porch.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
+
+    assert (entry["exceptionName"], entry["failureLabels"]) == ("ZeroDivisionError", {"type": "user"})
+    (told,) = entry["concurrentExceptions"]
+    assert (told["exceptionName"], told["timestamp"], told["taskName"], told["failureLabels"]) == (
+        "TaskManagerLost",
+        T0 + 92,
+        "priced",
+        {"type": "system"},
+    )
+    assert set(told) == set(entry) - {"concurrentExceptions"}
+    lines = porch.get(f"/jobs/{A}/attempts")["failures"]
+    assert [(line["concurrent"], line["labels"]) for line in lines] == [
+        (False, {"type": "user"}),
+        (True, {"type": "system"}),
+    ]

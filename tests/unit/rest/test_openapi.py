@@ -20,9 +20,11 @@ from schemathesis.config import SchemathesisConfig
 from tests.unit.rest.porch import RESOURCES, A, B, Porch, ended, running
 
 from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.openapi import openapi
+from flintlock.rest.process import ProcessLogs
 from flintlock.rest.table import ENDPOINTS, EVENTS
 
 DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi("0.1.0")))
@@ -46,9 +48,12 @@ submission = described(coverage=False).include(method="POST", path="/jobs")
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A porch on a real socket, with jobs in every state that answers differ by."""
-    porch = Porch()
+    folder = tmp_path_factory.mktemp("log")
+    log = folder / "jobmanager.log"
+    log.write_text("a line\n")
+    porch = Porch(ProcessLogs(directory=folder, log=log, stdout=log))
     porch.resource_manager.seen = RESOURCES
     finished = structs.replace(ended(running(B), JobStatus.FINISHED), result_names=(StepName("top"),))
     porch.dispatcher.put(running(A), finished)
@@ -112,7 +117,10 @@ def test_no_submission_breaks_anything(case: Any, address: str) -> None:
 @pytest.mark.parametrize("path", [row.path for row in ENDPOINTS if row.method == "GET"])
 def test_answers_have_the_described_shape(path: str, address: str) -> None:
     """Of jobs that are there, with all that they have."""
-    known = {"taskmanagerid": "tm-1", "name": "top", "jobid": B}
+    known = {
+        "taskmanagerid": "tm-1", "name": "top", "jobid": B, "vertexid": vertex_id(B, "clean"), "subtaskindex": "0",
+        "file": "jobmanager.log",
+    }  # fmt: skip
     operation: Any = schema[path]["GET"]
     case = operation.Case(path_parameters={name: known[name] for name in re.findall(r"{(\w+)}", path)})
     response = case.call(base_url=address)

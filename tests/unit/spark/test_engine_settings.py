@@ -1,9 +1,11 @@
 """What an engine's Spark is set to, and what publishing sinks means to it."""
 
+from msgspec import structs
+
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FileMove, SinkFiles
 from flintlock.spark.engine import publication
-from flintlock.spark.engine_conf import CONNECT_PLUGIN, engine_conf
+from flintlock.spark.engine_conf import CONNECT_PLUGIN, engine_conf, worker_environment
 from flintlock.spark.engine_messages import EngineSettings
 from flintlock.spark.java import Java
 
@@ -37,6 +39,18 @@ def test_only_a_local_engine_hides_on_loopback() -> None:
     assert conf()["spark.master"] == "local[3]"
     assert conf()["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in conf(spark__master="spark://there:7077")
+
+
+def test_python_workers_are_limited_by_our_daemon_on_this_machine_and_by_spark_elsewhere() -> None:
+    settings = EngineSettings(
+        java=JAVA, scratch_dir="/scratch", log_file="/log", run_dir="/run", cores=3, worker_memory=256 << 20
+    )
+    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.python_daemon"
+    assert worker_environment(settings) == {"FLINTLOCK_PYTHON_WORKER_MEMORY": str(256 << 20)}
+    away = structs.replace(settings, conf={"spark.master": "spark://there:7077", "spark.executor.cores": "2"})
+    assert engine_conf(away)["spark.executor.pyspark.memory"] == "512m"
+    assert "spark.python.daemon.module" not in engine_conf(away)
+    assert "spark.python.daemon.module" not in conf()
 
 
 def test_markers_come_after_the_files_of_all_sinks() -> None:

@@ -279,3 +279,57 @@ def test_long_texts_are_cut_in_the_middle() -> None:
     failure = failure_of(SparkException("x" * 100_000 + "end"))
     assert len(failure.message) < 20_000
     assert failure.message.endswith("end")
+
+
+# --- lack of memory, lost engines
+
+
+def test_a_worker_out_of_memory_is_told_as_such() -> None:
+    text = WORKER.replace("ZeroDivisionError: integer division or modulo by zero", "MemoryError")
+    failure = failure_of(PythonException(message=text), StepName("out"))
+    assert (failure.kind, failure.exception) == (FailureKind.OUT_OF_MEMORY, "MemoryError")
+    arrow = WORKER.replace("ZeroDivisionError: integer", "pyarrow.lib.ArrowMemoryError: malloc of size 8 failed")
+    assert failure_of(PythonException(message=arrow)).kind is FailureKind.OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Task 0 failed: java.lang.OutOfMemoryError: Java heap space",
+        "org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 65536 bytes",
+        "Not enough memory to build and broadcast the table to all worker nodes",
+    ],
+)
+def test_a_spark_task_out_of_memory_is_told_as_such(message: str) -> None:
+    assert kind_of(SparkException(message)) is FailureKind.OUT_OF_MEMORY
+    assert kind_of(ValueError(message), in_user_code=True) is FailureKind.USER_CODE, "only Spark's own words count"
+
+
+def test_a_worker_that_vanished_is_a_spark_task_failure() -> None:
+    message = "Job aborted: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    assert kind_of(SparkException(message)) is FailureKind.SPARK_TASK
+
+
+class Gone(SparkConnectGrpcException):
+    def getGrpcStatusCode(self) -> Any:  # noqa: N802 - PySpark's name
+        class Status:
+            name = "UNAVAILABLE"
+
+        return Status()
+
+
+def wrapped(*, hidden: bool) -> Exception:
+    """Return what user code raises that lost its engine."""
+    try:
+        try:
+            raise Gone("failed to connect")
+        except SparkConnectGrpcException as error:
+            raise RuntimeError("cannot load prices") from (None if hidden else error)
+    except RuntimeError as error:
+        return error
+
+
+def test_a_lost_engine_is_found_under_what_user_code_makes_of_it() -> None:
+    assert kind_of(wrapped(hidden=False), in_user_code=True) is FailureKind.ENGINE_LOST
+    assert kind_of(wrapped(hidden=True), in_user_code=True) is FailureKind.USER_CODE
+    assert kind_of(RuntimeError("cannot load prices"), in_user_code=True) is FailureKind.USER_CODE

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
-from flintlock.model.slots import Heartbeat, RegistrationAnswer, TaskManagerRegistration
+from flintlock.model.slots import Heartbeat, HeartbeatAnswer, RegistrationAnswer, TaskManagerRegistration
 from flintlock.model.tasks import (
     DeployTask,
     FilesPublished,
@@ -29,6 +31,10 @@ from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
 
 Word = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 WARM_UP_S: Final = 1.0
+ENGINE: Final = 2
+JVM: Final = 3
+TEMPLATE: Final = 4
+PIDS_OF_RUNNERS: Final = 100  # and the attempt's number
 
 
 class ScriptedRunner:
@@ -40,6 +46,7 @@ class ScriptedRunner:
         self._words: asyncio.Queue[Word | None] = asyncio.Queue()
         self.session: SparkSessionKey | None = SparkSessionKey(user_id="u", session_id=str(attempt))
         self.artifacts: Mapping[str, str] = {}
+        self.pid: int | None = PIDS_OF_RUNNERS + attempt.attempt
         self.interrupted = False
         self.killed = False
 
@@ -88,6 +95,11 @@ class ScriptedEngine:
         """Where nobody listens."""
         return "sc://scripted"
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its process and its JVM."""
+        return (ENGINE, JVM)
+
     def die(self, cause: str) -> None:
         """Die."""
         self._stage.tell("engine dies")
@@ -122,8 +134,36 @@ class ScriptedEngine:
         self.removed.append(directories)
 
 
+class ScriptedProcesses:
+    """A table of processes in which some are stopped."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.stopped: set[int] = set()
+        self.looks = 0
+        self.broken = False  # nothing can be measured
+
+    def is_stopped(self, pid: int) -> bool:
+        """Tell whether the test has stopped it."""
+        self.looks += 1
+        return pid in self.stopped
+
+    def resident_bytes(self, pid: int) -> int:
+        """A runner has 10 bytes, the others 100."""
+        if self.broken:
+            raise OSError("no /proc")
+        return 10 if pid >= PIDS_OF_RUNNERS else 100
+
+    def kill(self, pid: int) -> None:
+        """Note it."""
+        self._stage.tell(f"SIGKILL {pid}")
+        self.stopped.discard(pid)
+
+
 class ScriptedPool:
     """Hands out scripted runners."""
+
+    pids = (TEMPLATE,)
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -154,6 +194,16 @@ class ToldResourceManager(FakeResourceManager):
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self._stage = stage
+        self.answer_s = 0.0  # how long its answer to a heartbeat is under way
+        self.sent_s: list[float] = []  # when each heartbeat was sent
+        self.unwanted: tuple[AttemptId, ...] = ()
+
+    async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
+        """Answer after a while."""
+        self.sent_s.append(asyncio.get_running_loop().time())
+        answer = await super().heartbeat(message)
+        await asyncio.sleep(self.answer_s)
+        return structs.replace(answer, unwanted=self.unwanted)
 
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
         """Take it in."""
@@ -181,6 +231,9 @@ class Stage:
         self.take_s = 0.01
         self.close_s = 0.5
         self.no_engine: list[str] = []  # reasons why the next engines cannot start
+        self.processes = ScriptedProcesses(self)
+        self.watched: list[float] = []  # what the watchdog was told
+        self.asleep_s = 0.0  # for how long the lease's clock went on without the loop's
         self.starts_s: list[float] = []  # when it was tried to start one
         self.blobs: dict[BlobKey, Path | FlintlockError] = {}
         self.fetch_s = 0.0
@@ -200,6 +253,9 @@ class Stage:
                 fetch_blob=self._fetch,
                 log_directory=logs,
                 new_instance=self._new_instance,
+                clock_s=lambda: asyncio.get_running_loop().time() + self.asleep_s,
+                watch=self.watched.append,
+                processes=self.processes,
             ),
             self.guard,
         )

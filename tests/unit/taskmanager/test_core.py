@@ -17,7 +17,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
-from flintlock.taskmanager.core import InterruptTask, Report, StartPublishing, StartTask, TaskManagerCore
+from flintlock.taskmanager.core import InterruptTask, KillTask, Report, StartPublishing, StartTask, TaskManagerCore
 
 A, B, C = attempt_id(0), attempt_id(0, region=1), attempt_id(1)
 
@@ -163,15 +163,16 @@ def test_the_death_of_the_engine_fails_what_ran_on_it(core: TaskManagerCore) -> 
     assert core.torn_down(B) == (Report(B, TaskCanceled()),)
 
 
-def test_an_engine_out_of_memory_is_told_as_such(core: TaskManagerCore) -> None:
-    """The user should hear what to change."""
+def test_an_engine_out_of_memory_is_lost_to_all_that_ran_on_it(core: TaskManagerCore) -> None:
+    """One of them may have used it up; the others have done nothing. All hear what to change."""
     running(core)
     core.engine_died("java.lang.OutOfMemoryError: Java heap space")
 
     (report,) = core.torn_down(A)
     assert isinstance(report, Report)
     assert isinstance(report.news, TaskFailed)
-    assert report.news.failure.kind is FailureKind.OUT_OF_MEMORY
+    assert report.news.failure.kind is FailureKind.ENGINE_LOST
+    assert "OutOfMemoryError" in report.news.failure.message
 
 
 @pytest.mark.parametrize("kind", [FailureKind.ENGINE_LOST, FailureKind.RUNNER_LOST, FailureKind.SPARK_TASK])
@@ -253,3 +254,54 @@ def test_memory_of_ended_attempts_is_bounded(core: TaskManagerCore) -> None:
 
     assert core.deploy(order(attempt_id(4999))) == ()
     assert core.deploy(order(attempt_id(0))) != ()
+
+
+def test_a_killed_attempt_counts_as_cancelled(core: TaskManagerCore) -> None:
+    """By force at once, also if it was asked before; once it has ended, or if it never came, nothing happens."""
+    running(core)
+    assert core.kill(A) == (KillTask(A),)
+    assert core.heard(A, TaskFinished()) == ()
+    assert core.kill(A) == (KillTask(A),)
+    assert core.torn_down(A) == (Report(A, TaskCanceled()),)
+    assert core.kill(A) == ()
+    running(core, B)
+    core.heard(B, TaskFinished())
+    assert core.kill(B) == ()
+
+
+def test_an_attempt_whose_process_can_do_no_more_fails_with_that_cause(core: TaskManagerCore) -> None:
+    """It is told when nothing of it is left; what its runner says of its own death is no news."""
+    running(core)
+    stopped = failed("it was stopped", FailureKind.RUNNER_LOST)
+    assert core.lose(A, stopped.failure) == (KillTask(A),)
+    assert core.heard(A, failed("killed by SIGKILL", FailureKind.RUNNER_LOST)) == ()
+    assert core.lose(A, stopped.failure) == ()
+    assert core.torn_down(A) == (Report(A, stopped),)
+
+
+def test_a_cancelled_attempt_whose_process_can_do_no_more_is_cancelled(core: TaskManagerCore) -> None:
+    """Whoever asked for its end gets it."""
+    running(core)
+    core.cancel(A)
+    assert core.lose(A, failed().failure) == (KillTask(A),)
+    assert core.torn_down(A) == (Report(A, TaskCanceled()),)
+
+
+def test_what_nobody_wants_is_cancelled_only_if_it_is_here(core: TaskManagerCore) -> None:
+    """Of one that is not, nothing is told, and it may still come."""
+    running(core)
+    assert core.discard(A) == (InterruptTask(A),)
+    assert core.discard(B) == ()
+    assert core.deploy(order(B, 1)) == (StartTask(order(B, 1)),)
+
+
+def test_slots_are_used_until_their_attempt_is_over(core: TaskManagerCore) -> None:
+    """A failed one uses them until it is torn down, a finished one does not."""
+    running(core, A, 0)
+    running(core, B, 1)
+    assert core.slots_used() == 2
+    core.heard(A, TaskFinished())
+    core.heard(B, failed())
+    assert core.slots_used() == 1
+    core.torn_down(B)
+    assert core.slots_used() == 0

@@ -20,7 +20,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
-from flintlock.taskmanager.core import Effect, InterruptTask, Report, StartTask, TaskManagerCore
+from flintlock.taskmanager.core import Effect, InterruptTask, KillTask, Report, StartTask, TaskManagerCore
 
 SLOTS = 3
 ATTEMPTS = st.sampled_from([attempt_id(number, region) for number in range(4) for region in range(2)])
@@ -83,6 +83,18 @@ class TaskManagerLife(RuleBasedStateMachine):
             if attempt not in self.started:
                 self.never.add(attempt)
 
+    @rule(attempt=ATTEMPTS)
+    def discard_any(self, attempt: AttemptId) -> None:
+        self.perform(self.core.discard(attempt))
+
+    @rule(attempt=ATTEMPTS)
+    def kill_any(self, attempt: AttemptId) -> None:
+        self.perform(self.core.kill(attempt))
+
+    @rule(attempt=ATTEMPTS)
+    def lose_any(self, attempt: AttemptId) -> None:
+        self.perform(self.core.lose(attempt, failed("it was stopped").failure))
+
     @rule(attempt=ATTEMPTS, word=WORDS)
     def hear_any(self, attempt: AttemptId, word: TaskRunning | TaskProgress | TaskFinished | TaskFailed) -> None:
         self.hear(attempt, word)
@@ -116,7 +128,7 @@ class TaskManagerLife(RuleBasedStateMachine):
 
     def perform(self, effects: tuple[Effect, ...], *, may_end: bool = False) -> None:
         for effect in effects:
-            if isinstance(effect, InterruptTask):
+            if isinstance(effect, InterruptTask | KillTask):
                 assert effect.attempt in self.here
             if isinstance(effect, Report) and isinstance(effect.news, ENDS):
                 assert may_end, "an end was told before it was there"

@@ -146,21 +146,53 @@ async def test_an_engine_that_cannot_start_is_tried_again_with_growing_pauses(st
 
 
 @virtual_time
-async def test_a_leader_that_does_not_know_us_finds_nothing_running(stage: Stage) -> None:
-    """Everything is ended before the TaskManager registers with a leader who has never heard of it."""
-    stage.obedient = False
+async def test_a_leader_that_does_not_know_us_is_shown_what_runs(stage: Stage) -> None:
+    """It goes on meanwhile, in the same life and in its slots."""
     async with stage.playing() as task_manager:
-        await task_manager.deploy(order(A, 0, cancel_timeout_s=7))
-        await task_manager.deploy(order(B, 1, cancel_timeout_s=1))
+        await task_manager.deploy(order(A, 0))
+        await task_manager.deploy(order(B, 1))
         await stage.runner(A)
         await stage.runner(B)
+        beats = len(stage.resource_manager.heartbeats)
+        stage.resource_manager.lead(epoch=2)
+        await until(lambda: len(stage.resource_manager.registered) == 2)
+        await until(lambda: len(stage.resource_manager.heartbeats) > beats + 1)
+
+        again, beat = stage.resource_manager.registered[-1], stage.resource_manager.heartbeats[-1]
+        assert (again.instance, again.busy) == ("life-1", True)
+        assert {held.attempt: held.slots for held in beat.held} == {A: (0,), B: (1,)}
+        assert not [line for line in stage.story if line.startswith(("kill", "release"))]
+        assert stage.guard.token == stage.resource_manager.token
+
+
+@virtual_time
+async def test_a_leader_that_refuses_what_runs_finds_nothing_running(stage: Stage) -> None:
+    """Everything is ended, and then another life registers."""
+    async with stage.playing() as task_manager:
+        await task_manager.deploy(order(A, 0))
+        await stage.runner(A)
+        stage.resource_manager.refuse_busy = True
         stage.resource_manager.lead(epoch=2)
         await until(lambda: stage.resource_manager.heartbeats[-1].instance == "life-2")
 
-        assert in_order(stage.story, "kill 1", "release 1: True", "kill 0", "release 0: True", "registered life-2")
+        assert in_order(stage.story, "kill 0", "release 0: True", "registered life-2")
         assert stage.resource_manager.heartbeats[-1].running == ()
-        assert stage.guard.token == stage.resource_manager.token
         assert len(stage.engines) == 1
+
+
+@virtual_time
+async def test_the_lease_is_not_renewed_by_a_registration_with_work(stage: Stage) -> None:
+    """Only an answered heartbeat tells that its JobMasters want the work: before that the old lease goes on to end."""
+    async with stage.playing() as task_manager:
+        await task_manager.deploy(order(A, 0))
+        await stage.runner(A)
+        stage.resource_manager.lead(epoch=2)
+        stage.resource_manager.deaf = True
+        await until(lambda: "release 0: True" in stage.story)
+        stage.resource_manager.deaf = False
+        await until(lambda: stage.resource_manager.heartbeats[-1].instance == "life-2")
+
+        assert stage.resource_manager.registered[1].busy
 
 
 @virtual_time
@@ -179,12 +211,12 @@ async def test_a_fenced_heartbeat_means_that_the_leader_changed(stage: Stage) ->
 
 @virtual_time
 async def test_a_silent_leader_costs_nothing(stage: Stage) -> None:
-    """While nobody answers, work goes on; a leader who is back in time finds it running."""
+    """While the lease lasts, work goes on; a leader who is back in time finds it running."""
     async with stage.playing() as task_manager:
         await task_manager.deploy(order(A))
         await stage.runner(A)
         stage.resource_manager.fail_with = Unavailable("nobody there")
-        await asyncio.sleep(60)
+        await asyncio.sleep(13)
         stage.resource_manager.fail_with = None
         beats = len(stage.resource_manager.heartbeats)
         await until(lambda: len(stage.resource_manager.heartbeats) > beats)
@@ -197,7 +229,9 @@ async def test_a_silent_leader_costs_nothing(stage: Stage) -> None:
 async def test_an_order_for_an_earlier_life_is_refused(stage: Stage) -> None:
     """A deployment that was long on its way does not start on slots that are no longer those it was granted."""
     async with stage.playing() as task_manager:
-        stage.resource_manager.lead(epoch=2)
+        stage.resource_manager.fail_with = Unavailable("nobody leads")
+        await asyncio.sleep(60)
+        stage.resource_manager.fail_with = None
         await until(lambda: len(stage.resource_manager.registered) == 2)
 
         with pytest.raises(Refused, match="meant for an earlier life"):

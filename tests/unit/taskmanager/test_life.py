@@ -255,7 +255,7 @@ async def test_the_engines_own_cause_beats_the_lost_session(stage: Stage) -> Non
         await until(lambda: bool(stage.news(B)))
 
         assert why(stage.news(B)[-1]) == (
-            FailureKind.OUT_OF_MEMORY,
+            FailureKind.ENGINE_LOST,
             "the Spark engine died: java.lang.OutOfMemoryError: Java heap space",
         )
 

@@ -1,0 +1,81 @@
+"""A JobManager's REST endpoint, listening: the application, what forwards for it, and the server around both."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import uvicorn
+
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import Epoch
+from flintlock.model.options import REST_ADDRESS, REST_PORT
+from flintlock.rest.app import rest_app
+from flintlock.rest.calls import RestServices
+from flintlock.rest.forwarding import Forwarding
+from flintlock.rest.leaders import LeaderRetrieval
+from flintlock.rest.upstream import Upstream
+
+_BACKLOG: Final = 1024
+
+
+@asynccontextmanager
+async def serving_rest(
+    services: RestServices, leading: Callable[[], Epoch | None], leaders: LeaderRetrieval
+) -> AsyncGenerator[str]:
+    """Serve REST while the context lasts; yields its address. Raises Unavailable if it cannot listen there."""
+    configuration = services.configuration
+    listening = _listen(configuration.get(REST_ADDRESS), configuration.get(REST_PORT))
+    host, port = listening.getsockname()[:2]
+    own_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    async with Upstream() as upstream, asyncio.TaskGroup() as tasks:
+        app = Forwarding(
+            rest_app(services),
+            leading=leading,
+            leaders=leaders,
+            upstream=upstream,
+            clock_s=time.monotonic,
+            own_url=own_url,
+        )
+        server = _Uvicorn(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                backlog=_BACKLOG,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        watching = tasks.create_task(app.run(), name="rest-forwarding")
+        tasks.create_task(server.serve(sockets=[listening]), name="rest")
+        try:
+            yield own_url
+        finally:
+            server.should_exit = True
+            watching.cancel()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are the process's business, not uvicorn's."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leave them alone."""
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise Unavailable(f"cannot listen on {host}:{port} (rest.address, rest.port): {error.strerror}") from error
+    return listening

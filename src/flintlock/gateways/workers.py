@@ -1,0 +1,49 @@
+"""What the ResourceManager may ask of whoever can start TaskManagers for it.
+
+A worker is a TaskManager that the cluster started by itself. It registers like any other; its id says that it is one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from flintlock.model.ids import TaskManagerId
+from flintlock.model.jobgraph import Resources
+
+
+class WorkerEnded(Struct, frozen=True):
+    """A worker has ended though nobody released it."""
+
+    id: TaskManagerId
+    reason: str
+
+
+class WorkerDriver(Protocol):
+    """Starts and ends workers for one term. When that is over, so are all of its workers."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots a worker offers."""
+        ...
+
+    @property
+    def resources(self) -> Resources:
+        """What a worker has beside slots; 0 where that is not known."""
+        ...
+
+    async def start(self) -> TaskManagerId:
+        """Start a worker and return the id that it will register with, which no other worker ever had.
+
+        Raises Unavailable if it cannot be started.
+        """
+        ...
+
+    async def release(self, worker: TaskManagerId) -> None:
+        """End a worker; return once it is gone. Harmless if it is gone already."""
+        ...
+
+    async def ended(self) -> WorkerEnded:
+        """Wait until a worker has ended that was not released. Each is told once."""
+        ...

@@ -1,0 +1,20 @@
+"""Where the leader listens."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from flintlock.model.ids import FencingToken
+
+
+class LeaderInfo(Struct, frozen=True, kw_only=True):
+    """What a leader tells the others about itself.
+
+    It tells twice: when its term begins, so that its death is noticed from then on, and when it is ready to serve
+    (`confirmed`), which is when clients and TaskManagers may turn to it.
+    """
+
+    token: FencingToken
+    rpc: str  # host:port for TaskManagers and other JobManagers
+    rest: str  # the URL for clients
+    confirmed: bool = True

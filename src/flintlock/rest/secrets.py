@@ -1,0 +1,37 @@
+"""Settings whose values are nobody's business: told by name only, wherever REST tells of configuration.
+
+What counts as one is told by its key, as Flink does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+HIDDEN: Final = "******"
+"""What stands in the place of a value."""
+
+#: A key that contains one of these names a secret: Flink's list, and what Spark and its file systems call theirs.
+_TELLING: Final = (
+    "password", "secret", "token", "credential", "apikey", "api-key", "access.key", "account.key", "service-key",
+    "auth-params", "basic-auth", "jaas.config", "http-headers", "private",
+)  # fmt: skip
+
+
+def is_secret(key: str) -> bool:
+    """Tell whether a key names a secret."""
+    return any(word in key.lower() for word in _TELLING)
+
+
+def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings with the values of secrets hidden."""
+    return {key: HIDDEN if is_secret(key) else value for key, value in settings.items()}
+
+
+def arguments_without_secrets(arguments: Iterable[str]) -> list[str]:
+    """Return a command line with the values of secrets hidden (`key=value`, as `-D` takes them)."""
+    shown: list[str] = []
+    for argument in arguments:
+        key, equals, _ = argument.partition("=")
+        shown.append(f"{key}={HIDDEN}" if equals and is_secret(key) else argument)
+    return shown

@@ -1,0 +1,59 @@
+"""What Spark counted for its jobs, read from a driver's status store: the numbers exist anyway, and cost no query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from py4j.protocol import Py4JJavaError
+
+from flintlock.model.tasks import TaskMetrics
+
+#: An object of the JVM; py4j has no types for them.
+JavaObject: TypeAlias = Any
+
+#: How long counting waits for Spark's events to reach the status store.
+FLUSH_MS: Final = 500
+
+
+def flush_events(context: JavaObject) -> None:
+    """Wait a moment until the status store has heard of all that has happened."""
+    try:
+        context.listenerBus().waitUntilEmpty(FLUSH_MS)
+    except Py4JJavaError:
+        return  # the driver is busy: what has been counted by now has to do
+
+
+def job_ids(context: JavaObject) -> tuple[int, ...]:
+    """Return all jobs that the status store remembers."""
+    return tuple(int(job.jobId()) for job in items(context.statusStore().jobsList(None)))
+
+
+def count(context: JavaObject, jobs: Iterable[int]) -> TaskMetrics:
+    """Return what was read, written and run for these jobs."""
+    store = context.statusStore()
+    stages: list[JavaObject] = []
+    for job in jobs:
+        for number in items(store.job(job).stageIds()):
+            try:
+                stages.append(store.lastStageAttempt(number))
+            except Py4JJavaError:
+                continue  # skipped, or too long ago
+    stages = [stage for stage in stages if str(stage.status().toString()) != "SKIPPED"]
+    return TaskMetrics(
+        read_records=sum(int(stage.inputRecords()) for stage in stages),
+        read_bytes=sum(int(stage.inputBytes()) for stage in stages),
+        write_records=sum(int(stage.outputRecords()) for stage in stages),
+        write_bytes=sum(int(stage.outputBytes()) for stage in stages),
+        stages_done=sum(str(stage.status().toString()) == "COMPLETE" for stage in stages),
+        stages_total=len(stages),
+        tasks_done=sum(int(stage.numCompleteTasks()) for stage in stages),
+        tasks_total=sum(int(stage.numTasks()) for stage in stages),
+    )
+
+
+def items(sequence: JavaObject) -> Iterator[JavaObject]:
+    """Yield what a Scala sequence holds."""
+    walk = sequence.iterator()
+    while walk.hasNext():
+        yield walk.next()

@@ -1,0 +1,64 @@
+"""A fake of whoever starts TaskManagers: remembers orders, and lets tests decide when workers end."""
+
+from __future__ import annotations
+
+import asyncio
+
+from flintlock.gateways.workers import WorkerEnded
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import TaskManagerId
+from flintlock.model.jobgraph import Resources
+
+
+class FakeWorkers:
+    """A WorkerDriver. Workers are "worker-1", "worker-2", …; `fail_with` is raised by every start."""
+
+    def __init__(self, slots: int = 2, resources: Resources | None = None) -> None:
+        self._slots = slots
+        self._resources = resources or Resources()
+        self.started: list[TaskManagerId] = []
+        self.released: list[TaskManagerId] = []
+        self.fail_with: Unavailable | None = None
+        self.tries: list[float] = []  # when each start was asked for
+        self.gate = asyncio.Event()  # while it is closed, releases do not return
+        self.gate.set()
+        self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
+
+    @property
+    def slots(self) -> int:
+        """As made."""
+        return self._slots
+
+    @property
+    def resources(self) -> Resources:
+        """As made."""
+        return self._resources
+
+    @property
+    def alive(self) -> list[TaskManagerId]:
+        """Those that were started and neither released nor ended."""
+        return [worker for worker in self.started if worker not in self.released]
+
+    async def start(self) -> TaskManagerId:
+        """Remember it."""
+        self.tries.append(asyncio.get_running_loop().time())
+        if self.fail_with is not None:
+            raise self.fail_with
+        worker = TaskManagerId(f"worker-{len(self.started) + 1}")
+        self.started.append(worker)
+        return worker
+
+    async def release(self, worker: TaskManagerId) -> None:
+        """Remember it."""
+        await self.gate.wait()
+        if worker not in self.released:
+            self.released.append(worker)
+
+    async def ended(self) -> WorkerEnded:
+        """Wait for `end`."""
+        return await self._ends.get()
+
+    def end(self, worker: str, reason: str = "its process was killed by SIGKILL") -> None:
+        """Let a worker end by itself."""
+        self.released.append(TaskManagerId(worker))
+        self._ends.put_nowait(WorkerEnded(TaskManagerId(worker), reason))

@@ -1,0 +1,208 @@
+"""Requirements (FLINK_BEHAVIOURS S9), parallelism overrides (S5), attached clients."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec import structs
+from tests.unit.dispatcher.stage import A, Stage, empty, graph, outcome_of, settle, status, submission, until
+
+from flintlock.dispatcher.endpoint import Dispatcher
+from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
+from flintlock.model.jobs import ClientHeartbeat, JobQuery, JobRequirements, JobSubmission, ParallelismRange
+from flintlock.model.states import JobStatus
+from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.virtual_time import now_ms, virtual_time
+
+QUERY = JobQuery(job_id=A)
+ROWS, TOP = (vertex.id for vertex in graph().vertices)
+
+
+def use(upper: int) -> JobRequirements:
+    limits = ParallelismRange(lower=1, upper=upper)
+    return JobRequirements(job_id=A, vertices={ROWS: limits, TOP: limits})
+
+
+# Requirements
+
+
+@virtual_time
+async def test_an_update_is_persisted_before_it_is_applied() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        await dispatcher.update_requirements(use(3))
+        assert runner.required == [use(3)]
+        assert await dispatcher.requirements(QUERY) == use(3)
+
+    async with stage.leading():
+        await until(lambda: len(stage.job_masters.made) == 2)
+        assert stage.runner().job.requirements == use(3).vertices
+
+
+@virtual_time
+async def test_an_invalid_update_changes_nothing() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        with pytest.raises(Invalid, match="at most"):
+            await dispatcher.update_requirements(use(0))
+        assert runner.required == []
+        assert (await stage.ha.stores(stage.cluster.token).graphs.recover(A)).requirements == {}
+
+
+@virtual_time
+async def test_an_update_that_cannot_be_persisted_is_not_applied() -> None:
+    stage = Stage()
+    stage.faults.failing["graphs.replace:before"] = Unavailable("the disk is full")
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        with pytest.raises(Unavailable, match="the disk is full"):
+            await dispatcher.update_requirements(use(2))
+        assert runner.required == []
+        stage.faults.failing.clear()
+        await dispatcher.update_requirements(use(2))
+        assert runner.required == [use(2)]
+
+
+@virtual_time
+async def test_only_initialised_jobs_can_be_updated() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission())
+        assert stage.job_masters.made == []
+        assert isinstance(await outcome_of(dispatcher.requirements(QUERY)), Unavailable)
+        assert isinstance(await outcome_of(dispatcher.update_requirements(use(2))), Unavailable)
+
+
+@virtual_time
+async def test_concurrent_updates_are_guarded_and_sequential_ones_work() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        first, second = await asyncio.gather(
+            outcome_of(dispatcher.update_requirements(use(2))), outcome_of(dispatcher.update_requirements(use(3)))
+        )
+        assert first is None
+        assert isinstance(second, Conflict)
+        await dispatcher.update_requirements(use(4))
+        assert runner.required == [use(2), use(4)]
+
+
+@virtual_time
+async def test_an_ended_job_cannot_be_updated_and_an_unknown_one_is_not_found() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        (await stage.submitted(dispatcher)).finish()
+        await empty(dispatcher)
+        assert isinstance(await outcome_of(dispatcher.update_requirements(use(2))), Conflict)
+        other = structs.replace(use(2), job_id="b" * 32)
+        assert isinstance(await outcome_of(dispatcher.update_requirements(other)), NotFound)
+
+
+@virtual_time
+async def test_a_caller_that_goes_away_leaves_the_update_whole() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        async with asyncio.TaskGroup() as callers:
+            call = callers.create_task(dispatcher.update_requirements(use(2)), name="caller")
+            await asyncio.sleep(0)
+            call.cancel()
+        await settle()
+        assert runner.required == [use(2)]
+
+
+# Overrides
+
+
+@virtual_time
+async def test_parallelism_overrides_apply_to_new_submissions_only() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await stage.submitted(dispatcher)
+    imposing = Stage(stage.cluster, {"pipeline.jobvertex-parallelism-overrides": f"{ROWS}:4"})
+    async with imposing.leading():
+        await until(lambda: bool(imposing.job_masters.made))
+        assert imposing.runner().job.graph.vertices[0].parallelism is None
+
+
+# Attached clients
+
+
+async def attached(stage: Stage, dispatcher: Dispatcher) -> FakeJobMasterRunner:
+    await dispatcher.submit_job(JobSubmission(graph=structs.replace(graph(), client_timeout_s=60.0), digest="d"))
+    await until(lambda: bool(stage.job_masters.made) and stage.runner().status is JobStatus.RUNNING)
+    return stage.runner()
+
+
+@virtual_time
+async def test_a_job_whose_client_falls_silent_is_cancelled() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await attached(stage, dispatcher)
+        await asyncio.sleep(50)
+        await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms() + 60_000))
+        await asyncio.sleep(50)
+        assert runner.cancels == 0, "heartbeats carry an absolute expiry"
+        await asyncio.sleep(11)
+        assert runner.cancels == 1
+        await empty(dispatcher)
+        assert await status(dispatcher) is JobStatus.CANCELED
+
+
+@virtual_time
+async def test_the_client_has_the_whole_timeout_anew_after_a_change_of_leader() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await attached(stage, dispatcher)
+        await asyncio.sleep(50)
+    async with stage.leading():
+        await until(lambda: len(stage.job_masters.made) == 2)
+        await asyncio.sleep(50)
+        assert stage.runner().cancels == 0
+        await asyncio.sleep(15)
+        assert stage.runner().cancels == 1
+
+
+@virtual_time
+async def test_a_job_without_a_timeout_needs_no_client() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await stage.submitted(dispatcher)
+        await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms()))
+        await asyncio.sleep(3600)
+        assert runner.cancels == 0
+
+
+@virtual_time
+async def test_a_job_that_has_ended_is_not_cancelled_by_its_clients_silence() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await attached(stage, dispatcher)
+        runner.finish()
+        await empty(dispatcher)
+        await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms()))
+        await asyncio.sleep(100)
+        assert runner.cancels == 0
+
+
+@virtual_time
+async def test_a_publishing_job_outlives_its_client() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        runner = await attached(stage, dispatcher)
+        runner.publishing = True
+        await asyncio.sleep(61)
+        assert runner.cancels == 1
+        assert await status(dispatcher) is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_the_heartbeat_of_an_unknown_jobs_client_is_not_found() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        assert isinstance(
+            await outcome_of(dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=0))), NotFound
+        )

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flintlock.client.processes import identity, job_managers
+from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
+from flintlock.entrypoints.process import write_json
+from flintlock.entrypoints.taskmanager import leader_finder
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import Epoch
+from flintlock.rest.leaders import LeaderInfo
+
+
+def announcements(state_dir: Path, name: str = "jobmanager", rest: str = "http://h:1") -> Announcements:
+    return Announcements(state_dir, name, Announcement(cluster_id="default", rest=rest, rpc="h:2"))
+
+
+def test_clients_find_what_is_announced(tmp_path: Path) -> None:
+    first = announcements(tmp_path)
+    first.listen()
+    announcements(tmp_path, "jobmanager-1", "http://h:3").listen()
+    assert [(file.rest, file.epoch) for file in job_managers(tmp_path)] == [("http://h:1", 0), ("http://h:3", 0)]
+
+    announcements(tmp_path, "jobmanager-1", "http://h:3").lead(Epoch(4))
+
+    assert [(file.rest, file.epoch) for file in job_managers(tmp_path)] == [("http://h:3", 4), ("http://h:1", 0)]
+    assert job_managers(tmp_path)[0].pid == os.getpid()
+
+
+def test_two_of_one_name_are_both_found(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        known = identity(other.pid)
+        document = {"cluster-id": "default", "rest": "http://h:9", "pid": known.pid, "start-time": known.start_time}
+        write_json(tmp_path / "run" / "jobmanager.json", document)
+        announcements(tmp_path).listen()
+        assert {file.rest for file in job_managers(tmp_path)} == {"http://h:9", "http://h:1"}
+        other.kill()
+    announcements(tmp_path).listen()
+    assert [file.rest for file in job_managers(tmp_path)] == ["http://h:1"]
+
+
+def test_a_taskmanager_finds_the_leader_where_the_port_is_configured(tmp_path: Path) -> None:
+    """The configured port is the first JobManager's; another one may lead beside it."""
+    settings = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "h"})
+    assert leader_finder(settings, tmp_path)() == "h:6123"
+    announcements(tmp_path).listen()
+    assert leader_finder(settings, tmp_path)() == "h:6123"
+    announcements(tmp_path).lead(Epoch(2))
+    assert leader_finder(settings, tmp_path)() == "h:2"
+    elsewhere = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "g"})
+    assert leader_finder(elsewhere, tmp_path)() == "g:6123"
+
+
+def test_a_taskmanager_finds_the_leader_by_the_state_directory(tmp_path: Path) -> None:
+    find = leader_finder(Configuration({}), tmp_path)
+    with pytest.raises(Unavailable):
+        find()
+    announcements(tmp_path).lead(Epoch(2))
+    assert find() == "h:2"
+
+
+def test_an_older_leader_does_not_write_over_a_newer_one_that_runs(tmp_path: Path) -> None:
+    announcements(tmp_path, "jobmanager-1", "http://h:3").lead(Epoch(5))
+    announcements(tmp_path).lead(Epoch(4))
+    assert job_managers(tmp_path)[0].rest == "http://h:3"
+
+    dead = {**json.loads((tmp_path / "cluster.json").read_text()), "start-time": 5.0}
+    write_json(tmp_path / "cluster.json", dead)
+    announcements(tmp_path).lead(Epoch(1))  # the store was removed
+    assert job_managers(tmp_path)[0].epoch == 1
+
+
+def test_stepping_down_takes_back_only_what_is_ones_own(tmp_path: Path) -> None:
+    own = announcements(tmp_path)
+    own.lead(Epoch(1))
+    own.step_down()
+    own.step_down()
+    assert not (tmp_path / "cluster.json").exists()
+
+    own.lead(Epoch(2))
+    newer = {**json.loads((tmp_path / "cluster.json").read_text()), "pid": 1, "epoch": 3}
+    write_json(tmp_path / "cluster.json", newer)
+    own.step_down()
+    assert json.loads((tmp_path / "cluster.json").read_text())["epoch"] == 3
+
+
+def test_the_leader_is_read_from_the_file_as_it_changes(tmp_path: Path) -> None:
+    async def story() -> None:
+        leaders = LeaderFile(tmp_path)
+        leaders.look()
+        assert leaders.leader is None
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(leaders.run())
+            announcements(tmp_path).lead(Epoch(1))
+            first = await leaders.changed(None)
+            assert first == LeaderInfo(rest="http://h:1", rpc="h:2", epoch=Epoch(1))
+            announcements(tmp_path).lead(Epoch(2))  # the same one, in another term
+            second = await leaders.changed(first)
+            assert second is not None
+            assert second.epoch == 2
+            announcements(tmp_path).step_down()
+            assert await leaders.changed(second) is None
+            assert leaders.leader is None
+            looking.cancel()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"rest": 1}', '["rest"]'])
+def test_a_file_that_is_none_is_nobody(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cluster.json").write_text(content)
+    leaders = LeaderFile(tmp_path)
+
+    leaders.look()
+
+    assert leaders.leader is None

@@ -1,0 +1,90 @@
+"""Workers as local processes: what happens when they cannot start, end by themselves, or were left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flintlock.entrypoints.local_workers import local_workers
+from flintlock.entrypoints.process import Settings
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import Epoch
+from flintlock.spark.children import record_child
+
+
+def settings(state_dir: Path, **values: str) -> Settings:
+    return Settings(state_dir=state_dir, configuration=Configuration(values))
+
+
+def test_a_worker_that_ends_by_itself_is_told_once_with_its_exit_code_and_log(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with local_workers(settings(tmp_path, nonsense="1"), Epoch(7)) as workers:
+            first = await workers.start()
+            second = await workers.start()
+            assert "-worker-7-" in first
+            ends = {(await workers.ended()).id, (await workers.ended()).id}
+            assert ends == {first, second}
+            third = await workers.start()
+            ended = await workers.ended()
+            assert ended.id == third
+            log = tmp_path / "log" / "taskmanager-1000.log"
+            assert ended.reason == f"its process has ended with exit code 2; its log is {log}"
+            assert "unknown option" in log.read_text()
+            await workers.release(third)  # it is gone: nothing happens
+
+    asyncio.run(story())
+    assert list((tmp_path / "run" / "workers").glob("*.child")) == []
+
+
+def test_a_worker_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "log").write_text("a file where a directory should be")
+        async with local_workers(settings(tmp_path), Epoch(1)) as workers:
+            with pytest.raises(Unavailable, match="no TaskManager process could be started: "):
+                await workers.start()
+
+    asyncio.run(story())
+
+
+def test_workers_that_a_killed_job_manager_left_are_ended_first(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run" / "workers"
+    left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        record_child(run_dir, "worker-1000", left.pid)
+
+        async def story() -> None:
+            async with local_workers(settings(tmp_path), Epoch(2)):
+                assert left.wait(10) == -9
+
+        asyncio.run(story())
+    finally:
+        left.kill()
+        left.communicate()
+
+
+def test_whoever_leaves_the_scope_leaves_no_worker(tmp_path: Path) -> None:
+    """Also when it is cancelled, and when a worker has only just been started."""
+
+    async def story() -> None:
+        begun = asyncio.Event()
+
+        async def term() -> None:
+            async with local_workers(settings(tmp_path), Epoch(1)) as workers:
+                await workers.start()
+                begun.set()
+                await workers.start()
+                await asyncio.get_running_loop().create_future()
+
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(term(), name="term")
+            await begun.wait()
+            assert len(list((tmp_path / "run" / "workers").glob("*.child"))) >= 1
+            task.cancel()
+
+    asyncio.run(story())
+    assert list((tmp_path / "run" / "workers").glob("*.child")) == []

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from tests.contract.records import JOB_A, JOB_B
+
+from flintlock.ha.payload_files import PayloadFiles, PayloadGone, payload_files
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import Epoch
+
+pytestmark = pytest.mark.anyio
+
+E1, E2 = Epoch(1), Epoch(2)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> AsyncGenerator[PayloadFiles]:
+    opened = payload_files(str(tmp_path), "c")
+    await opened.claim()
+    yield opened
+    opened.close()
+
+
+async def test_each_payload_gets_a_name_of_its_own_and_is_read_back(files: PayloadFiles) -> None:
+    names = await asyncio.gather(*(files.write("graphs", JOB_A, E1, bytes([n])) for n in range(50)))
+
+    assert len(set(names)) == 50
+    assert [await files.read(name) for name in names] == [bytes([n]) for n in range(50)]
+
+
+async def test_what_is_stored_is_for_its_owner_only(files: PayloadFiles, tmp_path: Path) -> None:
+    name = await files.write("graphs", JOB_A, E1, b"secret")
+
+    assert stat.S_IMODE((tmp_path / "c" / name).stat().st_mode) == 0o600
+
+
+async def test_a_payload_that_is_not_there_is_gone(files: PayloadFiles) -> None:
+    with pytest.raises(PayloadGone):
+        await files.read("graphs/none")
+
+
+async def test_discarding_twice_does_nothing(files: PayloadFiles) -> None:
+    name = await files.write("graphs", JOB_A, E1, b"x")
+
+    await files.discard([name])
+    await files.discard([name])
+
+    with pytest.raises(PayloadGone):
+        await files.read(name)
+
+
+async def test_a_full_or_broken_disk_is_unavailable_and_names_the_option(files: PayloadFiles, tmp_path: Path) -> None:
+    (tmp_path / "c" / "graphs").rmdir()
+    (tmp_path / "c" / "graphs").write_bytes(b"a file in its place")
+
+    with pytest.raises(Unavailable, match=r"high-availability\.storageDir"):
+        await files.write("graphs", JOB_A, E1, b"x")
+
+
+async def test_a_place_that_is_gone_as_a_whole_is_unavailable_and_its_payloads_are_not_gone(
+    files: PayloadFiles, tmp_path: Path
+) -> None:
+    name = await files.write("graphs", JOB_A, E1, b"x")
+    (tmp_path / "c").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(Unavailable, match="not mounted"):
+        await files.read(name)
+    with pytest.raises(Unavailable):
+        await files.write("graphs", JOB_A, E1, b"x")
+
+
+async def test_a_sweep_spares_what_is_used_what_is_of_this_epoch_and_whom_it_is_told(files: PayloadFiles) -> None:
+    used, left = [await files.write("graphs", JOB_A, E1, b"x") for _ in range(2)]
+    fresh = await files.write("graphs", JOB_A, E2, b"x")
+    spared = await files.write("graphs", JOB_B, E1, b"x")
+
+    assert await files.sweep(E2, {used}, {JOB_B}) == 1
+
+    for name in (used, fresh, spared):
+        assert await files.read(name) == b"x"
+    with pytest.raises(PayloadGone):
+        await files.read(left)
+
+
+async def test_closed_it_says_so(files: PayloadFiles) -> None:
+    files.close()
+
+    with pytest.raises(Unavailable, match="closed"):
+        await files.write("graphs", JOB_A, E1, b"x")

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.file_election import LockFile
+from flintlock.ha.silent_holder import HeartbeatRow, Silence, end_holder
+
+LOOK_S = 0.5
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def row(at_ms: int, pid: int = 7) -> HeartbeatRow:
+    return HeartbeatRow(1, "session", pid, at_ms)
+
+
+def test_a_heartbeat_that_stands_still_for_the_whole_timeout_is_a_silence() -> None:
+    silence = Silence(timeout_s=2.0, look_s=LOOK_S)
+
+    looks = [silence.broken_by(row(1), number * LOOK_S) for number in range(5)]
+
+    assert looks == [False, False, False, False, True]
+    assert silence.holder == 7
+
+
+def test_every_new_heartbeat_begins_the_count_anew() -> None:
+    silence = Silence(timeout_s=1.0, look_s=LOOK_S)
+
+    assert not any(silence.broken_by(row(number // 2), number * LOOK_S) for number in range(100))
+
+
+def test_a_store_that_cannot_be_read_is_no_sign_of_life() -> None:
+    silence = Silence(timeout_s=1.0, look_s=LOOK_S)
+    silence.broken_by(row(1), 0.0)
+
+    assert not silence.broken_by(None, 0.5)
+    assert silence.broken_by(None, 1.0)
+
+
+def test_whose_heartbeat_was_never_read_is_never_given_up() -> None:
+    silence = Silence(timeout_s=1.0, look_s=LOOK_S)
+
+    assert not any(silence.broken_by(None, number * LOOK_S) for number in range(100))
+    assert silence.holder is None
+
+
+def test_a_standby_that_slept_itself_gives_the_leader_time_to_wake_up() -> None:
+    silence = Silence(timeout_s=2.0, look_s=LOOK_S)
+    silence.broken_by(row(1), 0.0)
+
+    assert not silence.broken_by(row(1), 3600.0)
+    assert not silence.broken_by(row(2), 3600.5)
+
+
+#: Takes the lock and waits; with a second argument it does so without the lock.
+HOLDER = """
+import pathlib, sys
+from flintlock.ha.file_election import LockFile
+lock = LockFile(pathlib.Path(sys.argv[1]))
+assert len(sys.argv) > 2 or lock.take()
+print("up", flush=True)
+input()
+"""
+
+
+@contextmanager
+def child(code: str, *arguments: str) -> Generator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_stopped_holder_is_ended_and_its_lock_is_free(tmp_path: Path) -> None:
+    with child(HOLDER, str(tmp_path / "lock")) as holder:
+        holder.send_signal(signal.SIGSTOP)
+        lock = LockFile(tmp_path / "lock")
+        assert not lock.take()
+
+        assert end_holder(holder.pid, tmp_path / "lock") == "ended"
+
+        assert holder.wait() == -signal.SIGKILL
+        assert lock.take()
+        lock.release()
+
+
+def test_a_process_without_the_lock_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    with child(HOLDER, str(tmp_path / "lock"), "without") as other:
+        assert end_holder(other.pid, tmp_path / "lock").startswith("left alone")
+
+        assert other.poll() is None
+
+
+def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    with child(HOLDER, str(tmp_path / "lock")) as holder:
+        pass
+
+    assert end_holder(holder.pid, tmp_path / "lock").startswith("left alone")
+
+
+#: Leads over a state directory until it is ended.
+LEADER = """
+import asyncio, pathlib, sys, time, uuid
+from flintlock.ha.embedded import embedded_ha
+async def main():
+    clock = lambda: time.time_ns() // 1_000_000
+    async with embedded_ha(pathlib.Path(sys.argv[1]), new_session=lambda: uuid.uuid4().hex, now_ms=clock,
+                           heartbeat_s=0.05) as ha:
+        async with await anext(ha.election.terms()):
+            print("up", flush=True)
+            await asyncio.get_running_loop().create_future()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.anyio
+async def test_the_standby_of_a_frozen_leader_ends_it_and_leads(tmp_path: Path) -> None:
+    with child(LEADER, str(tmp_path)) as leader:
+        leader.send_signal(signal.SIGSTOP)
+
+        async with (
+            asyncio.timeout(30),
+            embedded_ha(
+                tmp_path, new_session=lambda: "standby", now_ms=lambda: 1, heartbeat_s=0.05, silence_s=0.3
+            ) as ha,
+            await anext(ha.election.terms()) as token,
+        ):
+            assert token.epoch == 2
+        assert leader.wait() == -signal.SIGKILL
+
+
+@pytest.mark.anyio
+async def test_the_standby_of_a_busy_leader_lets_it_be(tmp_path: Path) -> None:
+    with child(LEADER, str(tmp_path)) as leader:
+        async with embedded_ha(
+            tmp_path, new_session=lambda: "standby", now_ms=lambda: 1, heartbeat_s=0.05, silence_s=1.0
+        ) as ha:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1.5):
+                    await anext(ha.election.terms())
+
+        assert leader.poll() is None
+
+
+@pytest.mark.anyio
+async def test_whoever_resigns_frees_the_lock_before_its_term_has_ended_and_never_leads_again(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(30),
+        embedded_ha(tmp_path, new_session=lambda: "a", now_ms=lambda: 1, heartbeat_s=60) as first,
+        embedded_ha(tmp_path, new_session=lambda: "b", now_ms=lambda: 1) as second,
+    ):
+        terms = first.election.terms()
+        async with await anext(terms) as old:
+            first.election.resign()
+            async with await anext(second.election.terms()) as new:
+                assert new.epoch > old.epoch
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await anext(terms)

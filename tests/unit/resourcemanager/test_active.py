@@ -1,0 +1,161 @@
+"""Active mode as jobs and TaskManagers meet it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
+from tests.unit.resourcemanager.test_endpoint import Stage, enter, settle
+
+from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.slots import NoResources, TaskManagerRegistration
+from flintlock.testing.fake_workers import FakeWorkers
+from flintlock.testing.virtual_time import virtual_time
+
+MOMENT_S = 0.05
+
+
+def stage(most: int = 2) -> Stage:
+    return Stage(workers=FakeWorkers(slots=2), settings={"resourcemanager.max-taskmanagers": str(most)})
+
+
+def worker(number: int, life: int = 1) -> TaskManagerRegistration:
+    return offer(f"worker-{number}", 2, life)
+
+
+@virtual_time
+async def test_a_job_that_waits_gets_a_worker_and_the_worker_goes_when_idle() -> None:
+    st = stage()
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(MOMENT_S)
+        assert st.workers.started == ["worker-1"]
+        assert (await manager.overview()).starting == 1
+
+        await enter(manager, worker(1))
+        await settle()
+        assert [grant.task_manager for grant in st.jobs.grants] == ["worker-1"]
+        assert (await manager.overview()).starting == 0
+
+        await manager.declare_requirements(wants(A))
+        await asyncio.sleep(29)
+        await manager.heartbeat(beat("worker-1"))
+        assert st.workers.released == []
+        await asyncio.sleep(1 + MOMENT_S)
+        assert st.workers.released == ["worker-1"]
+        assert (await manager.overview()).task_managers == ()
+    assert st.jobs.losses == []
+    assert st.registry.get_sample_value("flintlock_resourcemanager_lost_taskmanagers_total") == 0
+
+
+@virtual_time
+async def test_nobody_is_started_while_nobody_waits() -> None:
+    st = stage()
+    async with st.running() as manager:
+        await enter(manager, offer("tm-1", 2))
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(40)
+    assert st.workers.tries == []
+
+
+@virtual_time
+async def test_a_task_manager_that_somebody_else_started_is_not_released() -> None:
+    st = stage()
+    async with st.running() as manager:
+        await enter(manager, offer("tm-1", 2))
+        for _ in range(100):
+            await asyncio.sleep(10)
+            assert (await manager.heartbeat(beat("tm-1"))).known
+    assert st.workers.released == []
+
+
+@virtual_time
+async def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_while_somebody_waits() -> None:
+    st = stage()
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(MOMENT_S)
+        await enter(manager, worker(1))
+        st.workers.end("worker-1")
+        await settle()
+        assert [loss.reason for loss in st.jobs.losses] == ["its process was killed by SIGKILL"]
+        await asyncio.sleep(2.9)
+        assert len(st.workers.started) == 1
+        await asyncio.sleep(0.2)
+        assert st.workers.started == ["worker-1", "worker-2"]
+        await enter(manager, worker(2))
+        await settle()
+        assert st.jobs.grants[-1].task_manager == "worker-2"
+
+
+@virtual_time
+async def test_a_worker_that_cannot_be_started_is_tried_again_ever_more_slowly() -> None:
+    st = stage(most=1)
+    st.workers.fail_with = Unavailable("no more processes")
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, r=1))
+        await asyncio.sleep(25)
+    waits = [round(later - sooner) for sooner, later in zip(st.workers.tries, st.workers.tries[1:], strict=False)]
+    assert waits == [3, 6, 12]
+
+
+@virtual_time
+async def test_a_worker_that_is_being_released_is_not_taken_back() -> None:
+    """Its next heartbeat is not known, so it registers again while it is being ended: it must not get work."""
+    st = stage()
+    st.workers.gate.clear()
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(MOMENT_S)
+        await enter(manager, worker(1))
+        await manager.declare_requirements(wants(A))
+        await asyncio.sleep(31)
+        assert not (await manager.heartbeat(beat("worker-1"))).known
+        with pytest.raises(Refused, match="'worker-1' is being released"):
+            await manager.register_task_manager(worker(1, life=2))
+        await manager.declare_requirements(wants(B, r=2))
+        await asyncio.sleep(MOMENT_S)
+        assert st.workers.started == ["worker-1", "worker-2"]
+
+
+@virtual_time
+async def test_a_silent_worker_is_ended_and_replaced() -> None:
+    st = stage(most=1)
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(MOMENT_S)
+        await enter(manager, worker(1))
+        await asyncio.sleep(51)
+        assert st.workers.released == ["worker-1"]
+        await asyncio.sleep(3)
+        assert st.workers.started == ["worker-1", "worker-2"]
+
+
+@virtual_time
+async def test_a_request_that_not_even_a_fresh_worker_could_serve_is_told_so() -> None:
+    st = stage()
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, r=3))
+        await asyncio.sleep(29)
+        assert st.jobs.heard == []
+        await asyncio.sleep(2)
+    (told,) = st.jobs.heard
+    assert isinstance(told, NoResources)
+    assert "3 slots; no TaskManager is registered; one that would be started has 2 slots" in told.reason
+    assert st.workers.tries == []
+
+
+@virtual_time
+async def test_many_who_wait_get_the_most_workers_and_no_more() -> None:
+    st = stage(most=3)
+    async with st.running() as manager:
+        await manager.declare_requirements(wants(A, **{f"r{n}": 1 for n in range(100)}))
+        await asyncio.sleep(MOMENT_S)
+        assert len(st.workers.started) == 3
+        for number in (1, 2, 3):
+            await enter(manager, worker(number))
+        await settle()
+        assert len(st.jobs.grants) == 6
+        await asyncio.sleep(10)
+    assert len(st.workers.started) == 3

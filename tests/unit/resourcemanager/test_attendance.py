@@ -1,0 +1,189 @@
+"""A dead TaskManager is noticed at once, a silent one is waited for: on the simulated network, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from random import Random
+
+from tests.unit.resourcemanager.test_core import A, offer, wants
+from tests.unit.resourcemanager.test_endpoint import enter
+
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Fenced, Unavailable
+from flintlock.model.ids import InstanceId
+from flintlock.model.slots import Heartbeat
+from flintlock.resourcemanager.endpoint import ResourceManager
+from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManager
+from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.virtual_time import now_ms, virtual_time
+
+ADDRESS = "tm-1:1"
+ATTENDING_S = 3600.0
+
+
+class Scene:
+    """A ResourceManager in one process, a TaskManager in another, and the job that has slots of it."""
+
+    def __init__(self) -> None:
+        self.network = SimulatedNetwork(Random(7))
+        self.job_manager = self.network.process("jobmanager")
+        self.task_manager = FakeTaskManager()
+        self.machine = self.start()
+        self.jobs = FakeJobMaster()
+        self.manager = ResourceManager(
+            job_masters=self.jobs,
+            task_managers=lambda address: self.job_manager.connect(TaskManagerGateway, address, lambda: TOKEN),
+            attending=lambda address: self.job_manager.connect(TaskManagerGateway, address, lambda: TOKEN, ATTENDING_S),
+            clock_ms=now_ms,
+            token=TOKEN,
+            versions=VERSIONS,
+            configuration=Configuration({"heartbeat.interval": "3 s", "heartbeat.timeout": "50 s"}),
+        )
+
+    def start(self) -> SimulatedProcess:
+        machine = self.network.process(ADDRESS)
+        machine.serve(TaskManagerGateway, self.task_manager)
+        return machine
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Let the TaskManager register and the job have its slots."""
+        async with asyncio.TaskGroup() as scope:
+            serving = scope.create_task(self.manager.run(), name="resourcemanager")
+            await enter(self.manager, offer())
+            await self.manager.declare_requirements(wants(A, r=1))
+            await asyncio.sleep(1)
+            assert len(self.jobs.grants) == 1
+            yield
+            serving.cancel()
+
+    async def known(self, life: int = 1) -> bool:
+        """Send a heartbeat."""
+        return (await self.manager.heartbeat(Heartbeat(id=offer().id, instance=InstanceId(f"tm-1-{life}")))).known
+
+    def reasons(self) -> list[str]:
+        return [loss.reason for loss in self.jobs.losses]
+
+
+@virtual_time
+async def test_a_task_manager_whose_process_is_killed_is_lost_within_the_grace() -> None:
+    scene = Scene()
+    async with scene.running():
+        scene.machine.crash()
+        await asyncio.sleep(0.8)
+        assert scene.reasons() == []
+        await asyncio.sleep(0.4)
+        assert scene.reasons() == ["nothing listens at tm-1:1"]
+        assert not await scene.known()
+
+
+@virtual_time
+async def test_a_task_manager_whose_host_is_gone_is_only_silent() -> None:
+    scene = Scene()
+    async with scene.running():
+        scene.machine.crash(host_too=True)
+        await asyncio.sleep(48)
+        assert scene.reasons() == []
+        await asyncio.sleep(3)
+        assert scene.reasons() == ["it was silent for 50.0 s"]
+
+
+@virtual_time
+async def test_a_task_manager_behind_a_cut_network_is_waited_for() -> None:
+    scene = Scene()
+    async with scene.running():
+        scene.network.cut("jobmanager", ADDRESS)
+        for _ in range(3 * 1200):
+            await asyncio.sleep(3)
+            assert await scene.known()  # heartbeats come by another way: only attending is cut
+        assert scene.reasons() == []
+
+        scene.network.heal()
+        await asyncio.sleep(4000)
+    assert scene.jobs.losses[0].reason.startswith("it was silent")
+
+
+@virtual_time
+async def test_a_process_that_is_back_at_once_in_another_life_has_lost_the_former_one() -> None:
+    scene = Scene()
+    async with scene.running():
+        scene.machine.crash()
+        scene.task_manager.over.add(InstanceId("tm-1-1"))
+        scene.start()
+        await asyncio.sleep(1.2)
+        assert scene.reasons() == ["its life is over"]
+
+
+@virtual_time
+async def test_a_life_that_is_over_by_its_own_word_is_lost() -> None:
+    scene = Scene()
+    async with scene.running():
+        scene.task_manager.gone.set()
+        await asyncio.sleep(1.2)
+        assert scene.reasons() == ["its life is over"]
+
+
+@virtual_time
+async def test_a_good_bye_that_comes_within_the_grace_is_the_reason() -> None:
+    """An engine that died: its TaskManager reports its tasks first, then says good-bye; that is the better word."""
+    scene = Scene()
+    async with scene.running():
+        scene.task_manager.gone.set()
+        await asyncio.sleep(0.5)
+        await scene.manager.unregister_task_manager(Heartbeat(id=offer().id, instance=InstanceId("tm-1-1")))
+        await asyncio.sleep(5)
+        assert scene.reasons() == ["it has shut down"]
+
+
+@virtual_time
+async def test_a_connection_that_breaks_though_the_process_lives_means_nothing() -> None:
+    scene = Scene()
+    async with scene.running():
+        scene.task_manager.fail_with = Unavailable("the connection was reset")
+        scene.task_manager.gone.set()
+        await asyncio.sleep(30)
+        assert scene.task_manager.tries > 5
+        assert await scene.known()
+        assert scene.reasons() == []
+
+
+@virtual_time
+async def test_each_life_is_attended_to_once_and_only_while_it_counts() -> None:
+    scene = Scene()
+    async with scene.running():
+        await enter(scene.manager, offer(life=2))
+        await enter(scene.manager, offer(life=2))
+        await asyncio.sleep(10)
+        assert scene.task_manager.tries == 2
+        scene.task_manager.over.add(InstanceId("tm-1-1"))
+        scene.task_manager.gone.set()  # of the first life, nobody wants to know any more
+        await asyncio.sleep(5)
+        assert [loss.instance for loss in scene.jobs.losses] == ["tm-1-1", "tm-1-2"]
+
+
+@virtual_time
+async def test_one_that_cannot_be_attended_to_is_left_to_its_silence() -> None:
+    scene = Scene()
+    scene.task_manager.fail_with = Fenced("epoch 1 is over")
+    async with scene.running():
+        await asyncio.sleep(40)
+        assert scene.task_manager.tries == 1
+        assert await scene.known()
+        assert scene.reasons() == []
+
+
+@virtual_time
+async def test_a_call_that_comes_to_its_deadline_is_put_again() -> None:
+    scene = Scene()
+    async with scene.running():
+        for _ in range(1500):
+            await asyncio.sleep(3)
+            assert await scene.known()
+        assert scene.task_manager.tries == 2
+        assert scene.reasons() == []
+        scene.machine.crash()
+        await asyncio.sleep(1.2)
+        assert scene.reasons() == ["nothing listens at tm-1:1"]

@@ -1,0 +1,77 @@
+"""The death of a real process, noticed over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.model.ids import InstanceId, TaskManagerId
+from flintlock.resourcemanager.attendance import GRACE_S, Gone, attend
+from flintlock.resourcemanager.core import TaskManagerEntered
+from flintlock.rpc.client import RpcChannels
+from flintlock.testing.fakes import TOKEN
+
+#: A process that serves a TaskManager's gateway, and says where.
+PEER = """
+import asyncio
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.rpc.server import RpcServer
+from flintlock.testing.fakes import FakeTaskManager
+
+async def main():
+    async with RpcServer("127.0.0.1", 0) as rpc:
+        rpc.serve(TaskManagerGateway, FakeTaskManager())
+        print(rpc.address, flush=True)
+        await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def peer() -> Generator[tuple[subprocess.Popen[str], str]]:
+    """Run one; yield it and its address."""
+    process = subprocess.Popen([sys.executable, "-c", PEER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def first_word(number: signal.Signals, limit_s: float) -> tuple[Gone | None, float]:
+    """Attend to a peer, send it a signal, and return what is found out within a time, and after how long."""
+    with peer() as (process, address):
+        async with RpcChannels() as channels:
+            life = TaskManagerEntered(TaskManagerId("tm-1"), InstanceId("life-1"), address)
+            gateway = channels.connect(TaskManagerGateway, address, lambda: TOKEN, 3600.0)
+            async with asyncio.TaskGroup() as tasks:
+                attending = tasks.create_task(attend(gateway, life), name="attend")
+                done, _ = await asyncio.wait({attending}, timeout=1.0)  # while it lives, nothing is heard
+                assert not done
+                os.kill(process.pid, number)
+                begun = time.monotonic()
+                done, _ = await asyncio.wait({attending}, timeout=limit_s)
+                attending.cancel()
+                return attending.result() if done else None, time.monotonic() - begun
+
+
+def test_a_killed_process_is_noticed_within_the_grace() -> None:
+    gone, after_s = asyncio.run(first_word(signal.SIGKILL, 30))
+    assert gone is not None
+    assert gone.reason.startswith("nothing listens at 127.0.0.1:")
+    assert not gone.returns
+    assert GRACE_S <= after_s < 10  # on a machine that has nothing else to do, hardly more than the grace
+
+
+def test_a_stopped_process_is_not_taken_for_dead() -> None:
+    gone, _ = asyncio.run(first_word(signal.SIGSTOP, 3))
+    assert gone is None

@@ -1,0 +1,310 @@
+"""Priorities, packing and spreading, caps, resources, and requests that nobody can serve."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+from tests.unit.resourcemanager.test_core import A, B, C, beat, enter, granted, offer, waiting, wants
+
+from flintlock.model.errors import Refused
+from flintlock.model.ids import JobId, RequestId, TaskManagerId
+from flintlock.model.jobgraph import Resources
+from flintlock.model.slots import (
+    Hardware,
+    NoResources,
+    ResourceRequirements,
+    SlotRequest,
+    TaskManagerRegistration,
+)
+from flintlock.resourcemanager.capacity import Capacity
+from flintlock.resourcemanager.core import Effect, ResourceManagerCore
+from flintlock.resourcemanager.slot_manager import SlotRules
+from flintlock.testing.fakes import VERSIONS
+
+GIB = 1 << 30
+D = JobId("d" * 32)
+
+
+def core_of(rules: SlotRules, *offers: TaskManagerRegistration) -> ResourceManagerCore:
+    core = ResourceManagerCore(VERSIONS, 50.0, rules)
+    core.slots.begin(0.0)
+    for one in offers:
+        enter(core, one, 0.0)
+    return core
+
+
+def machine(name: str, slots: int, cores: int, memory: int) -> TaskManagerRegistration:
+    hardware = Hardware(cpu_cores=cores, physical_memory=memory)
+    return structs.replace(offer(name, slots), hardware=hardware)
+
+
+def fine(job: JobId, slots: int = 1, *, cpu: float = 0.0, memory: int = 0, name: str = "r") -> ResourceRequirements:
+    wish = SlotRequest(id=RequestId(name), slots=slots, resources=Resources(cpu=cpu, memory=memory))
+    return ResourceRequirements(job_id=job, requests=(wish,))
+
+
+def urgent(requirements: ResourceRequirements, priority: int, name: str = "") -> ResourceRequirements:
+    return structs.replace(requirements, priority=priority, name=name)
+
+
+def hopeless(effects: list[Effect]) -> list[NoResources]:
+    return [effect for effect in effects if isinstance(effect, NoResources)]
+
+
+# Priority
+
+
+def test_higher_priorities_are_served_first_then_those_who_came_first() -> None:
+    core = core_of(SlotRules(), offer(slots=1))
+    core.declare(wants(A, r=1), 0)
+    core.declare(wants(B, r=1), 0)
+    core.declare(urgent(wants(C, r=1), 5), 0)
+    core.declare(urgent(wants(D, r=1), 5), 0)
+    assert waiting(core) == [("c", "r"), ("d", "r"), ("b", "r")]
+    assert granted(core.declare(wants(A), 0)) == [("c", "r", "tm-1", (0,))]
+
+
+def test_a_running_job_is_not_interrupted_by_a_more_urgent_one() -> None:
+    core = core_of(SlotRules(), offer(slots=1))
+    core.declare(wants(A, r=1), 0)
+    assert core.declare(urgent(wants(B, r=1), 1000), 0) == []
+
+
+def test_a_job_whose_priority_changes_takes_its_new_place_and_keeps_its_slots() -> None:
+    core = core_of(SlotRules(), offer(slots=1))
+    core.declare(wants(A, r=1, s=1), 0)
+    core.declare(wants(B, r=1, s=1), 0)
+    core.declare(wants(C, r=1), 0)
+
+    assert core.declare(urgent(wants(B, r=1, s=1), 7), 0) == []
+    assert waiting(core) == [("b", "r"), ("b", "s"), ("a", "s"), ("c", "r")]
+    assert core.declare(urgent(wants(B, r=1, s=1), -7), 0) == []
+    assert waiting(core) == [("a", "s"), ("c", "r"), ("b", "r"), ("b", "s")]
+    core.declare(urgent(wants(A, r=1, s=1), -9), 0)
+    assert waiting(core) == [("c", "r"), ("b", "r"), ("b", "s"), ("a", "s")]
+    assert granted(core.unregister(beat(), 1.0)) == []
+    assert waiting(core) == [("c", "r"), ("b", "r"), ("b", "s"), ("a", "r"), ("a", "s")]
+
+
+def test_the_queue_shows_names_priorities_and_since_when() -> None:
+    core = core_of(SlotRules())
+    core.declare(urgent(wants(A, r=2), 3, "revenue"), 17)
+    (shown,) = core.overview(0.0, 0).waiting
+    assert (shown.name, shown.priority, shown.since_ms, shown.slots) == ("revenue", 3, 17, 2)
+
+
+# Packing, spreading
+
+
+def test_spread_requests_go_to_the_task_manager_with_the_most_free_slots() -> None:
+    core = core_of(SlotRules(spread=True), offer("tm-1", 3), offer("tm-2", 2))
+    jobs = [JobId(f"{number:032x}") for number in range(5)]
+    placed = [granted(core.declare(wants(job, r=1), 0))[0][2] for job in jobs]
+    assert placed == ["tm-1", "tm-2", "tm-1", "tm-2", "tm-1"]
+
+
+# Caps
+
+
+def test_a_task_manager_that_exceeds_the_slots_of_the_cluster_is_refused() -> None:
+    core = core_of(SlotRules(most=Capacity(5)), offer("tm-1", 3))
+    with pytest.raises(Refused, match=r"'tm-2' the cluster would have 6 slots; slotmanager.number-of-slots.max is 5"):
+        core.register(offer("tm-2", 3), 0.0)
+    enter(core, offer("tm-2", 2), 0.0)
+    enter(core, offer("tm-2", 2, life=2), 0.0)  # its former self goes: that is no third one
+
+
+def test_caps_on_cores_and_memory_refuse_too() -> None:
+    core = core_of(SlotRules(most=Capacity(0, 6.0, 8 * GIB)), machine("tm-1", 2, 4, 4 * GIB))
+    with pytest.raises(Refused, match=r"8 cores; slotmanager.max-total-resource.cpu is 6"):
+        core.register(machine("tm-2", 2, 4, 1), 0.0)
+    with pytest.raises(Refused, match=r"slotmanager.max-total-resource.memory"):
+        core.register(machine("tm-2", 2, 1, 5 * GIB), 0.0)
+
+
+def test_of_two_who_register_at_once_only_one_gets_under_the_cap() -> None:
+    core = core_of(SlotRules(most=Capacity(3)))
+    core.register(offer("tm-1", 2), 0.0)
+    core.register(offer("tm-2", 2), 0.0)
+    assert core.heartbeat(beat("tm-1"), 0.0)[0]
+    assert core.heartbeat(beat("tm-2"), 0.0) == (False, [])
+    with pytest.raises(Refused, match="would have 4 slots"):
+        core.register(offer("tm-2", 2), 0.0)
+
+
+# Resources
+
+
+def test_a_request_goes_where_its_memory_is() -> None:
+    core = core_of(SlotRules(), machine("tm-1", 2, 2, 4 * GIB), machine("tm-2", 4, 4, 16 * GIB))
+    assert granted(core.declare(fine(A, memory=6 * GIB), 0)) == [("a", "r", "tm-2", (0,))]
+    assert granted(core.declare(fine(B, memory=6 * GIB), 0)) == [("b", "r", "tm-2", (1,))]
+    assert granted(core.declare(fine(C, memory=6 * GIB), 0)) == []
+    shown = {str(info.id): info.free_resources for info in core.overview(0.0, 0).task_managers}
+    assert shown["tm-2"] == Resources(cpu=2.0, memory=4 * GIB)
+
+    assert granted(core.declare(wants(A), 0)) == [("c", "r", "tm-2", (0,))]
+
+
+def test_a_request_without_resources_takes_its_slots_share() -> None:
+    core = core_of(SlotRules(), machine("tm-1", 4, 2, 8 * GIB))
+    core.declare(wants(A, r=2), 0)
+    (info,) = core.overview(0.0, 0).task_managers
+    assert info.free_resources == Resources(cpu=1.0, memory=4 * GIB)
+    assert granted(core.declare(fine(B, cpu=1.5), 0)) == []
+    assert granted(core.declare(fine(B, cpu=1.0), 0)) == [("b", "r", "tm-1", (2,))]
+
+
+def test_shares_of_cores_that_do_not_add_up_still_fill_all_slots() -> None:
+    core = core_of(SlotRules(), machine("tm-1", 7, 3, 10))
+    for number in range(7):
+        assert len(granted(core.declare(wants(JobId(f"{number:032x}"), r=1), 0))) == 1
+    assert core.overview(0.0, 0).task_managers[0].free_slots == 0
+
+
+def test_a_task_manager_that_does_not_tell_its_hardware_is_not_limited_by_it() -> None:
+    core = core_of(SlotRules(), offer("tm-1", 1))
+    assert len(granted(core.declare(fine(A, cpu=64, memory=1 << 50), 0))) == 1
+
+
+def test_a_request_for_a_whole_task_manager_minds_its_least_and_its_resources() -> None:
+    core = core_of(SlotRules(), machine("tm-1", 2, 2, GIB), machine("tm-2", 4, 4, GIB))
+    wish = SlotRequest(id=RequestId("r"), at_least=3)
+    assert granted(core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)) == [
+        ("a", "r", "tm-2", (0, 1, 2, 3))
+    ]
+    core.declare(wants(A), 0)
+    wish = SlotRequest(id=RequestId("r"), at_least=5)
+    core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)
+    assert hopeless(core.hear_time(31.0))[0].request == "r"
+
+
+# Requests that nobody can serve
+
+
+def test_a_request_that_no_task_manager_can_ever_fulfil_fails_at_once_after_start_up() -> None:
+    core = core_of(SlotRules(patience_s=30.0), machine("tm-1", 2, 2, 4 * GIB), machine("tm-2", 2, 2, 4 * GIB))
+    (told,) = hopeless(core.declare(wants(A, r=3), 0, 30.0))
+    assert (told.job_id, told.request) == (A, "r")
+    assert told.reason == (
+        "no TaskManager can ever serve it. Asked of one TaskManager: 3 slots; "
+        "registered: 2 with 2 slots, 2 cores and 4 GiB of memory"
+    )
+    (told,) = hopeless(core.declare(fine(B, 2, memory=5 * GIB), 0, 31.0))
+    assert "Asked of one TaskManager: 2 slots and 5 GiB of memory;" in told.reason
+
+
+def test_it_is_told_once_and_served_if_somebody_comes_after_all() -> None:
+    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 1))
+    assert len(hopeless(core.declare(wants(A, r=2), 0, 31.0))) == 1
+    assert hopeless(core.declare(wants(B, r=1), 0, 32.0)) == []
+    assert hopeless(core.hear_time(33.0)) == []
+    assert granted(enter(core, offer("tm-2", 2), 34.0)) == [("a", "r", "tm-2", (0, 1))]
+
+
+def test_a_request_waits_for_its_task_manager_while_the_cluster_starts_up() -> None:
+    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 1))
+    assert core.declare(wants(A, r=2), 0, 1.0) == []
+    assert core.next_due_s(1.0) == 29.0
+    assert hopeless(core.hear_time(29.9)) == []
+    assert [word.job_id for word in hopeless(core.hear_time(30.0))] == [A]
+
+
+def test_without_any_task_manager_everybody_waits() -> None:
+    core = core_of(SlotRules(patience_s=30.0))
+    assert core.declare(wants(A, r=99), 0, 100.0) == []
+    assert hopeless(core.hear_time(200.0)) == []
+    assert [word.job_id for word in hopeless(enter(core, offer(slots=2), 200.0))] == [A]
+
+
+def test_a_task_manager_that_was_lost_has_time_to_come_back() -> None:
+    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 4), offer("tm-2", 1))
+    core.declare(wants(A, r=4), 0, 100.0)
+    assert hopeless(core.unregister(beat("tm-1"), 100.0)) == []
+    core.heartbeat(beat("tm-2"), 129.0)
+    assert hopeless(core.hear_time(129.0)) == []
+    assert granted(enter(core, offer("tm-1", 4, life=2), 129.0)) == [("a", "r", "tm-1", (0, 1, 2, 3))]
+    core.unregister(beat("tm-1", 2), 200.0)
+    core.heartbeat(beat("tm-2"), 200.0)
+    assert [word.job_id for word in hopeless(core.hear_time(230.0))] == [A]
+
+
+def test_a_request_that_was_withdrawn_is_not_told() -> None:
+    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 1))
+    core.declare(wants(A, r=2), 0, 1.0)
+    core.declare(wants(A), 0, 2.0)
+    assert core.hear_time(40.0) == []
+    assert core.slots.remembered() == 0
+
+
+def test_one_in_the_middle_of_the_queue_is_told_when_the_only_one_for_it_stays_away() -> None:
+    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 2), offer("tm-2", 4))
+    core.declare(wants(A, r=2, s=4), 0, 0.0)
+    core.declare(wants(B, r=2), 0, 0.0)
+    core.declare(wants(C, r=3), 0, 0.0)
+    assert waiting(core) == [("b", "r"), ("c", "r")]
+    core.unregister(beat("tm-2"), 40.0)
+    core.heartbeat(beat("tm-1"), 69.0)
+    assert [(word.job_id[0], word.request) for word in hopeless(core.hear_time(70.0))] == [("a", "s"), ("c", "r")]
+
+
+def test_with_workers_to_start_only_what_a_fresh_one_cannot_serve_is_hopeless() -> None:
+    core = core_of(SlotRules(patience_s=0.0, fresh=Capacity(4, 2.0, GIB)))
+    assert core.declare(wants(A, r=4), 0, 1.0) == []
+    (told,) = hopeless(core.declare(wants(B, r=5), 0, 1.0))
+    assert told.reason.endswith(
+        "5 slots; no TaskManager is registered; one that would be started has 4 slots, 2 cores and 1 GiB of memory"
+    )
+    enter(core, offer("tm-1", 1), 2.0)
+    assert hopeless(core.hear_time(3.0)) == []
+
+
+# How many workers are missing
+
+
+def test_as_many_workers_are_missing_as_would_serve_who_waits() -> None:
+    core = core_of(SlotRules(fresh=Capacity(4)))
+    assert core.slots.missing_workers(0, 10) == 0
+    core.declare(wants(A, p=3, q=2, r=3, s=2), 0)
+    assert core.slots.missing_workers(0, 10) == 3
+    assert core.slots.missing_workers(1, 10) == 2
+    assert core.slots.missing_workers(3, 10) == 0
+    assert core.slots.missing_workers(0, 2) == 2
+    assert core.slots.missing_workers(0, 0) == 0
+
+
+def test_free_slots_are_used_before_workers_are_started() -> None:
+    core = core_of(SlotRules(fresh=Capacity(4)), offer("tm-1", 3))
+    core.declare(wants(A, p=4, q=3), 0)
+    assert core.slots.missing_workers(0, 10) == 1
+
+
+def test_nobody_is_started_for_those_behind_one_who_waits_for_a_larger_task_manager() -> None:
+    core = core_of(SlotRules(fresh=Capacity(1)), offer("tm-1", 4))
+    core.declare(wants(A, r=1), 0)
+    core.declare(wants(B, r=4), 0)
+    core.declare(wants(C, r=1), 0)
+    assert core.slots.missing_workers(0, 10) == 0
+
+
+def test_what_nobody_can_serve_needs_no_worker() -> None:
+    core = core_of(SlotRules(fresh=Capacity(2)))
+    core.declare(wants(A, r=3), 0)
+    core.declare(wants(B, r=2), 0)
+    assert core.slots.missing_workers(0, 10) == 1
+
+
+def test_workers_are_not_started_past_the_caps() -> None:
+    core = core_of(SlotRules(fresh=Capacity(2, 2.0), most=Capacity(7, 9.0)), machine("tm-1", 2, 4, GIB))
+    core.declare(wants(A, **{f"r{n}": 2 for n in range(9)}), 0)
+    assert core.slots.missing_workers(0, 100) == 2
+    assert core.slots.missing_workers(1, 100) == 1
+
+
+def test_asking_how_many_are_missing_changes_nothing() -> None:
+    core = core_of(SlotRules(fresh=Capacity(2)), offer("tm-1", 1))
+    core.declare(wants(A, r=2, s=2), 0)
+    before = core.overview(0.0, 0)
+    assert [core.slots.missing_workers(0, 10) for _ in range(3)] == [2, 2, 2]
+    assert core.overview(0.0, 0) == before
+    assert core.slots.idle_since_s(TaskManagerId("tm-1")) == 0.0

@@ -1,0 +1,252 @@
+"""Numbers: for Prometheus from one registry and what there is now; for Flink's tools by id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+from prometheus_client import Counter, Gauge, Histogram
+from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, execution, running
+
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import TaskManagerId
+from flintlock.model.jobgraph import vertex_id
+from flintlock.model.slots import ResourceOverview
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.rest.metrics import number_text
+
+E = ExecutionState
+J = JobStatus
+JOB: dict[str, Any] = {"name": "small", "steps": {"a": {"sql": "SELECT 1"}, "r": {"result": {}, "inputs": ["a"]}}}
+
+
+@pytest.fixture
+def porch() -> Porch:
+    made = Porch()
+    made.dispatcher.put(running(A), ended(running(B), J.CANCELED))
+    made.resource_manager.seen = RESOURCES
+    return made
+
+
+def scraped(porch: Porch) -> list[str]:
+    response = porch.call("GET", "/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    return response.text.splitlines()
+
+
+def values(porch: Porch, path: str) -> dict[str, str]:
+    """Every metric at a path with its value."""
+    ids = [item["id"] for item in porch.get(path)]
+    return {item["id"]: item["value"] for item in porch.get(path, params={"get": ",".join(ids)})}
+
+
+def test_prometheus_scrapes_what_there_is_now(porch: Porch) -> None:
+    """Jobs by state, slots by use, the queue, and what TaskManagers measure of themselves."""
+    lines = scraped(porch)
+
+    assert 'flintlock_jobs{state="RUNNING"} 1.0' in lines
+    assert 'flintlock_jobs{state="CANCELED"} 1.0' in lines
+    assert 'flintlock_slots{use="free"} 2.0' in lines
+    assert 'flintlock_slots{use="taken"} 2.0' in lines
+    assert "flintlock_taskmanagers 1.0" in lines
+    assert "flintlock_taskmanagers_starting 1.0" in lines
+    assert "flintlock_slot_requests_waiting 1.0" in lines
+    assert 'flintlock_taskmanager_runner_memory{taskmanager="tm-1"} 1024.0' in lines
+    assert 'flintlock_taskmanager_engine_memory{taskmanager="tm-1"} 2048.5' in lines
+    assert "flintlock_leader 1.0" in lines
+
+
+def test_prometheus_scrapes_what_the_rooms_count(porch: Porch) -> None:
+    """Whatever they put into the registry that they were given."""
+    Counter("flintlock_job_restarts", "Restarts.", registry=porch.registry).inc(3)
+
+    assert "flintlock_job_restarts_total 3.0" in scraped(porch)
+
+
+def test_no_family_is_told_twice(porch: Porch) -> None:
+    """Prometheus refuses that. What there is now counts: a room's own number may be from another term."""
+    Gauge("flintlock_taskmanagers", "Stale.", registry=porch.registry).set(99)
+
+    lines = [line for line in scraped(porch) if line.startswith("flintlock_taskmanagers ")]
+
+    assert lines == ["flintlock_taskmanagers 1.0"]
+
+
+def test_two_names_that_become_one_do_not_break_the_scrape(porch: Porch) -> None:
+    """A TaskManager may name its numbers as it likes."""
+    odd = structs.replace(RESOURCES.task_managers[0], metrics={"a.b": 1.0, "a-b": 2.0})
+    porch.resource_manager.seen = ResourceOverview(task_managers=(odd,))
+
+    assert [line for line in scraped(porch) if line.startswith("flintlock_taskmanager_a_b{")] == [
+        'flintlock_taskmanager_a_b{taskmanager="tm-1"} 2.0'
+    ]
+
+
+def test_without_a_leader_a_jobmanager_still_tells_of_itself(porch: Porch) -> None:
+    """A standby is scraped like any other; it says that nobody leads, and nothing of jobs that it cannot know."""
+    Counter("flintlock_seen", "Seen.", registry=porch.registry).inc()
+    porch.dispatcher.fail_with = Unavailable("nobody leads")
+
+    lines = scraped(porch)
+
+    assert "flintlock_leader 0.0" in lines
+    assert "flintlock_seen_total 1.0" in lines
+    assert not any(line.startswith("flintlock_jobs") for line in lines)
+    assert "numRunningJobs" not in {item["id"] for item in porch.get("/jobmanager/metrics")}
+
+
+def test_submissions_are_counted_and_timed_by_how_they_were_answered(porch: Porch) -> None:
+    """Accepted, refused, and those that failed by our fault or for want of a leader."""
+    assert 'flintlock_rest_submission_seconds_count{outcome="accepted"} 0.0' in scraped(porch)
+
+    assert porch.call("POST", "/jobs", json=JOB).status_code == 202
+    assert porch.call("POST", "/v1/jobs", json={"name": ""}).status_code == 400
+    porch.dispatcher.fail_with = Unavailable("nobody leads")
+    assert porch.call("POST", "/jobs", json=JOB).status_code == 503
+
+    lines = scraped(porch)
+    for outcome in ("accepted", "refused", "failed"):
+        assert f'flintlock_rest_submission_seconds_count{{outcome="{outcome}"}} 1.0' in lines
+        assert f'flintlock_rest_submission_seconds_bucket{{le="+Inf",outcome="{outcome}"}} 1.0' in lines
+
+
+def test_the_jobmanagers_metrics_come_from_the_same_registry(porch: Porch) -> None:
+    """By the sample's name with its labels behind dots, and by Flink's own ids."""
+    Histogram("flintlock_lag", "Lag.", ["a", "b"], registry=porch.registry).labels("x,y", "z").observe(0.5)
+
+    told = values(porch, "/jobmanager/metrics")
+
+    assert told["flintlock_lag_sum.x_y.z"] == "0.5"
+    assert told["flintlock_lag_count.x_y.z"] == "1"
+    assert told["flintlock_jobs.RUNNING"] == "1"
+    flinks = ("numRunningJobs", "taskSlotsTotal", "taskSlotsAvailable", "numRegisteredTaskManagers")
+    assert [told[name] for name in flinks] == ["1", "4", "2", "1"]
+    assert told["numPendingTaskManagers"] == "1"
+    assert not any("_bucket" in name for name in told)
+
+
+def test_only_what_is_asked_for_and_known_is_told(porch: Porch) -> None:
+    """In the order that it was asked for; an unknown id is left out, as Flink does it."""
+    answer = porch.get("/jobmanager/metrics", params={"get": "taskSlotsTotal,nothing,numRunningJobs"})
+
+    assert answer == [{"id": "taskSlotsTotal", "value": "4"}, {"id": "numRunningJobs", "value": "1"}]
+    assert porch.get("/jobmanager/metrics?get=") == porch.get("/jobmanager/metrics")
+
+
+def test_a_taskmanagers_metrics(porch: Porch) -> None:
+    """What it sent with its last heartbeat."""
+    assert porch.get("/taskmanagers/tm-1/metrics") == [{"id": "engine.memory"}, {"id": "runner-memory"}]
+    assert values(porch, "/taskmanagers/tm-1/metrics") == {"engine.memory": "2048.5", "runner-memory": "1024"}
+    assert porch.refused(404, "GET", "/taskmanagers/tm-9/metrics") == ["TaskManager tm-9 was not found"]
+
+
+def test_the_metrics_of_all_taskmanagers_together(porch: Porch) -> None:
+    """Smallest, largest, average and sum; or those that were asked for, of those TaskManagers that were."""
+    first = RESOURCES.task_managers[0]
+    second = structs.replace(first, id=TaskManagerId("tm-2"), metrics={"runner-memory": 0.0})
+    porch.resource_manager.seen = ResourceOverview(task_managers=(first, second))
+    path = "/taskmanagers/metrics"
+
+    assert porch.get(path) == [{"id": "engine.memory"}, {"id": "runner-memory"}]
+    assert porch.get(path, params={"get": "runner-memory,engine.memory,nothing"}) == [
+        {"id": "runner-memory", "min": 0.0, "max": 1024.0, "avg": 512.0, "sum": 1024.0},
+        {"id": "engine.memory", "min": 2048.5, "max": 2048.5, "avg": 2048.5, "sum": 2048.5},
+    ]
+    assert porch.get(path, params={"get": "runner-memory", "agg": "MAX,sum", "taskmanagers": "tm-2"}) == [
+        {"id": "runner-memory", "max": 0.0, "sum": 0.0}
+    ]
+    assert porch.refused(400, "GET", path, params={"get": "x", "agg": "median"}) == [
+        "query parameter 'agg': 'median' is not known; known are min, max, avg, sum"
+    ]
+    assert porch.refused(404, "GET", path, params={"taskmanagers": "tm-9"}) == ["TaskManager tm-9 was not found"]
+
+
+def test_a_running_jobs_metrics(porch: Porch) -> None:
+    """How long it is where it is, and how often it began again."""
+    assert values(porch, f"/jobs/{A}/metrics") == {
+        "cancellingTime": "0",
+        "createdTime": "0",
+        "downtime": "0",
+        "failingTime": "0",
+        "initializingTime": "0",
+        "numRestarts": "1",
+        "restartingTime": "0",
+        "runningTime": "9990",
+        "uptime": "9990",
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "timestamps", "told"),
+    [
+        (J.CREATED, {J.INITIALIZING: 0, J.CREATED: 4000}, {"createdTime": 6000, "uptime": 0, "downtime": 0}),
+        (J.RESTARTING, {J.RUNNING: 1000, J.RESTARTING: 7000}, {"restartingTime": 3000, "downtime": 3000, "uptime": 0}),
+        (J.RUNNING, {J.RESTARTING: 7000, J.RUNNING: 8000}, {"runningTime": 2000, "downtime": 0, "restartingTime": 0}),
+        (
+            J.CANCELLING,
+            {J.RUNNING: 1000, J.RESTARTING: 7000, J.CANCELLING: 9000},
+            {"cancellingTime": 1000, "downtime": 3000, "restartingTime": 0},
+        ),
+        (J.FAILING, {J.RUNNING: 1000, J.FAILING: 1000}, {"failingTime": 9000, "downtime": 9000}),
+        (J.FINISHED, {J.RUNNING: 1000, J.FINISHED: 5000}, {"uptime": -1, "downtime": -1, "runningTime": 0}),
+    ],
+)
+def test_times_are_those_of_the_present_state(
+    porch: Porch, status: JobStatus, timestamps: dict[JobStatus, int], told: dict[str, int]
+) -> None:
+    """As Flink counts them: only the present state's time goes on; an outage counts from when the job ran last."""
+    stamps = {state: T0 + at for state, at in timestamps.items()}
+    porch.dispatcher.put(structs.replace(running(A), status=status, timestamps=stamps))
+
+    found = values(porch, f"/jobs/{A}/metrics")
+
+    assert {name: int(found[name]) for name in told} == told
+
+
+def test_regions_that_began_again_together_count_as_one_restart(porch: Porch) -> None:
+    """Two regions at one moment are one restart; another moment is another."""
+    executions = tuple(
+        execution(region, attempt, E.RUNNING, {E.CREATED: T0 + at})
+        for region, attempt, at in [(0, 0, 0), (0, 1, 50), (0, 2, 90), (1, 0, 0), (1, 1, 50)]
+    )
+    porch.dispatcher.put(structs.replace(running(A), executions=executions))
+
+    assert values(porch, f"/jobs/{A}/metrics")["numRestarts"] == "2"
+
+
+def test_the_metrics_of_all_jobs_together(porch: Porch) -> None:
+    """Of those that have not ended, unless some are named."""
+    (one,) = porch.get("/jobs/metrics", params={"get": "uptime"})
+    assert (one["min"], one["max"]) == (9990.0, 9990.0)
+    (both,) = porch.get("/jobs/metrics", params={"get": "uptime", "jobs": f"{A},{B}", "agg": "min"})
+    assert both == {"id": "uptime", "min": -1.0}
+    assert porch.refused(404, "GET", "/jobs/metrics", params={"jobs": "c" * 32}) == [f"job {'c' * 32} was not found"]
+    assert porch.refused(400, "GET", "/jobs/metrics", params={"jobs": "x"}) == [
+        "query parameter 'jobs': 'x' is not a job id: 32 hex digits"
+    ]
+
+
+def test_the_metrics_of_a_step(porch: Porch) -> None:
+    """Its own numbers where they can be told, and all of its region's."""
+    path = f"/jobs/{A}/vertices/{vertex_id(A, 'priced')}"
+
+    told = values(porch, f"{path}/metrics")
+
+    assert told["0.numRecordsIn"] == "7"
+    assert "0.numRecordsOut" not in told
+    assert (told["0.region.tasksDone"], told["0.region.tasksTotal"]) == ("3", "4")
+    assert {f"0.{name}": value for name, value in values(porch, f"{path}/subtasks/0/metrics").items()} == told
+    assert porch.get(f"{path}/subtasks/metrics", params={"get": "numRecordsIn", "agg": "sum"}) == [
+        {"id": "numRecordsIn", "sum": 7.0}
+    ]
+    porch.refused(404, "GET", f"{path}/subtasks/1/metrics")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(3.0, "3"), (0.5, "0.5"), (-1, "-1"), (float("nan"), "NaN"), (float("inf"), "inf")]
+)
+def test_numbers_are_written_as_flink_writes_them(value: float, text: str) -> None:
+    """Whole ones without a point."""
+    assert number_text(value) == text

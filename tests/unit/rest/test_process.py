@@ -1,0 +1,146 @@
+"""What a JobManager tells of its own process: logs, environment, threads. No leader is needed for that."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.rest.porch import Porch
+
+from flintlock.model.errors import Unavailable
+from flintlock.rest.process import ProcessLogs
+from flintlock.rest.secrets import arguments_without_secrets
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A log directory with what may lie in one."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "0-0.log").write_text("of a job")
+    (tmp_path / "jobmanager.log").write_text("started ä\n")
+    (tmp_path / "taskmanager-0.log").write_text("warm\n")
+    (tmp_path / ".hidden").write_text("not yet whole")
+    (tmp_path.parent / "secret").write_text("not for everybody")
+    (tmp_path / "link.log").symlink_to(tmp_path.parent / "secret")
+    return tmp_path
+
+
+def told(porch: Porch, path: str) -> str:
+    response = porch.call("GET", path)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "text/plain; charset=UTF-8"
+    return response.text
+
+
+def test_log_files_are_listed_and_served(folder: Path) -> None:
+    """Plain files only: nothing beneath, nothing hidden, nothing that leads elsewhere."""
+    porch = Porch(ProcessLogs(directory=folder))
+    porch.dispatcher.fail_with = Unavailable("nobody leads")
+
+    listed = porch.get("/jobmanager/logs")["logs"]
+
+    assert [(item["name"], item["size"]) for item in listed] == [("jobmanager.log", 11), ("taskmanager-0.log", 5)]
+    assert listed[0]["mtime"] == (folder / "jobmanager.log").stat().st_mtime_ns // 1_000_000
+    assert told(porch, "/jobmanager/logs/taskmanager-0.log") == "warm\n"
+
+
+@pytest.mark.parametrize("name", ["nothing.log", "link.log", ".hidden", "jobs", "..%2Fsecret", "%2e%2e", "x%00y"])
+def test_only_log_files_are_served(folder: Path, name: str) -> None:
+    """Whatever else is asked for is not found."""
+    porch = Porch(ProcessLogs(directory=folder))
+
+    assert "not" in porch.refused(404, "GET", f"/jobmanager/logs/{name}")[0]
+
+
+def test_the_own_log_is_where_the_output_goes(folder: Path) -> None:
+    """Not the file with the likeliest name."""
+    with (folder / "other.log").open("ab") as mine, (folder / "jobmanager.out").open("ab") as printed:
+        mine.write(b"this life\n")
+        mine.flush()
+        logs = ProcessLogs.of(folder, stderr=mine.fileno(), stdout=printed.fileno())
+    porch = Porch(logs)
+
+    assert told(porch, "/jobmanager/log") == "this life\n"
+    assert told(porch, "/jobmanager/stdout") == ""
+
+
+def test_a_log_that_goes_elsewhere_is_not_found(folder: Path) -> None:
+    """Under a service manager it is whoever started the process that has it."""
+    reading, writing = os.pipe()
+    logs = ProcessLogs.of(folder, stderr=writing, stdout=reading)
+    os.close(reading)
+    os.close(writing)
+    closed = ProcessLogs.of(folder, stderr=writing, stdout=reading)
+
+    for porch in (Porch(logs), Porch(closed), Porch()):
+        assert "does not write its log to a file" in porch.refused(404, "GET", "/jobmanager/log")[0]
+        assert "does not print to a file" in porch.refused(404, "GET", "/jobmanager/stdout")[0]
+    assert Porch().get("/jobmanager/logs") == {"logs": []}
+    assert Porch(ProcessLogs.of(folder / "nothing")).get("/jobmanager/logs") == {"logs": []}
+
+
+def test_a_log_that_grows_while_it_is_read_is_told_as_it_was(folder: Path) -> None:
+    """On a real socket: the process that serves its log writes to it."""
+    path = folder / "jobmanager.log"
+    path.write_bytes(b"x" * 3_000_000)
+    porch = Porch(ProcessLogs(directory=folder))
+
+    async def read() -> int:
+        seen = 0
+        async with (
+            asyncio.timeout(20),
+            porch.listening() as client,
+            client.stream("GET", "/jobmanager/logs/jobmanager.log") as response,
+        ):
+            async for piece in response.aiter_bytes():
+                if not seen:
+                    with path.open("ab") as more:
+                        more.write(b"y" * 1000)
+                seen += len(piece)
+                assert b"y" not in piece
+        return seen
+
+    assert asyncio.run(read()) == 3_000_000
+
+
+def test_the_environment_is_pythons() -> None:
+    """In the places where Flink tells of its JVM."""
+    environment: dict[str, Any] = Porch().get("/jobmanager/environment")
+
+    assert "Python" in environment["jvm"]["version"]
+    assert environment["jvm"]["options"] == sys.orig_argv[1:]
+    assert set(environment["classpath"]) <= set(sys.path)
+
+
+def test_secrets_of_the_command_line_are_hidden() -> None:
+    """By the key that `-D` gives them; all else stands as it was typed."""
+    typed = ["-m", "x", "-D", "spark.ssl.keyPassword=a=b", "-D", "rest.port=0", "--state-dir=/s", "token"]
+
+    assert arguments_without_secrets(typed) == [
+        "-m", "x", "-D", "spark.ssl.keyPassword=******", "-D", "rest.port=0", "--state-dir=/s", "token",
+    ]  # fmt: skip
+
+
+def test_a_thread_dump_tells_of_threads_and_tasks() -> None:
+    """Where each stands: the thread that answers, and a task that waits."""
+    porch = Porch()
+
+    async def ask() -> list[dict[str, str]]:
+        async def somewhere() -> None:
+            await asyncio.get_running_loop().create_future()
+
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(somewhere(), name="waiting-one")
+            await asyncio.sleep(0)
+            response = await porch.request("GET", "/jobmanager/thread-dump")
+            waiting.cancel()
+        return response.json()["threadInfos"]
+
+    infos = {info["threadName"]: info["stringifiedThreadInfo"] for info in asyncio.run(ask())}
+
+    assert "thread_dump" in infos["MainThread"]
+    assert "in somewhere" in infos["task waiting-one"]

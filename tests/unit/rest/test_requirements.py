@@ -1,0 +1,134 @@
+"""Resource requirements, client heartbeats and a cancel that hangs: what is passed on, and what statuses mean."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.rest.porch import T0, A, B, Porch, running
+
+from flintlock.model.errors import Conflict, FlintlockError, Invalid, Unavailable
+from flintlock.model.ids import VertexId
+from flintlock.model.jobs import ClientHeartbeat, JobQuery, JobRequirements, ParallelismRange
+from flintlock.testing.virtual_time import run_virtual
+
+PATH = f"/jobs/{A}/resource-requirements"
+HEARTBEAT = f"/jobs/{A}/clientHeartbeat"
+V = "1" * 32
+
+
+def wants(upper: Any, lower: Any = 1) -> dict[str, Any]:
+    return {"parallelism": {"lowerBound": lower, "upperBound": upper}}
+
+
+@pytest.fixture
+def porch() -> Porch:
+    made = Porch()
+    made.dispatcher.put(running(A))
+    return made
+
+
+def test_requirements_are_told_and_changed_in_flinks_form(porch: Porch) -> None:
+    """What was put is what is there."""
+    response = porch.call("PUT", PATH, json={V: wants(4, 2)})
+
+    assert (response.status_code, response.json()) == (200, {})
+    assert porch.dispatcher.required[A] == JobRequirements(
+        job_id=A, vertices={VertexId(V): ParallelismRange(lower=2, upper=4)}
+    )
+    assert porch.get(PATH) == {V: wants(4, 2)}
+
+
+def test_a_lower_bound_may_be_left_out(porch: Porch) -> None:
+    """One slot will do."""
+    assert porch.call("PUT", PATH, json={V: {"parallelism": {"upperBound": 4}}}).status_code == 200
+    assert porch.get(PATH) == {V: wants(4, 1)}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ([], ["the body must be a mapping from vertex ids to what they may use"]),
+        ({}, ["the body names no vertex: give at least one with its parallelism"]),
+        ({V: {}}, [f"{V}: needs the key 'parallelism'"]),
+        ({V: wants("many")}, [f"{V}.parallelism.upperBound: expected 'int', got 'text'"]),
+        ({V: wants(0)}, [f"{V}.parallelism.upperBound: expected 'int' >= 1"]),
+        ({V: wants(1 << 16)}, [f"{V}.parallelism.upperBound: expected 'int' <= 32768"]),
+        ({V: wants(2, 3)}, [f"{V}.parallelism: lowerBound 3 is more than upperBound 2"]),
+        ({V: {"parallelism": {"upperbound": 2}}},
+         [f"{V}.parallelism.upperbound: unknown key; did you mean 'upperBound'?",
+          f"{V}.parallelism: needs the key 'upperBound'"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(porch: Porch, body: Any, said: list[str]) -> None:
+    """All of it, and nothing is passed on."""
+    assert porch.refused(400, "PUT", PATH, json=body) == said
+    assert porch.dispatcher.required == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (Invalid("step 'x': more than its maximum"), 400),
+        (Conflict("another update is under way"), 409),
+        (FlintlockError("it could not be stored"), 500),
+        (Unavailable("the job is initialised"), 503),
+    ],
+)
+def test_refusals_of_an_update_have_flinks_statuses(porch: Porch, error: FlintlockError, status: int) -> None:
+    """Wrong, one at a time, not applied, not yet."""
+    porch.dispatcher.fail_with = error
+
+    assert porch.refused(status, "PUT", PATH, json={V: wants(2)}) == [error.public]
+
+
+def test_requirements_of_an_unknown_job(porch: Porch) -> None:
+    """404 for both."""
+    path = PATH.replace(A, B)
+
+    assert porch.refused(404, "GET", path) == porch.refused(404, "PUT", path, json={V: wants(2)})
+
+
+def test_a_client_says_that_it_is_there(porch: Porch) -> None:
+    """As Flink's client does; the expiry is passed on as it is."""
+    response = porch.call("PATCH", HEARTBEAT, json={"expiredTimestamp": T0 + 5})
+
+    assert (response.status_code, response.json()) == (202, {})
+    assert porch.dispatcher.client_heartbeats == [ClientHeartbeat(job_id=A, expires_ms=T0 + 5)]
+    porch.refused(404, "PATCH", HEARTBEAT.replace(A, B), json={"expiredTimestamp": 1})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "the body: needs the key 'expiredTimestamp'"),
+        ([1], "the body: must be a mapping, not list"),
+        ({"expiredTimestamp": "soon"}, "expiredTimestamp: expected 'int', got 'text'"),
+        ({"expiredTimestamp": -1}, "expiredTimestamp: expected 'int' >= 0"),
+        ({"expiredTimestamp": 1 << 64}, "expiredTimestamp: expected 'int' <= 9223372036854775807"),
+    ],
+)
+def test_a_heartbeat_that_says_nothing_is_refused(porch: Porch, body: Any, said: str) -> None:
+    """With what is wrong about it."""
+    assert porch.refused(400, "PATCH", HEARTBEAT, json=body) == [said]
+    assert porch.dispatcher.client_heartbeats == []
+
+
+def test_a_cancel_that_nobody_takes_in_time_is_told_so(porch: Porch) -> None:
+    """408: the wish may or may not have arrived; asking again is harmless."""
+
+    async def hang(message: JobQuery) -> None:
+        assert message.job_id == A
+        await asyncio.get_running_loop().create_future()
+
+    porch.dispatcher.cancel_job = hang
+
+    async def ask() -> tuple[int, list[str], float]:
+        response = await porch.request("PATCH", f"/jobs/{A}")
+        return response.status_code, response.json()["errors"], asyncio.get_running_loop().time()
+
+    status, errors, took_s = run_virtual(ask())
+
+    assert (status, errors) == (408, [f"job {A} did not take the cancel within 60 s; ask again"])
+    assert took_s == pytest.approx(60, abs=0.1)

@@ -1,0 +1,53 @@
+"""Files of other regions that are gone are told from files that a user names and that are not there."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors.exceptions.connect import AnalysisException, SparkException
+
+from flintlock.model.ids import StepName
+from flintlock.spark.lost_inputs import lost_inputs
+
+CLEAN, OTHER = StepName("clean"), StepName("other")
+INPUTS = {CLEAN: "/work/job/clean/1", OTHER: "file:///work/job/other/12"}
+
+
+def not_found(path: str) -> AnalysisException:
+    return AnalysisException(f"[PATH_NOT_FOUND] Path does not exist: {path}.", errorClass="PATH_NOT_FOUND")
+
+
+def unread(path: str) -> SparkException:
+    return SparkException(
+        f"[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file {path}. File does not exist.",
+        errorClass="FAILED_READ_FILE.FILE_NOT_EXIST",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "missing"),
+    [
+        (not_found("file:/work/job/clean/1"), (CLEAN,)),
+        (unread("file:///work/job/clean/1/part-00000-1.snappy.parquet"), (CLEAN,)),
+        (unread("file:///work/job/other/12/part-0.parquet"), (OTHER,)),
+        (not_found("file:/work/job/clean/12"), ()),  # another attempt's
+        (not_found("file:/work/job/other/1"), ()),
+        (not_found("file:/home/me/orders"), ()),
+        (SparkException("Job aborted: java.io.FileNotFoundException: /work/job/clean/1/part-0"), (CLEAN,)),
+        (SparkException("Job aborted while it read /work/job/clean/1/part-0"), ()),
+        (FileNotFoundError("/work/job/clean/1 does not exist"), ()),  # user code's own
+    ],
+)
+def test_only_paths_of_inputs_count(error: Exception, missing: tuple[StepName, ...]) -> None:
+    assert lost_inputs(error, None, INPUTS) == missing
+
+
+def test_a_directory_without_files_is_the_input_that_was_read() -> None:
+    empty = AnalysisException("[UNABLE_TO_INFER_SCHEMA] for Parquet", errorClass="UNABLE_TO_INFER_SCHEMA")
+    assert lost_inputs(empty, CLEAN, INPUTS) == (CLEAN,)
+    assert lost_inputs(empty, StepName("orders"), INPUTS) == ()
+
+
+def test_paths_with_spaces_are_found_as_spark_spells_them() -> None:
+    inputs = {CLEAN: "/my work/clean/1"}
+    assert lost_inputs(unread("file:///my%20work/clean/1/part-0"), None, inputs) == (CLEAN,)
+    assert lost_inputs(not_found("file:/my work/clean/1"), None, inputs) == (CLEAN,)

@@ -1,0 +1,88 @@
+"""What a runner prints reaches its log up to a limit, and never stops the runner."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from flintlock.spark.output import LAST_BYTES, Output
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def pumped(log: Path, limit: int, *, text: bytes) -> str:
+    """Return the log of a process that printed this text while somebody listened."""
+    reader, writer = os.pipe()
+    output = Output(reader)
+    output.open(str(log), limit)
+
+    def printing() -> None:
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(text)
+
+    thread = threading.Thread(target=printing)
+    thread.start()
+    while output.pump():
+        pass
+    thread.join()
+    output.close()
+    return log.read_text()
+
+
+def test_what_fits_is_kept_as_it_is(log: Path) -> None:
+    assert pumped(log, 1 << 20, text=b"one\ntwo\n" * 1000) == "one\ntwo\n" * 1000
+
+
+def test_of_what_does_not_fit_the_end_is_kept_and_the_rest_counted(log: Path) -> None:
+    lines = [f"{number:07}\n" for number in range(100_000)]
+    kept = pumped(log, 800, text="".join(lines).encode())
+    head, note, tail = kept[:800], kept[800:].split("\n", 2)[1], kept[800:].split("\n", 2)[2]
+    assert head == "".join(lines[:100])
+    assert tail.endswith("0099999\n")
+    assert len(tail) <= LAST_BYTES
+    assert note == f"[flintlock: {800_000 - 800 - len(tail)} bytes are left out here]"
+    assert tail.split("\n")[0] in {line.strip() for line in lines}, "the tail begins with a whole line"
+
+
+def test_a_little_too_much_is_kept_whole_at_the_end(log: Path) -> None:
+    assert pumped(log, 10, text=b"0123456789abc").split("\n")[-1] == "abc"
+
+
+def test_what_a_dead_process_left_in_its_pipe_is_read_even_if_another_holds_it(log: Path) -> None:
+    reader, writer = os.pipe()
+    output = Output(reader)
+    output.open(str(log), 100)
+    os.write(writer, b"last words")
+    output.close()  # would wait for ever if it waited for the end of the stream
+    assert log.read_text() == "last words"
+    os.close(writer)
+
+
+def test_a_log_that_cannot_be_written_costs_the_output_only(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    output = Output(reader)
+    output.open(str(tmp_path / "no" / "such" / "directory"), 100)
+    os.write(writer, b"x" * 1000)
+    os.close(writer)
+    while output.pump():
+        pass
+    output.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_does_not_stop_the_reader() -> None:
+    reader, writer = os.pipe()
+    output = Output(reader)
+    output.open("/dev/full", 1 << 20)
+    for _ in range(10):
+        os.write(writer, b"x" * 60_000)
+        assert output.pump()
+    os.close(writer)
+    output.close()

@@ -1,0 +1,132 @@
+"""What happens to a leader when servers of the ensemble are killed, frozen and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.records import JOB_A, JOB_B, stored_job
+from tests.zookeeper.servers import Ensemble, running_ensemble
+from tests.zookeeper.stage import LIMIT_S, Leader, Stage, staged, until
+
+from flintlock.ha.zookeeper_link import LinkState
+from flintlock.model.errors import Fenced, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[Ensemble]:
+    with running_ensemble(tmp_path / "lone") as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with running_ensemble(tmp_path_factory.mktemp("three"), 3) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+async def stage(lone: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
+    async with staged(lone.quorum, tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def large(three: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
+    async with staged(three.quorum, tmp_path) as stage:
+        yield stage
+
+
+async def test_a_server_killed_and_started_again_in_time_changes_nothing(lone: Ensemble, stage: Stage) -> None:
+    ha = await stage.process(timeout_s=20)
+    leader = stage.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    await leader.stores.graphs.put(stored_job(JOB_A))
+
+    lone.servers[0].kill()
+    await until("SUSPENDED", lambda: ha.link.state is LinkState.SUSPENDED)
+    with pytest.raises(Unavailable):
+        await leader.stores.graphs.put(stored_job(JOB_B))
+    lone.servers[0].start()
+    await until("CONNECTED", lambda: ha.link.state is LinkState.CONNECTED)
+
+    assert len(leader.tokens) == 1
+    assert leader.leads
+    assert await leader.stores.graphs.recover(JOB_A) == stored_job(JOB_A)
+    await leader.stores.graphs.put(stored_job(JOB_B))
+
+
+async def test_while_the_server_is_frozen_the_leader_steps_down_and_leads_again_after(
+    lone: Ensemble, stage: Stage
+) -> None:
+    leader = stage.contend(await stage.process(timeout_s=2))
+    await leader.until(lambda leader: leader.leads)
+    await leader.stores.graphs.put(stored_job())
+
+    lone.servers[0].signal(signal.SIGSTOP)
+    await leader.until(lambda leader: not leader.leads)
+    lone.servers[0].signal(signal.SIGCONT)
+    await leader.until(lambda leader: leader.leads)
+
+    assert leader.tokens[1].epoch > leader.tokens[0].epoch
+    assert await leader.stores.graphs.recover(JOB_A) == stored_job()
+
+
+async def test_the_loss_of_one_server_of_three_changes_nothing(three: Ensemble, large: Stage) -> None:
+    ha = await large.process(timeout_s=15)
+    leader = large.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+
+    for server in three.servers:  # one after the other, so the client's own and the ensemble's leader are among them
+        server.kill()
+        await _write_when_possible(leader)
+        server.start()
+        await asyncio.to_thread(server.await_serving)
+
+    assert len(leader.tokens) == 1
+    assert leader.leads
+
+
+async def test_without_a_quorum_nothing_is_written_and_with_it_nothing_is_lost(three: Ensemble, large: Stage) -> None:
+    ha = await large.process(timeout_s=3)
+    leader = large.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    await leader.stores.graphs.put(stored_job(JOB_A))
+
+    for server in three.servers[:2]:
+        server.kill()
+    await leader.until(lambda leader: not leader.leads)
+    with pytest.raises(Fenced):
+        await leader.ha.stores(leader.tokens[0]).graphs.put(stored_job(JOB_B))
+    for server in three.servers[:2]:
+        server.start()
+    await leader.until(lambda leader: leader.leads)
+
+    assert leader.tokens[-1].epoch > leader.tokens[0].epoch
+    assert await leader.stores.graphs.ids() == (JOB_A,)
+    assert await leader.stores.graphs.recover(JOB_A) == stored_job(JOB_A)
+    for server in three.servers:
+        await asyncio.to_thread(server.await_serving)
+
+
+async def _write_when_possible(leader: Leader) -> None:
+    """Write, as soon as somebody answers."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                await leader.stores.graphs.remove(JOB_A)
+                await leader.stores.graphs.put(stored_job(JOB_A))
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return

@@ -1,0 +1,256 @@
+"""Leadership through ZooKeeper when connections, sessions and processes fail."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from tests.contract.records import JOB_A, JOB_B, region_record, stored_job
+from tests.zookeeper.servers import Ensemble
+from tests.zookeeper.stage import LIMIT_S, Stage, staged, until
+from tests.zookeeper.wire import Wire, wired
+
+from flintlock.ha.tenure import STEP_DOWN_AT
+from flintlock.ha.zookeeper_link import LinkState
+from flintlock.model.errors import Fenced, Unavailable
+from flintlock.model.ids import Epoch, FencingToken, JobId
+from flintlock.spark.processes import boot_time_s
+
+pytestmark = pytest.mark.anyio
+
+HELPER = Path(__file__).parent / "frozen_leader.py"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def stage(zookeeper: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
+    async with staged(zookeeper.quorum, tmp_path) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def wire(zookeeper: Ensemble) -> AsyncGenerator[Wire]:
+    async with wired(zookeeper.servers[0].port) as wire:
+        yield wire
+
+
+async def test_the_session_timeout_is_what_the_ensemble_grants(stage: Stage) -> None:
+    ha = await stage.process(timeout_s=500)
+
+    assert ha.link.timeout_s == 20.0
+
+
+async def test_cut_off_it_writes_nothing_and_back_in_time_with_its_session_it_goes_on(stage: Stage, wire: Wire) -> None:
+    ha = await stage.process(timeout_s=15, quorum=wire.address)
+    leader = stage.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    session = ha.link.session
+
+    wire.cut()
+    await until("SUSPENDED", lambda: ha.link.state is LinkState.SUSPENDED)
+    assert ha.election.paused(leader.tokens[0]) == "the connection to ZooKeeper is lost"
+    with pytest.raises(Unavailable):
+        await leader.stores.graphs.put(stored_job(JOB_A))
+    wire.mend()
+    await until("CONNECTED", lambda: ha.link.state is LinkState.CONNECTED)
+    await leader.stores.graphs.put(stored_job(JOB_B))
+
+    assert ha.election.paused(leader.tokens[0]) is None
+    assert len(leader.tokens) == 1
+    assert leader.leads
+    assert ha.link.session == session
+    assert await leader.stores.graphs.ids() == (JOB_B,), "what was refused is not sent later"
+
+
+async def test_cut_off_for_good_it_steps_down_by_its_own_clock_before_another_leads(stage: Stage, wire: Wire) -> None:
+    timeout_s = 3.0
+    old = stage.contend(await stage.process(timeout_s=timeout_s, quorum=wire.address))
+    await old.until(lambda leader: leader.leads)
+    new = stage.contend(await stage.process(timeout_s=timeout_s))
+
+    cut_s = boot_time_s()
+    wire.cut()
+    await new.until(lambda leader: leader.leads)
+    led_s = boot_time_s()
+
+    assert not old.leads, "it stepped down before the session expired"
+    assert old.ends_s[0] < led_s
+    assert old.ends_s[0] - cut_s < timeout_s * STEP_DOWN_AT + 0.5
+    with pytest.raises(Fenced):
+        await old.stores.graphs.put(stored_job())
+
+
+async def test_unanswered_it_steps_down_and_a_lost_answer_discards_no_payload(stage: Stage, wire: Wire) -> None:
+    ha = await stage.process(timeout_s=3, quorum=wire.address)
+    leader = stage.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    await leader.stores.graphs.put(stored_job(JOB_A))
+    beside = JobId("aa" + "b" * 30)  # in a shard that is there: one transaction does it
+
+    wire.hold_answers()
+    with pytest.raises(Unavailable):
+        await leader.stores.graphs.put(stored_job(beside))
+    await leader.until(lambda leader: not leader.leads)
+    wire.cut()
+    wire.mend()
+
+    await leader.until(lambda leader: leader.leads)
+    assert await leader.stores.graphs.ids() == (JOB_A, beside), "it had taken place"
+    assert await leader.stores.graphs.recover(beside) == stored_job(beside)
+    assert leader.tokens[1].epoch > leader.tokens[0].epoch
+
+
+async def test_an_expired_session_ends_the_term_and_it_contends_again(stage: Stage) -> None:
+    ha = await stage.process(timeout_s=15)
+    leader = stage.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    await leader.stores.graphs.put(stored_job())
+
+    await asyncio.to_thread(_expire, stage.quorum, ha)
+    await leader.until(lambda leader: len(leader.tokens) == 2)
+
+    assert leader.tokens[1].epoch > leader.tokens[0].epoch
+    with pytest.raises(Fenced):
+        await ha.stores(leader.tokens[0]).graphs.remove(JOB_A)
+    assert await leader.stores.graphs.recover(JOB_A) == stored_job()
+
+
+async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(stage: Stage) -> None:
+    first, second = await stage.process(timeout_s=15), await stage.process(timeout_s=15)
+    standby = None
+    async with await anext(first.election.terms()) as token:
+        standby = stage.contend(second)
+        await first.stores(token).graphs.put(stored_job())
+        assert not standby.leads
+
+    async with asyncio.timeout(5):  # a third of the session timeout
+        await standby.until(lambda leader: leader.leads)
+
+    assert await standby.stores.graphs.recover(JOB_A) == stored_job()
+
+
+async def test_a_buried_leader_that_lives_steps_down_and_stands_by(stage: Stage) -> None:
+    one = stage.contend(await stage.process(timeout_s=15))
+    await one.until(lambda leader: leader.leads)
+    second = stage.contend(await stage.process(timeout_s=15))
+
+    async with asyncio.timeout(5):
+        assert await second.ha.leader.bury(one.tokens[0])
+        await second.until(lambda leader: leader.leads)
+        await one.until(lambda leader: not leader.leads)
+
+    assert second.tokens[0].epoch > one.tokens[0].epoch
+
+
+async def test_a_leader_whose_latch_is_gone_steps_down_though_nobody_else_leads(stage: Stage) -> None:
+    leader = stage.contend(await stage.process(timeout_s=15))
+    await leader.until(lambda leader: leader.leads)
+    bystander = await stage.process(timeout_s=15)
+
+    async with asyncio.timeout(5):
+        assert await bystander.leader.bury(leader.tokens[0])
+        await leader.until(lambda leader: len(leader.tokens) == 2)
+
+    assert not await bystander.leader.bury(leader.tokens[0]), "it leads in another term now"
+
+
+async def test_no_term_begins_for_a_candidate_whose_latch_has_gone_meanwhile(stage: Stage) -> None:
+    leader = stage.contend(await stage.process(timeout_s=15))
+    await leader.until(lambda leader: leader.leads)
+    late: Any = await stage.process(timeout_s=15)
+
+    assert await late.election._begin("candidate-0000000007") is None
+
+    await leader.stores.graphs.put(stored_job())  # its epoch is still the highest
+
+
+async def test_a_killed_leader_is_replaced_at_once_by_who_knows_that_it_is_dead(stage: Stage) -> None:
+    standby = await stage.process(timeout_s=15)
+    async with helper(stage, timeout_s=15) as process:
+        dead = await _token_of(process)
+        info = await standby.leader.current()
+        assert info is not None
+        assert (info.token, info.rpc) == (dead, "helper:1")
+        new = stage.contend(standby)
+        process.kill()
+        await process.wait()
+
+        async with asyncio.timeout(5):
+            assert await standby.leader.bury(dead)
+            await new.until(lambda leader: leader.leads)
+
+    assert new.tokens[0].epoch > dead.epoch
+    assert await standby.leader.current() is None
+
+
+async def test_a_frozen_leader_is_replaced_and_fenced_when_it_wakes_up(stage: Stage) -> None:
+    async with helper(stage, timeout_s=2) as process:
+        old = await _token_of(process)
+        await _line(process, "wrote")
+        process.send_signal(signal.SIGSTOP)
+        new = stage.contend(await stage.process(timeout_s=2))
+
+        await new.until(lambda leader: leader.leads)
+        await new.stores.progress.record(region_record(JOB_A, attempt=1 << 40))
+        process.send_signal(signal.SIGCONT)
+        said = await _line(process, "over")
+
+    after_waking = [line for line in said if line.startswith("refused")]
+    assert all(line.split()[1] in ("Fenced", "Unavailable") for line in after_waking)
+    assert new.tokens[0].epoch > old.epoch
+    (record,) = await new.stores.progress.read(JOB_A)
+    assert record.attempt == 1 << 40, "nothing that the old leader wrote after waking has counted"
+
+
+@asynccontextmanager
+async def helper(stage: Stage, timeout_s: float) -> AsyncGenerator[Process]:
+    """Run a process that leads, on its own."""
+    arguments = (str(os.getpid()), stage.quorum, stage.cluster_id, str(stage.storage_dir), str(timeout_s))
+    environment = {**os.environ, "PYTHONPATH": str(HELPER.parent.parent.parent)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(HELPER), *arguments, stdout=PIPE, env=environment
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def _line(process: Process, wanted: str) -> list[str]:
+    """Return what the process says up to a line that begins so."""
+    assert process.stdout is not None
+    said: list[str] = []
+    async with asyncio.timeout(LIMIT_S):
+        while line := (await process.stdout.readline()).decode().strip():
+            said.append(line)
+            if line.startswith(wanted):
+                return said
+    raise AssertionError(f"it ended without {wanted!r}: {said[-5:]}")
+
+
+async def _token_of(process: Process) -> FencingToken:
+    _, epoch, session = (await _line(process, "leads"))[-1].split()
+    return FencingToken(Epoch(int(epoch)), session)
+
+
+def _expire(quorum: str, ha: Any) -> None:
+    """Take the session over and close it: for ZooKeeper that is its end."""
+    client: Any = KazooClient(quorum, client_id=ha.link._client.client_id)  # kazoo's own way to do this
+    client.start()
+    client.stop()
+    client.close()
