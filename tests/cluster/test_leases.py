@@ -20,7 +20,7 @@ LEASE_S = 6.0
 JVM = "org.apache.spark.deploy.SparkSubmit"
 WATCHDOG = "flintlock.spark.watchdog"
 LOST, REGISTERED = "task-manager-lost", "task-manager-registered"
-LONG = "SELECT sum(a.id * b.id) AS s FROM range(10000000) a JOIN range(10000000) b ON a.id % 1000 = b.id % 1000"
+LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "5"}
 
 #: A script whose own child has left its session: only its mark in the environment tells where it came from.
