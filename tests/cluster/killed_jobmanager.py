@@ -30,7 +30,8 @@ def name_of(path: str, message: object) -> str:
         case RegionRecord(phase=phase):
             return f"{path}.{phase}"
         case TaskReport(news=FilesPublished(done=done, complete=complete)):
-            return f"{path}.published.{'all' if complete else done}"
+            # Words of passing progress may be replaced by newer ones, so a second file may go untold for a third.
+            return f"{path}.published.{'all' if complete else 'first' if done == 1 else 'further'}"
         case TaskReport(news=news):
             return f"{path}.{type(news).__name__}"
         case _:

@@ -17,7 +17,7 @@ import pyarrow.dataset
 import pytest
 from tests.cluster.processes import Processes, running_processes, until
 
-#: Every step, in the order in which a job meets them. `published.N` is the N-th file that was moved or removed.
+#: Every step, in the order in which a job meets them. `published` is told of files that were moved or removed.
 POINTS = (
     "blobs.put:before",  # body read
     "blobs.put:after",  # blob written
@@ -31,8 +31,8 @@ POINTS = (
     "progress.record.ACCEPTED:before",
     "progress.record.ACCEPTED:after",  # accepted
     "TaskManagerGateway.publish:after",
-    "JobMasterGateway.report.published.1:before",  # each file moved
-    "JobMasterGateway.report.published.2:before",
+    "JobMasterGateway.report.published.first:before",  # each file moved
+    "JobMasterGateway.report.published.further:before",
     "JobMasterGateway.report.published.all:before",  # moved but not recorded
     "progress.record.FINISHED:before",
     "progress.record.FINISHED:after",  # finished
@@ -51,13 +51,18 @@ def doubled(numbers):
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+def survivor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A state directory with a TaskManager that outlives its JobManagers."""
     with running_processes(tmp_path_factory.mktemp("matrix")) as running:
-        assert running.jobmanager is not None
-        running.jobmanager.terminate()
-        running.jobmanager.wait()
+        running.kill_jobmanager()
         yield running
+
+
+@pytest.fixture
+def processes(survivor: Processes) -> Iterator[Processes]:
+    """The same without a JobManager; one that a failed test leaves behind would lead on into the next."""
+    yield survivor
+    survivor.kill_jobmanager()
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -6,7 +6,7 @@ is RECONCILING until one of these is known:
 - the ResourceManager grants its claim, as its TaskManager has registered with it: it runs on, under its old number;
 - its TaskManager reports of it: the same;
 - that life of the TaskManager is over, or has registered without it: the next attempt follows;
-- nothing listens there any more (`_DEAD_AFTER_REFUSALS` times, a second apart): the same;
+- nothing listens there any more (`DEAD_AFTER_REFUSALS` times, a second apart): the same;
 - a whole lease has passed in the new term: whatever ran has ended by its own clock.
 
 So no second attempt begins while the first may be alive, and an attempt that lives is not begun again.
@@ -28,7 +28,8 @@ from flintlock.model.states import ExecutionState, JobStatus
 E: Final = ExecutionState
 J: Final = JobStatus
 _PROBE_AGAIN_S: Final = 1.0
-_DEAD_AFTER_REFUSALS: Final = 3
+#: How often, a second apart, nothing listens at a TaskManager before it counts as dead, with all that it ran.
+DEAD_AFTER_REFUSALS: Final = 3
 
 
 def begin(turn: Turn) -> None:
@@ -74,7 +75,7 @@ def probed(turn: Turn, event: Probed) -> None:
         return
     refusals = life.current.refusals + 1 if event.unreachable else 0
     life = turn.put(life.with_current(structs.replace(life.current, refusals=refusals)))
-    if event.over or refusals >= _DEAD_AFTER_REFUSALS:
+    if event.over or refusals >= DEAD_AFTER_REFUSALS:
         give_up(turn, life)
     else:
         turn.do(After(_PROBE_AGAIN_S, ProbeDue(event.attempt)))

@@ -9,7 +9,7 @@ Losses that the job did not cause (TaskManager, engine, a result that is gone) d
 strategy: it is helped over `restart.infrastructure-attempts` of them, at once. Further ones are failures like others.
 
 Before a region is tried again, and before the job ends, an attempt that was told to stop has to have ended. That is
-confirmed by any word that it is over, or by nothing listening there any more (`_DEAD_AFTER_REFUSALS` times, a second
+confirmed by any word that it is over, or by nothing listening there any more (`DEAD_AFTER_REFUSALS` times, a second
 apart); for one that an earlier JobMaster had sent (see `adoption`) also by the time after which its lease has ended.
 
 Ending a job (FAILING or CANCELLING) ends its attempts first: those that hold no TaskManager at once, the others when
@@ -36,7 +36,6 @@ from flintlock.model.tasks import CancelTask, Failure, FailureKind
 E: Final = ExecutionState
 J: Final = JobStatus
 _CANCEL_AGAIN_S: Final = 1.0
-_DEAD_AFTER_REFUSALS: Final = 3
 _LOST_AFTER_UNSEEN: Final = 2
 _ENDING: Final = (J.FAILING, J.CANCELLING)
 _ON_A_TASK_MANAGER: Final = (E.DEPLOYING, E.INITIALIZING, E.RUNNING, E.RECONCILING)
@@ -131,7 +130,7 @@ def cancel_answered(turn: Turn, event: CancelAnswered) -> None:
     refusals = life.current.refusals + 1 if event.unreachable else 0
     if refusals != life.current.refusals:
         life = turn.put(life.with_current(structs.replace(life.current, refusals=refusals)))
-    if refusals >= _DEAD_AFTER_REFUSALS:
+    if refusals >= adoption.DEAD_AFTER_REFUSALS:
         end_canceled(turn, life)
 
 
@@ -186,6 +185,8 @@ def _not_there(turn: Turn, life: RegionLife, reason: str) -> None:
     """An attempt of an earlier JobMaster is where it was no more. It may have told of itself once, and been heard."""
     if life.current.state is E.RECONCILING:
         adoption.give_up(turn, life)
+    elif life.publishing:
+        request_publisher(turn, life)  # no ResourceManager of this term knows that TaskManager, so none tells its loss
     elif not life.current.state.terminal and not life.committed:
         fail_attempt(
             turn, life, Failure(kind=FailureKind.TASK_MANAGER_LOST, message=reason, exception="TaskManagerLost")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.story import FILES, JOB, PAIR, SMALL, Story, attempt_id
+from tests.unit.jobmaster.story import FILES, JOB, PAIR, SMALL, Story, attempt_id, staged
 
 from flintlock.jobmaster.core import unwanted
 from flintlock.jobmaster.events import (
@@ -149,6 +149,24 @@ def test_an_attempt_that_told_of_itself_once_and_whose_task_manager_never_comes_
     story.report(TaskProgress(metrics=TaskMetrics()))
     story.wait_for(GivenUp)
     assert (story.status, story.state()) == (J.RESTARTING, E.FAILED)
+
+
+@pytest.mark.parametrize("how", ["it never comes back", "it comes back without the task"])
+def test_files_of_an_adopted_attempt_are_published_elsewhere_if_its_task_manager_is_gone(how: str) -> None:
+    """It told that it was done before it registered with the new leader, who therefore hears of no loss."""
+    story = reborn()
+    story.finish(sinks=(staged("part-0"),))
+    assert story.publications == [(0, "tm-1:1")]
+    if how == "it never comes back":
+        story.wait_for(GivenUp)
+    else:
+        story.hear(NoResources(job_id=JOB, request=RequestId("0-0-claim"), reason=how))
+
+    assert story.wanted == ["0-0-publish"]
+    story.grant("0-0-publish", on="tm-2")
+    assert story.publications[-1] == (0, "tm-2:1")
+    story.published(on="tm-2")
+    assert (story.status, story.attempt()) == (J.FINISHED, 0)
 
 
 def test_an_adopted_attempt_is_not_given_up() -> None:
