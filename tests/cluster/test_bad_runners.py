@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,8 @@ from pyspark.sql import DataFrame
 from tests.cluster.runner_harness import (
     OUTPUT_LIMIT,
     Bench,
-    Loop,
-    bench,
     contents,
     pickle_step,
-    spark_engine,
     step,
 )
 
@@ -29,15 +25,6 @@ from flintlock.model.tasks import FailureKind
 
 MEMORY = Resources(memory=400 << 20)
 NUMBERS = step("numbers", Sql(query="SELECT id FROM range(10)"))
-
-
-@pytest.fixture(scope="module")
-def b(tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
-    loop = Loop()
-    home = tmp_path_factory.mktemp("bad")
-    with spark_engine(loop, home) as engine, bench(loop, engine, home) as made:
-        yield made
-    loop.close()
 
 
 # --- memory

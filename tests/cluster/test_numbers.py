@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from tests.cluster.runner_harness import Bench, Loop, bench, pickle_step, spark_engine, step
+from tests.cluster.runner_harness import Bench, pickle_step, step
 
 from flintlock.model.jobgraph import EngineKind, JobVertex, Result, Sink, Source, Sql
 from flintlock.model.tasks import TaskFinished
 from flintlock.spark import runner
 
 ROWS = 10_000
-
-
-@pytest.fixture(scope="module")
-def b(tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
-    loop = Loop()
-    home = tmp_path_factory.mktemp("numbers")
-    with spark_engine(loop, home) as engine, bench(loop, engine, home) as made:
-        yield made
-    loop.close()
 
 
 @pytest.fixture(scope="module")

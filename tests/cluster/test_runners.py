@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from tests.cluster.processes import until
-from tests.cluster.runner_harness import Bench, Loop, bench, contents, pickle_step, spark_engine, step
+from tests.cluster.runner_harness import Bench, bench, contents, pickle_step, step
 
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
@@ -33,28 +32,7 @@ from flintlock.model.jobgraph import (
 )
 from flintlock.model.staging import is_staging_directory, staging_directory
 from flintlock.model.tasks import FailureKind, ResultRows, TaskFailed, TaskRunning
-from flintlock.spark.engine import SparkEngine
 from flintlock.spark.runner import ForkedRunner
-
-
-@pytest.fixture(scope="module")
-def loop() -> Generator[Loop]:
-    made = Loop()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def engine(loop: Loop, tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkEngine]:
-    with spark_engine(loop, tmp_path_factory.mktemp("engine")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def b(loop: Loop, engine: SparkEngine, tmp_path_factory: pytest.TempPathFactory) -> Generator[Bench]:
-    with bench(loop, engine, tmp_path_factory.mktemp("runners")) as made:
-        yield made
-
 
 NUMBERS = step("numbers", Sql(query="SELECT id, id % 3 AS k FROM range(30)"))
 
@@ -775,19 +753,32 @@ def test_a_template_that_dies_is_replaced(b: Bench) -> None:
     assert one(b, "SELECT 1") == 1
 
 
-def test_an_engine_that_cannot_be_reached_fails_the_task(loop: Loop, tmp_path: Path) -> None:
-    class Nowhere:
-        remote_url = "sc://127.0.0.1:1"
+class Nowhere:
+    """An engine that is not there."""
 
-        async def list_files(self, path: str) -> Any:
-            raise Unavailable("gone")
+    remote_url = "sc://127.0.0.1:1"
 
-        async def measure(self, session: Any, operations: Any) -> Any:
-            raise Unavailable("gone")
+    async def list_files(self, path: str) -> Any:
+        raise Unavailable("gone")
 
-    with bench(loop, Nowhere(), tmp_path, warm=0) as lost:
+    async def measure(self, session: Any, operations: Any) -> Any:
+        raise Unavailable("gone")
+
+
+def test_an_engine_that_cannot_be_reached_fails_the_task(b: Bench, tmp_path: Path) -> None:
+    with bench(b.loop, Nowhere(), tmp_path, warm=0) as lost:
         failure = lost.run(lost.task(NUMBERS, step("r", Result(), "numbers"))).failure
         assert failure.kind is FailureKind.ENGINE_LOST
+
+
+def test_directories_of_a_killed_pool_are_in_nobodys_way(b: Bench, tmp_path: Path) -> None:
+    """Its runners had the same numbers."""
+    for number in range(4):
+        (tmp_path / "scratch" / f"runner-{number}" / "left").mkdir(parents=True)
+    with bench(b.loop, Nowhere(), tmp_path, warm=0) as next_life:
+        failure = next_life.run(next_life.task(NUMBERS, step("r", Result(), "numbers"))).failure
+        assert failure.kind is FailureKind.ENGINE_LOST
+        assert not (tmp_path / "scratch" / "runner-3").exists()
 
 
 # --- analysis only

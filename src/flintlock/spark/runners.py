@@ -81,7 +81,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 @asynccontextmanager
 async def runner_pool(settings: PoolSettings) -> AsyncGenerator[ForkingPool]:
     """Run a pool; on exit none of its processes is left. `use_engine` tells it where to open sessions."""
-    Path(settings.scratch_dir).mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - once, at the start
+    shutil.rmtree(settings.scratch_dir, ignore_errors=True)  # of a pool that was killed: numbers begin again
+    Path(settings.scratch_dir).mkdir(parents=True)  # noqa: ASYNC240 - once, at the start
     async with asyncio.TaskGroup() as tasks:
         pool = ForkingPool(settings, tasks)
         supervisor = tasks.create_task(pool.supervise(), name="runner-template")
