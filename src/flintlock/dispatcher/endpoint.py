@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 import structlog
-from structlog.contextvars import bound_contextvars
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
@@ -72,11 +71,6 @@ async def dispatching(
 
 #: What a job's task does.
 Life: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
-
-async def _live(job: DispatchedJob, life: Life) -> None:
-    with bound_contextvars(job_id=job.job_id):
-        await life()
 
 
 def _answer_unanswered(answer: asyncio.Future[Any], what: str) -> None:
@@ -294,7 +288,7 @@ class Dispatcher:
 
     def _begin(self, job: DispatchedJob, life: Life) -> asyncio.Task[None]:
         """Register the job and start its life. Its end, however early it is cancelled, takes it out again."""
-        task = job.task = self._child(_live(job, life), f"job-{job.job_id}")
+        task = job.task = self._child(life(), f"job-{job.job_id}")
         self._jobs[job.job_id] = job
         task.add_done_callback(lambda _: self._left(job))
         return task

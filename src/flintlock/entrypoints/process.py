@@ -134,9 +134,13 @@ def _fail(name: str, code: int, reason: str) -> int:
     return code
 
 
+def _json(event: object, default: Callable[[Any], Any]) -> str:
+    return msgspec.json.encode(event, enc_hook=default).decode()
+
+
 def _configure_logs() -> None:
     """JSON lines off a terminal, colours on one."""
-    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(_json)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

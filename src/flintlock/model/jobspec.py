@@ -183,19 +183,20 @@ def draft_graph(
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []
 
-    def filled(step: str, field: str) -> Callable[[str], str]:
+    def filled(name: str, step: StepSpec) -> Callable[[str], str]:
         def fill(text: str) -> str:
             def value_of(match: re.Match[str]) -> str:
-                name = match[1].strip()
-                value = values.get(name)
+                parameter = match[1].strip()
+                value = values.get(parameter)
                 if value is not None:
                     return config_text(value)
-                if name in values:
-                    problems.append(Problem(step=step, field=field, message=f"the parameter {name!r} has no value"))
-                    return match[0]
-                near = get_close_matches(name, values, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                problems.append(Problem(step=step, field=field, message=f"no parameter {name!r} for ${{{name}}}{hint}"))
+                if parameter in values:
+                    message = f"the parameter {parameter!r} has no value"
+                else:
+                    near = get_close_matches(parameter, values, n=1)
+                    hint = f"; did you mean {near[0]!r}?" if near else ""
+                    message = f"no parameter {parameter!r} for ${{{parameter}}}{hint}"
+                problems.append(Problem(step=name, field=kind_of(step), message=message))
                 return match[0]
 
             return _PARAMETER.sub(value_of, text)
@@ -206,7 +207,7 @@ def draft_graph(
         JobVertex(
             id=vertex_id(job_id, name),
             name=StepName(name),
-            operation=_operation(step, filled(name, kind_of(step))),
+            operation=_operation(step, filled(name, step)),
             inputs=tuple(StepName(source) for source in step.inputs),
             exchange=step.exchange,
             parallelism=step.parallelism,

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from flintlock.model.configuration import Scope, config_problems
 from flintlock.model.errors import Invalid, TooLarge
-from flintlock.model.graphcheck import Problem, in_order, problems_of
+from flintlock.model.graphcheck import Problem, problems_of
 from flintlock.model.ids import BlobKey, JobId, is_blob_key, is_job_id
 from flintlock.model.jobgraph import Artifact, JobGraph
 from flintlock.model.jobs import JobSubmission
@@ -73,7 +73,6 @@ async def reading_submission(
 
     Raises Invalid with every problem, TooLarge.
     """
-    _check_length(request, limit)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     async with AsyncExitStack() as leaving:
         if kind == "multipart/form-data":
@@ -86,7 +85,9 @@ async def reading_submission(
         if spec is None:
             raise _invalid(problems)
         graph = await _graph(spec, uploads, blobs, new_id)
-        message = JobSubmission(graph=graph, idempotency_key=_key(request), digest=_digest(spec, graph))
+        key = _key(request)
+        digest = "" if key is None else _digest(spec, graph)
+        message = JobSubmission(graph=graph, idempotency_key=key, digest=digest)
         yield Submission(message=message, uploads=uploads)
 
 
@@ -116,7 +117,11 @@ async def read_document(request: Request, limit: int) -> object:
 
 
 async def _graph(spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads, new_id: JobId) -> JobGraph:
-    """Return the graph that the document and its files make. Raises Invalid with all that is wrong with it."""
+    """Return the graph that the document and its files make. Raises Invalid with all that is wrong with it.
+
+    The Dispatcher checks every graph. Here that is done only where it has to come first: before files are stored, and
+    to tell all problems together with those of the document.
+    """
     problems: list[Problem] = []
     if spec.job_id is not None and not is_job_id(spec.job_id):
         said = f"{spec.job_id!r} is not a job id: 32 lower-case hex digits"
@@ -132,12 +137,14 @@ async def _graph(spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads,
         if isinstance(item, ArtifactSpec) and item.blob is not None:
             known[item.name] = await _stored(item, blobs, problems)
     graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), known)
-    settings = config_problems(graph.config, OPTIONS, Scope.JOB)
-    problems += [*unfilled, *problems_of(graph)]
-    problems += [Problem(field=f"config.{key}", message=message) for key, message in settings]
+    problems += unfilled
+    if problems or uploads:
+        settings = config_problems(graph.config, OPTIONS, Scope.JOB)
+        problems += problems_of(graph)
+        problems += [Problem(field=f"config.{key}", message=message) for key, message in settings]
     if problems:
         raise _invalid(problems)
-    return in_order(graph)
+    return graph
 
 
 async def _stored(item: ArtifactSpec, blobs: BlobUploads, problems: list[Problem]) -> Artifact:

@@ -11,7 +11,10 @@ import hashlib
 from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager
 
+from msgspec import structs
+
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
+from flintlock.model.graphcheck import check_graph
 from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId
 from flintlock.model.jobs import (
     AwaitJob,
@@ -71,7 +74,8 @@ class FakeDispatcher:
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Accept a job. An idempotency key makes one job only."""
         self._fail()
-        key, graph = message.idempotency_key, message.graph
+        key, graph = message.idempotency_key, check_graph(message.graph)
+        message = structs.replace(message, graph=graph)
         known = self._keys.get(key) if key is not None else None
         if known is not None:
             if known.digest != message.digest:
