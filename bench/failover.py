@@ -24,7 +24,7 @@ def task_manager_killed() -> Iterator[Figure]:
         for _ in range(KILLS):
             steps: dict[str, Any] = {"one": {"sql": LONG}, "rows": {"result": {}, "inputs": ["one"]}}
             job = client.post("/jobs", json={"name": "long", "parallelism": 1, "steps": steps}).json()["jobid"]
-            index = int(_running(client, job, 0)["taskmanager"].rpartition("-")[2])
+            index = int(_running(client, job, 0)["taskmanager-id"].rpartition("-")[2])
             begun = time.perf_counter()
             processes[index].kill()
             _running(client, job, 1)

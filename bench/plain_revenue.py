@@ -22,7 +22,7 @@ def plain_revenue(url: str, out: str) -> None:
             F.date_add(F.lit("2026-01-01"), (key % 365).cast("int")).alias("day"),
             F.pmod(F.hash(key), F.lit(20_000)).alias("customer_id"),
             F.pmod(F.hash(key * 7), F.lit(500)).alias("product_id"),
-            (key % 5).cast("int").alias("quantity"),
+            (F.floor(key / 365) % 5).cast("int").alias("quantity"),
         )
         countries = F.array(*[F.lit(name) for name in ("DE", "FR", "IT", "JP", "US")])
         customers = spark.range(20_000).select(

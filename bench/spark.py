@@ -78,19 +78,7 @@ def million_rows() -> Iterator[Figure]:
 
 def hundred_jobs() -> Iterator[Figure]:
     """A hundred small jobs at once on two slots; two clients of a bare server, a new session for each query."""
-    job = fl.Job("one-of-many", parallelism=1)
-    job.result("rows", job.sql("counts", QUERY), limit=20)
-    with bare_connect() as bare, cluster() as running, ProcessPoolExecutor(2) as clients:
-        client = fl.connect(running.url)
-
-        def ours() -> None:
-            for handle in [client.submit(job) for _ in range(100)]:
-                handle.wait()
-
-        def theirs() -> None:
-            list(clients.map(_some_sessions, [(bare, 50), (bare, 50)]))
-
-        mine, others = _interleaved(ours, theirs, pairs=10, warm_ups=1)
+    mine, others = _many_at_once(100, pairs=10, warm_ups=1)
     quotient = ratios(others, mine)
     yield Figure(
         name="hundred-jobs", what="100 small jobs at once on 2 slots, throughput of bare Connect with 2 clients",
@@ -103,19 +91,7 @@ def hundred_jobs() -> Iterator[Figure]:
 
 def twenty_jobs() -> Iterator[Figure]:
     """Twenty small jobs at once on two slots, until the last has finished."""
-    job = fl.Job("one-of-twenty", parallelism=1)
-    job.result("rows", job.sql("counts", QUERY), limit=20)
-    with bare_connect() as bare, cluster() as running, ProcessPoolExecutor(2) as clients:
-        client = fl.connect(running.url)
-
-        def ours() -> None:
-            for handle in [client.submit(job) for _ in range(20)]:
-                handle.wait()
-
-        def theirs() -> None:
-            list(clients.map(_some_sessions, [(bare, 10), (bare, 10)]))
-
-        mine, others = _interleaved(ours, theirs)
+    mine, others = _many_at_once(20, pairs=PAIRS, warm_ups=WARM_UPS)
     quotient = ratios(mine, others)
     yield Figure(
         name="twenty-jobs", what="20 jobs submitted at once -> all finished, 2 slots, of bare Connect with 2 clients",
@@ -123,6 +99,23 @@ def twenty_jobs() -> Iterator[Figure]:
         bound=Bound(limit=1.25), flink="1.0 s without Spark",
         against=f"bare Connect {spread(others).median:.2f} s, Flintlock {spread(mine).median:.2f} s, interleaved",
     )  # fmt: skip
+
+
+def _many_at_once(count: int, *, pairs: int, warm_ups: int) -> tuple[list[float], list[float]]:
+    """Submit many small jobs at once on two slots, and let two clients of a bare server ask as much in turn."""
+    job = fl.Job("one-of-many", parallelism=1)
+    job.result("rows", job.sql("counts", QUERY), limit=20)
+    with bare_connect() as bare, cluster() as running, ProcessPoolExecutor(2) as clients:
+        client = fl.connect(running.url)
+
+        def ours() -> None:
+            for handle in [client.submit(job) for _ in range(count)]:
+                handle.wait()
+
+        def theirs() -> None:
+            list(clients.map(_some_sessions, [(bare, count // 2)] * 2))
+
+        return _interleaved(ours, theirs, pairs=pairs, warm_ups=warm_ups)
 
 
 def _interleaved(
