@@ -17,7 +17,7 @@ COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-str
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench soak mutants docs lock clean
+.PHONY: help venv demo test check format bench soak chaos mutants docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +28,8 @@ venv: $(READY) ## set up .venv (every other target does it when needed)
 demo: $(READY) ## run an example job on an embedded cluster
 	@$(BIN)/flintlock run examples/revenue.py:job --local
 
-test: $(READY) ## every test, those with real processes and Spark last; ARGS='-m "not cluster"' for pytest
-	@$(BIN)/python -m pytest -q $(ARGS)
+test: $(READY) ## every test: one process has those with Spark, another one the rest; ARGS='-k name -n 0' for pytest
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/ruff check --quiet
@@ -45,6 +45,9 @@ bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for 
 
 soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
 	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
+
+chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; ARGS='--seed 7 --faults 20'
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 mutants: $(READY) ## plant each known bug in a copy of the source: the simulation has to find it
 	@$(BIN)/python -m tests.mutants

@@ -124,7 +124,7 @@ class Ensemble:
 @contextmanager
 def running_ensemble(home: Path, size: int = 1) -> Generator[Ensemble]:
     """Run an ensemble while the context lasts; yields it when it serves."""
-    ports = _free_ports(3 * size)
+    ports = free_ports(3 * size)
     members = "".join(
         f"server.{n + 1}=127.0.0.1:{ports[size + n]}:{ports[2 * size + n]}\n" for n in range(size if size > 1 else 0)
     )
@@ -156,7 +156,8 @@ def _classpath() -> str:
     return os.pathsep.join(str(jar) for jar in sorted(jars.iterdir()) if jar.name.startswith(_JARS))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on just now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

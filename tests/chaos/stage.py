@@ -1,0 +1,206 @@
+"""The cluster under test: JobManagers, TaskManagers and ZooKeeper servers, each a process that can be hurt and mended.
+
+Every member has a state directory of its own, as if it were on a machine of its own; they share the ensemble and the
+storage directory. JobManagers keep their ports when they are started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+import msgspec
+from tests.cluster.processes import ROOT, until
+from tests.zookeeper.servers import Ensemble, Server, free_ports, running_ensemble
+
+SESSION_S: Final = 4
+SLOTS: Final = 2
+
+
+class Member:
+    """One JobManager or TaskManager: killed, frozen, woken up, started again."""
+
+    def __init__(self, kind: str, index: int, state_dir: Path, settings: Mapping[str, str]) -> None:
+        self.name: Final = f"{kind}-{index}"
+        self.state_dir: Final = state_dir
+        flags = [part for key, value in settings.items() for part in ("-D", f"{key}={value}")]
+        self._command: Final = [
+            sys.executable, "-m", f"flintlock.entrypoints.{kind}", "--state-dir", str(state_dir),
+            "--die-with-parent", str(os.getpid()), *flags,
+        ]  # fmt: skip
+        self.process: subprocess.Popen[bytes] | None = None
+        state_dir.mkdir(parents=True)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there; a frozen one is."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start it, if it is not there."""
+        if not self.alive:
+            with (self.state_dir / "out.log").open("ab") as out:
+                self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=out, stderr=out)
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def freeze(self) -> None:
+        """SIGSTOP it."""
+        self._signal(signal.SIGSTOP)
+
+    def mend(self) -> None:
+        """Wake it up, or start it again: it may have ended itself meanwhile."""
+        self._signal(signal.SIGCONT)
+        self.start()
+
+    def end(self) -> None:
+        """Tell it to end, and wait."""
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        if self.process is not None:
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def said(self) -> str:
+        """Return the end of what it has printed."""
+        return (self.state_dir / "out.log").read_text()[-3000:]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive and self.process is not None:
+            self.process.send_signal(number)
+
+
+class ZooKeeperMember:
+    """A server of the ensemble, hurt and mended like the others."""
+
+    def __init__(self, server: Server, index: int) -> None:
+        self.name: Final = f"zookeeper-{index}"
+        self._server: Final = server
+        self._killed = False  # until it is mended
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self._server.kill()
+        self._killed = True
+
+    def freeze(self) -> None:
+        """SIGSTOP it."""
+        self._server.signal(signal.SIGSTOP)
+
+    def mend(self) -> None:
+        """Wake it up, or start it again."""
+        if self._killed:
+            self._server.start()
+            self._killed = False
+        else:
+            self._server.signal(signal.SIGCONT)
+
+
+class Stage:
+    """All members."""
+
+    def __init__(self, home: Path, ensemble: Ensemble, jobmanagers: int, taskmanagers: int) -> None:
+        self.home: Final = home
+        shared = {
+            "high-availability.type": "zookeeper",
+            "high-availability.zookeeper.quorum": ensemble.quorum,
+            "high-availability.zookeeper.client.session-timeout": f"{SESSION_S} s",
+            "high-availability.cluster-id": home.name,
+            "high-availability.storageDir": str(home / "ha"),
+            "heartbeat.interval": "1 s",
+            "heartbeat.timeout": "15 s",
+        }
+        ports = iter(free_ports(2 * jobmanagers))
+        self.jobmanagers: Final = [
+            Member(
+                "jobmanager",
+                index,
+                home / f"jobmanager-{index}",
+                {**shared, "rest.port": str(next(ports)), "jobmanager.rpc.port": str(next(ports))},
+            )
+            for index in range(jobmanagers)
+        ]
+        slots = {"taskmanager.numberOfTaskSlots": str(SLOTS)}
+        self.taskmanagers: Final = [
+            Member("taskmanager", index, home / f"taskmanager-{index}", {**shared, **slots})
+            for index in range(taskmanagers)
+        ]
+        self.servers: Final = [ZooKeeperMember(server, index) for index, server in enumerate(ensemble.servers)]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the JobManagers answer."""
+        found: list[str] = []
+        for member in self.jobmanagers:
+            with suppress(OSError, msgspec.DecodeError):
+                found.append(
+                    str(msgspec.json.decode((member.state_dir / "run" / "jobmanager.json").read_bytes())["rest"])
+                )
+        return found
+
+    def leader(self) -> tuple[Member, int] | None:
+        """Return who leads, as far as its own word goes, and its epoch."""
+        told: list[tuple[int, Member]] = []
+        for member in self.jobmanagers:
+            with suppress(OSError, msgspec.DecodeError):
+                file = msgspec.json.decode((member.state_dir / "cluster.json").read_bytes())
+                if member.process is not None and file["pid"] == member.process.pid and member.alive:
+                    told.append((int(file["epoch"]), member))
+        return max(((member, epoch) for epoch, member in told), key=lambda found: found[1], default=None)
+
+    def listing(self, after_epoch: int = 0) -> dict[str, str] | None:
+        """Return the state of every job, by id, from whoever answers for a leader of a later epoch."""
+        for url in self.urls:
+            with suppress(httpx.TransportError):
+                answer = httpx.get(f"{url}/jobs/overview", headers={"cache-control": "no-cache"}, timeout=2)
+                if answer.status_code == 200 and int(answer.headers["flintlock-leader-epoch"]) > after_epoch:
+                    return {line["jid"]: line["state"] for line in answer.json()["jobs"]}
+        return None
+
+    def get(self, path: str) -> httpx.Response:
+        """Ask any JobManager until one answers."""
+
+        def ask() -> httpx.Response | None:
+            for url in self.urls:
+                with suppress(httpx.TransportError):
+                    answer = httpx.get(f"{url}{path}", timeout=10)
+                    if answer.status_code != 503:
+                        return answer
+            return None
+
+        return until(f"an answer to {path}", ask)
+
+    def mend(self) -> None:
+        """Mend whatever is hurt."""
+        for member in (*self.jobmanagers, *self.taskmanagers):
+            member.mend()
+
+
+@contextmanager
+def running_stage(home: Path, *, servers: int = 3, jobmanagers: int = 3, taskmanagers: int = 2) -> Generator[Stage]:
+    """Start everything; yields it when all slots are there."""
+    with running_ensemble(home / "ensemble", servers) as ensemble, ExitStack() as leaving:
+        stage = Stage(home, ensemble, jobmanagers, taskmanagers)
+        for member in (*stage.jobmanagers, *stage.taskmanagers):
+            leaving.callback(member.end)
+            member.start()
+
+        def slots() -> bool:
+            return stage.get("/overview").json()["slots-total"] == taskmanagers * SLOTS
+
+        until("a leader", stage.leader, 60)
+        until("all slots", slots, 300)
+        yield stage
