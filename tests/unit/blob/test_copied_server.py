@@ -450,7 +450,7 @@ async def test_whatever_happens_at_once_a_job_that_was_accepted_has_its_blobs(tm
     random, shared = Random(seed), SharedBlobs()
     contents = [b"x", b"y"]
 
-    async def step(_: str) -> None:
+    async def step(_name: str) -> None:
         for _ in range(random.randrange(4)):
             await asyncio.sleep(0)
         if random.random() < 0.1:
