@@ -97,12 +97,17 @@ class Gate:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.reached = asyncio.Event()
+        self._reached = asyncio.Event()
         self.open = asyncio.Event()
+
+    async def come(self) -> None:
+        """Wait until one has come; fail if none does."""
+        async with asyncio.timeout(60):
+            await self._reached.wait()
 
     async def __call__(self, step: str) -> None:
         if step == self._name:
-            self.reached.set()
+            self._reached.set()
             await self.open.wait()
 
 
@@ -115,7 +120,7 @@ async def test_an_upload_is_acknowledged_once_the_copy_is_there(one: Host, share
     gate = one.copies.step = Gate("put")
     async with asyncio.TaskGroup() as tasks:
         uploading = tasks.create_task(server.put(pieces(content)), name="upload")
-        await gate.reached.wait()
+        await gate.come()
         assert not uploading.done()
         gate.open.set()
 
@@ -149,7 +154,7 @@ async def test_of_identical_uploads_the_second_goes_on_where_the_first_is_cut_of
     gate = one.copies.step = Gate("put")
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(put(server, b"content"), name="first")
-        await gate.reached.wait()
+        await gate.come()
         second = tasks.create_task(put(server, b"content"), name="second")
         first.cancel()
         gate.open.set()
@@ -297,7 +302,7 @@ async def test_a_fetch_that_fails_beside_an_upload_does_not_make_that_forgotten(
                 await server.path_of(key_of(b"content"))
 
         tasks.create_task(fetch(), name="fetch")
-        await gate.reached.wait()
+        await gate.come()
         one.copies.fail_with = None
         uploading = tasks.create_task(put(server, b"content"), name="upload")
         while one.copies.puts == 0:  # noqa: ASYNC110  # the upload waits for the fetch only after that
@@ -411,7 +416,7 @@ async def test_an_upload_during_a_removal_is_not_lost(one: Host, shared: SharedB
     gate = one.copies.step = Gate("remove")
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.release(JOB_A), name="release")
-        await gate.reached.wait()
+        await gate.come()
         with pytest.raises(NotFound):
             server.retain(JOB_B, [key])
         uploading = tasks.create_task(put(server, b"content"), name="upload")
