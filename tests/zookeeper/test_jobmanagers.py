@@ -90,13 +90,19 @@ def test_a_standby_leads_when_the_leader_is_killed_and_knows_its_jobs(
     second = start(running, tmp_path / "two", settings)
     job_id = "ab" * 16
     steps: dict[str, dict[str, Any]] = {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}
-    submitted = first.post("/jobs", {"name": "waits for slots", "jobId": job_id, "steps": steps})
+    waits = {"name": "waits for slots", "steps": steps}
+    used, unused = [first.post("/blobs", content).json()["blob"] for content in ("used", "not used yet")]
+    named = {"name": "data.txt", "blob": used}
+    submitted = first.post("/jobs", {**waits, "jobId": job_id, "artifacts": [named]})
 
     first.process.send_signal(signal.SIGKILL)
     until("the standby to lead", lambda: second.get("/readyz"))
 
     assert submitted.is_success, submitted.text
     assert [job["jid"] for job in second.get("/jobs/overview")["jobs"]] == [job_id]
+    for blob in (used, unused):  # uploaded to another machine
+        again = second.post("/jobs", {**waits, "artifacts": [{"name": "data.txt", "blob": blob}]})
+        assert again.is_success, again.text
 
 
 def test_settings_that_are_missing_are_named_all_at_once(tmp_path: Path, running: ExitStack) -> None:

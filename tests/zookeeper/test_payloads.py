@@ -20,7 +20,7 @@ from flintlock.model.ids import Epoch, FencingToken, JobId
 
 pytestmark = pytest.mark.anyio
 
-KINDS = ("graphs", "results", "progress", "ended")
+KINDS = ("graphs", "results", "progress", "ended")  # of blobs: test_blobs
 
 
 @pytest.fixture

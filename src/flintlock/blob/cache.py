@@ -1,7 +1,8 @@
-"""BlobCache: a TaskManager's copies of blobs, fetched once, checked against their hash, kept while there is room.
+"""BlobCache: local copies of blobs, fetched once, checked against their hash, kept while there is room.
 
-Copies survive a restart of the TaskManager and are checked again when first used. A copy is in place only when it is
-whole, so a crash leaves nothing that could be taken for one.
+TaskManagers have one of what the JobManager serves, JobManagers of what lies in a shared place. Copies survive a
+restart and are checked again when first used. A copy is in place only when it is whole, so a crash leaves nothing that
+could be taken for one.
 
 Rejected: emptying the directory at each start (a restart would fetch everything anew); flushing copies to the disk (a
 copy that a loss of power damaged fails its check, and is fetched again).
@@ -17,9 +18,10 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from flintlock.blob import files
-from flintlock.blob.files import IncomingFile, Offload
+from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.gateways.blobs import BlobGateway, BlobRange
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import BlobKey
@@ -45,22 +47,35 @@ class BlobCache:
         self._swept = False  # leftovers of a former self are gone; set by the first fetch
         self._used: Final[dict[BlobKey, Path]] = {}  # checked in this life, longest unused first; emptied by eviction
         self._holds: Final[Counter[BlobKey]] = Counter()
-        self._fetching: Final[dict[BlobKey, asyncio.Lock]] = {}  # one for each blob asked for in this life
+        self._turns: Final = WeakValueDictionary[BlobKey, asyncio.Lock]()  # of blobs that are being fetched
 
     async def fetch(self, key: BlobKey) -> Path:
         """Return a local file with the blob's content. Concurrent fetches of one blob share one download.
 
         The file stays until there is no room: whoever needs its path for longer wraps that in `hold`. Raises NotFound
-        naming the key if the server has no such blob, Unavailable if it cannot be asked, Corrupt if what arrived has
-        another content.
+        naming the key if the server has no such blob, Unavailable if it cannot be asked or the disk is full, Corrupt if
+        what arrived has another content.
         """
         path = self._directory / files.digest_of(key)
-        async with self._fetching.setdefault(key, asyncio.Lock()):
-            if not (key in self._used and path.exists()) and not await self._offload(_sound, path, key):
+        async with self._turn(key):
+            if not (key in self._used and path.exists()) and not await on_disk(self._offload, _sound, path, key):
                 await self._download(key, path)
-            self._used.pop(key, None)
-            self._used[key] = path
+            self._use(key, path)
         return path
+
+    async def adopt(self, key: BlobKey, incoming: IncomingFile) -> None:
+        """Keep a file whose content is the blob's, as if it had been fetched. Raises Unavailable."""
+        path = self._directory / files.digest_of(key)
+        async with self._turn(key):
+            await self._keep(incoming, path)
+            self._use(key, path)
+
+    async def drop(self, key: BlobKey) -> None:
+        """Remove a copy, unless it is held. Idempotent. Raises Unavailable."""
+        async with self._turn(key):
+            if not self._holds[key]:
+                path = self._used.pop(key, self._directory / files.digest_of(key))
+                await on_disk(self._offload, path.unlink, missing_ok=True)
 
     @contextmanager
     def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
@@ -75,22 +90,33 @@ class BlobCache:
     async def _download(self, key: BlobKey, path: Path) -> None:
         if not self._swept:
             self._swept = True
-            await self._offload(files.sweep, self._directory)
+            await on_disk(self._offload, files.sweep, self._directory)
         incoming = IncomingFile(self._directory, uuid.uuid4().hex)
         try:
             server = self._server()
             while True:
                 chunk = await server.read_blob(BlobRange(key=key, offset=incoming.size))
-                await self._offload(incoming.write, chunk.data)
+                await on_disk(self._offload, incoming.write, chunk.data)
                 if incoming.size >= chunk.size or not chunk.data:
                     break
             if files.key_of(incoming.digest) != key:
                 raise Corrupt(f"what arrived as blob {key} has another content ({incoming.size} bytes)")
-            await self._offload(_make_room, self._directory, self._limit_bytes - incoming.size, self._by_use())
-            await self._offload(incoming.keep, path, durable=False)
+            await self._keep(incoming, path)
         except BaseException:
             incoming.discard()
             raise
+
+    async def _keep(self, incoming: IncomingFile, path: Path) -> None:
+        room = self._limit_bytes - incoming.size
+        await on_disk(self._offload, _make_room, self._directory, room, self._by_use())
+        await on_disk(self._offload, incoming.keep, path, durable=False)
+
+    def _turn(self, key: BlobKey) -> asyncio.Lock:
+        return self._turns.setdefault(key, asyncio.Lock())
+
+    def _use(self, key: BlobKey, path: Path) -> None:
+        self._used.pop(key, None)
+        self._used[key] = path
 
     def _by_use(self) -> dict[str, float]:
         """When each copy was used: turns of this life, later ones are higher; held ones are used now and for ever."""

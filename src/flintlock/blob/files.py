@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import math
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from flintlock.model.errors import NotFound
+from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, is_blob_key
 
 P = ParamSpec("P")
@@ -32,6 +33,19 @@ class Offload(Protocol):
     def __call__(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         """Return what `work` returns."""
         ...
+
+
+async def on_disk(offload: Offload, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do file I/O away from the event loop. Raises Unavailable where the disk is full or broken."""
+    try:
+        return await offload(work, *args, **kwargs)
+    except OSError as error:
+        raise Unavailable(f"the files of blobs cannot be written or read now: {error}") from error
+
+
+def missing(key: BlobKey) -> NotFound:
+    """Return the error for a blob that is not there."""
+    return NotFound(f"no blob {key} is stored here")
 
 
 def digest_of(key: BlobKey) -> str:
@@ -64,6 +78,11 @@ class IncomingFile:
         self._kept: Path | None = None
         self._discarded = False
         self.size = 0
+
+    @property
+    def path(self) -> Path:
+        """Where it is being written, until it is kept."""
+        return self._path
 
     @property
     def digest(self) -> str:
@@ -157,6 +176,12 @@ def remove_file(path: Path) -> None:
         path.parent.rmdir()
 
 
+def remove_files(paths: Iterable[Path]) -> None:
+    """Remove several."""
+    for path in paths:
+        remove_file(path)
+
+
 def link_file(source: Path, target: Path) -> bool:
     """Give a file another name; False if it is gone, or the file system knows no second names."""
     try:
@@ -197,11 +222,11 @@ def names_of(directory: Path, key: BlobKey) -> list[Path]:
     return sorted(_entries(directory / digest_of(key)))
 
 
-def all_names(directory: Path) -> dict[BlobKey, list[Path]]:
-    """Return the files of all blobs."""
+def all_names(directory: Path, before_s: float = math.inf) -> dict[BlobKey, list[Path]]:
+    """Return the files of all blobs; with `before_s`, of those all of whose files are older."""
     keys = (key_of(entry.name) for entry in _entries(directory))
     found = {key: names_of(directory, key) for key in keys if is_blob_key(key)}
-    return {key: names for key, names in found.items() if names}
+    return {key: names for key, names in found.items() if names and all(_older(name, before_s) for name in names)}
 
 
 def first_sound(directory: Path, key: BlobKey) -> Path | None:
@@ -212,6 +237,13 @@ def first_sound(directory: Path, key: BlobKey) -> Path | None:
                 return path
             remove_file(path)
     return None
+
+
+def _older(path: Path, before_s: float) -> bool:
+    try:
+        return path.stat().st_mtime < before_s
+    except FileNotFoundError:
+        return True
 
 
 def _entries(directory: Path) -> Iterator[Path]:

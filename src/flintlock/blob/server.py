@@ -1,13 +1,12 @@
 """BlobServer: keeps uploads, serves them, and removes them when no job refers to them.
 
-A blob is stored as `<hash>/<upload id>`; to its readers all files of one hash are one blob. A file is never written
-again and never renamed. A leader that was overtaken while it cleaned up removes the names that it knew, and no newer
-upload of the same content is among them: each life of a server writes under names of its own, and gives a blob that a
-job refers to by key alone a name of its own, too.
+Where blobs lie is the business of a store (`stores`): a directory, or copies that every JobManager reaches. What keeps
+a blob: jobs that refer to it (`retain` to `release`), holds (the time between upload and persisting), and uploads that
+no job has taken up yet (until they expire). References live in memory; the Dispatcher tells them anew when it begins to
+lead (`retain_only`). Only the leader may call what removes: a standby knows no references.
 
-What keeps a blob: jobs that refer to it (`retain` to `release`), holds (the time between upload and persisting), and
-uploads that no job has taken up yet (until they expire). References live in memory; the Dispatcher tells them anew when
-it begins to lead (`retain_only`). Only the leader may call what removes: a standby knows no references.
+Uploads and removals of one blob come one after another, and whether it may go is decided in its turn. So identical
+uploads are one, and an upload is either before a removal, which then does not happen, or after it.
 
 Rejected: a table of references in the store (it repeats what the stored graphs say, and can disagree with them).
 """
@@ -19,17 +18,23 @@ import hashlib
 import os
 import time
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
+
+import structlog
 
 from flintlock.blob import files
-from flintlock.blob.files import IncomingFile, Offload
-from flintlock.gateways.blobs import BlobChunk, BlobRange
-from flintlock.model.errors import Invalid, NotFound
+from flintlock.blob.files import IncomingFile, Offload, on_disk
+from flintlock.blob.references import References
+from flintlock.blob.stores import BlobStore, CopiedStore, DirectoryStore
+from flintlock.gateways.blobs import BlobChunk, BlobCopies, BlobRange
+from flintlock.model.errors import Corrupt, Invalid, NotFound
 from flintlock.model.ids import BlobKey, JobId
+
+log = structlog.get_logger(__name__)
 
 #: An upload up to this size is gathered in memory and written in one go.
 SMALL_BYTES: Final = 1 << 20
@@ -37,21 +42,20 @@ SMALL_BYTES: Final = 1 << 20
 #: The most that one answer carries, whatever was asked for.
 MAX_CHUNK_BYTES: Final = 8 << 20
 
-
-class _Waiting:
-    """Uploads of one blob that no job has taken up yet."""
-
-    def __init__(self) -> None:
-        self.uploads = 0
-        self.since_s = 0.0  # the latest of them
+#: How many blobs are removed at once.
+_WIDTH: Final = 16
 
 
 class BlobServer:
-    """Blobs in a directory on a local file system. `start` it once; belongs to one event loop."""
+    """Blobs in a directory on a local file system, or in `copies`, then with that directory as a cache.
+
+    `start` it once; belongs to one event loop.
+    """
 
     def __init__(
         self,
         directory: Path,
+        copies: BlobCopies | None = None,
         *,
         new_upload_id: Callable[[], str] = lambda: uuid.uuid4().hex,
         now_s: Callable[[], float] = time.time,
@@ -63,13 +67,14 @@ class BlobServer:
         self._now_s: Final = now_s
         self._offload: Final = offload
         self._sync: Final = sync
-        self._sound: Final[dict[BlobKey, Path]] = {}  # written or checked in this life; emptied by removal
-        self._own: Final[set[Path]] = set()  # names that this life made
-        self._names: Final[dict[BlobKey, set[Path]]] = {}  # names seen when a job began to refer to the blob
-        self._jobs: Final[dict[JobId, frozenset[BlobKey]]] = {}  # written by retain, release, retain_only
-        self._holds: Final[Counter[BlobKey]] = Counter()
-        self._waiting: Final[dict[BlobKey, _Waiting]] = {}  # filled by put, emptied by retain and expiry
-        self._doomed: Final[set[Path]] = set()  # being removed just now: nobody is given these any more
+        self._store: Final[BlobStore] = (
+            DirectoryStore(directory, new_upload_id, offload)
+            if copies is None
+            else CopiedStore(directory / "cache", copies, offload, now_s)
+        )
+        self._references: Final = References()
+        self._turns: Final = WeakValueDictionary[BlobKey, asyncio.Lock]()  # of blobs that are being changed
+        self._removing: Final[set[BlobKey]] = set()  # no job can refer to these any more
 
     async def start(self) -> None:
         """Make the directory and remove what crashes left half-written. Uploads of other processes stay."""
@@ -80,7 +85,7 @@ class BlobServer:
         """Store what the stream gives; return its key and size once it is durable.
 
         The same content twice is one blob. It stays until a job has taken it up and let go of it, or it expires.
-        Where `stream` raises or the caller is cancelled, nothing is left.
+        Where `stream` raises or the caller is cancelled, nothing is left. Raises Unavailable if it cannot be stored.
         """
         gathered = bytearray()
         incoming: IncomingFile | None = None
@@ -89,25 +94,22 @@ class BlobServer:
                 gathered += piece
                 if len(gathered) > SMALL_BYTES:
                     incoming = incoming or self._incoming()
-                    await self._offload(incoming.write, gathered)
+                    await on_disk(self._offload, incoming.write, gathered)
                     gathered = bytearray()
             if incoming is None:
                 known = files.key_of(hashlib.sha256(gathered).hexdigest())
-                if self._has_own(known):
-                    self._uploaded(known)
+                if self._store.has(known):
+                    self._references.uploaded(known, self._now_s())
                     return known, len(gathered)
                 incoming = self._incoming()
-            await self._offload(incoming.write, gathered)
+            await on_disk(self._offload, incoming.write, gathered)
             key = files.key_of(incoming.digest)
-            if self._has_own(key):
-                incoming.discard()
-            else:
-                target = self._new_name(key)
-                await self._offload(incoming.keep, target)
-                self._sound[key] = target
-                self._own.add(target)
-                self._names.setdefault(key, set()).add(target)
-            self._uploaded(key)
+            async with self._turn(key):
+                if self._store.has(key):
+                    incoming.discard()
+                else:
+                    await self._store.add(key, incoming)
+                self._references.uploaded(key, self._now_s())
         except BaseException:
             if incoming is not None:
                 incoming.discard()
@@ -115,7 +117,10 @@ class BlobServer:
         return key, incoming.size
 
     async def read_blob(self, message: BlobRange) -> BlobChunk:
-        """Return a piece of a blob, at most `MAX_CHUNK_BYTES`. Raises NotFound; Invalid for a range that is none."""
+        """Return a piece of a blob, at most `MAX_CHUNK_BYTES`.
+
+        Raises NotFound; Invalid for a range that is none; Corrupt, naming the blob, for one whose content is another.
+        """
         if message.offset < 0 or message.limit < 0:
             raise Invalid(f"no range of a blob: offset {message.offset}, limit {message.limit}")
         limit = min(message.limit, MAX_CHUNK_BYTES)
@@ -124,159 +129,101 @@ class BlobServer:
             try:
                 data, size = await self._offload(files.read_range, path, message.offset, limit)
             except FileNotFoundError:
-                self._sound.pop(message.key, None)
-            else:
-                return BlobChunk(data=data, size=size)
-        raise _missing(message.key)
+                continue
+            return BlobChunk(data=data, size=size)
+        raise files.missing(message.key)
 
     async def path_of(self, key: BlobKey) -> Path:
-        """Return a file with the blob's content, checked against its hash when first asked for.
+        """Return a local file with the blob's content, checked against its hash when first asked for.
 
-        A file that fails the check is removed. Raises NotFound if no sound one is there.
+        Raises NotFound if no sound one is there; Corrupt if what is there has another content.
         """
-        path = self._sound.get(key)
-        if path is None:
-            path = await self._offload(files.first_sound, self._directory, key)
-            if path is None or path in self._doomed:
-                raise _missing(key)
-            self._sound[key] = path
-        return path
+        return await self._store.path_of(key)
 
     async def size_of(self, key: BlobKey) -> int | None:
-        """Return a stored blob's size, or None if it is not there."""
+        """Return a stored blob's size, or None if it is not there. One that is damaged is not: upload it again."""
         try:
+            async with self._turn(key):
+                there = await self._store.recall(key)
+            if not there:
+                return None
             return (await self.read_blob(BlobRange(key=key, limit=0))).size
         except NotFound:
             return None
+        except Corrupt as error:
+            log.warning("blob-damaged", blob=key, reason=error.public)
+            return None
 
-    @contextmanager
-    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
+    def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
         """Keep blobs as long as the context lasts, those too that are put meanwhile. Leaving it removes nothing."""
-        held = tuple(keys)
-        self._holds.update(held)
-        try:
-            yield
-        finally:
-            self._holds.subtract(held)
+        return self._references.hold(keys)
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
         """Keep blobs until `release`. Call it before the job is persisted. Idempotent.
 
-        Raises NotFound, and keeps none of them, if one is not there. Looks at names only, so it need not be awaited;
-        and as nothing runs in between, nobody can remove what it has just found.
+        Raises NotFound, and keeps none of them, if one is not there: neither put nor asked for (`size_of`) in this
+        term, or gone since. Need not be awaited; and as nothing runs in between, nobody can remove what it has found.
         """
         wanted = frozenset(keys)
-        found = {key: self._claimed(key) for key in sorted(wanted)}
-        for key, names in found.items():
-            self._names.setdefault(key, set()).update(names)
-        for key in wanted - self._jobs.get(job_id, frozenset()):
-            self._taken_up(key)
-        if wanted:
-            self._jobs[job_id] = self._jobs.get(job_id, frozenset()) | wanted
+        for key in sorted(wanted):
+            if key in self._removing or not self._store.claim(key):
+                raise files.missing(key)
+        self._references.retain(job_id, wanted)
 
     async def release(self, job_id: JobId) -> None:
-        """The job needs its blobs no more: remove those that nothing else keeps. Idempotent.
+        """The job needs its blobs no more: remove those that nothing else keeps. Idempotent, also where it raises.
 
         Call it after the job's graph was removed in a fenced transaction.
         """
-        free = self._jobs.pop(job_id, frozenset()) - self._kept()
-        await self._remove({key: self._names.get(key, set()) for key in free})
+        keys = self._references.release(job_id)
+        try:
+            await self._remove(keys)
+        except Exception:
+            self._references.restore(job_id, keys)
+            raise
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
         """Begin to lead: these jobs are all there are. Remove what neither they nor uploads of this life keep.
 
-        A blob that is missing is not an error here: the job that needs it will fail by itself.
+        Copies that every JobManager reaches are not removed, but expire: their uploaders can still name them. A blob
+        that is missing is not an error here: the job that needs it will fail by itself.
         """
-        self._jobs.clear()
-        self._jobs.update({job_id: frozenset(keys) for job_id, keys in jobs.items() if keys})
-        there = await self._offload(files.all_names, self._directory)
-        kept = self._kept()
-        for key in kept & there.keys():
-            self._names.setdefault(key, set()).update(there[key])
-        await self._remove({key: set(names) for key, names in there.items() if key not in kept})
+        self._references.retain_only(jobs)
+        await self._remove(await self._store.begin())
 
     async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
         """Remove uploads that no job refers to and that are older than that; return which."""
         limit_s = self._now_s() - older_than_s
-        there = await self._offload(_older_names, self._directory, limit_s)
-        for key in [key for key, waiting in self._waiting.items() if waiting.since_s < limit_s]:
-            del self._waiting[key]
-        kept = self._kept()
-        old = {key: set(names) for key, names in there.items() if key not in kept}
-        await self._remove(old)
-        return tuple(sorted(old))
+        self._references.expire(limit_s)
+        return await self._remove(await self._store.stored_before(limit_s, self._references.keeps))
 
     def _incoming(self) -> IncomingFile:
         return IncomingFile(self._directory, self._new_upload_id(), self._sync)
 
-    def _new_name(self, key: BlobKey) -> Path:
-        return self._directory / files.digest_of(key) / self._new_upload_id()
+    def _turn(self, key: BlobKey) -> asyncio.Lock:
+        return self._turns.setdefault(key, asyncio.Lock())
 
-    def _has_own(self, key: BlobKey) -> bool:
-        """Whether this life wrote the blob; another's file may be removed by that other."""
-        return self._sound.get(key) in self._own
+    async def _remove(self, keys: Collection[BlobKey]) -> tuple[BlobKey, ...]:
+        """Remove those of them that nothing keeps when their turn comes; return which. Raises what went wrong first."""
+        free = sorted(key for key in keys if not self._references.keeps(key))
+        gone: list[BlobKey] = []
+        for start in range(0, len(free), _WIDTH):
+            some = free[start : start + _WIDTH]
+            outcomes = await asyncio.gather(*map(self._remove_one, some), return_exceptions=True)
+            for key, outcome in zip(some, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if outcome:
+                    gone.append(key)
+        return tuple(gone)
 
-    def _uploaded(self, key: BlobKey) -> None:
-        waiting = self._waiting.setdefault(key, _Waiting())
-        waiting.uploads += 1
-        waiting.since_s = self._now_s()
-
-    def _taken_up(self, key: BlobKey) -> None:
-        """A job refers to the blob: one upload of it has served its purpose."""
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.uploads -= 1
-            if waiting.uploads == 0:
-                del self._waiting[key]
-
-    def _claimed(self, key: BlobKey) -> set[Path]:
-        """Return the blob's names, one of them made by this life. Raises NotFound."""
-        names = set(files.names_of(self._directory, key)) - self._doomed
-        if not names:
-            raise _missing(key)
-        own = self._new_name(key)
-        if self._own.isdisjoint(names) and any(files.link_file(name, own) for name in sorted(names)):
-            self._own.add(own)
-            names.add(own)
-        return names
-
-    def _kept(self) -> set[BlobKey]:
-        kept = {key for keys in self._jobs.values() for key in keys}
-        kept.update(key for key, count in self._holds.items() if count > 0)
-        kept.update(self._waiting)
-        return kept
-
-    async def _remove(self, names_by_key: Mapping[BlobKey, set[Path]]) -> None:
-        """Remove exactly these names."""
-        doomed = {name for names in names_by_key.values() for name in names}
-        for key, names in names_by_key.items():
-            if self._sound.get(key) in names:
-                del self._sound[key]
-            self._names.pop(key, None)
-        self._own.difference_update(doomed)
-        self._doomed.update(doomed)
-        try:
-            await self._offload(_remove_all, sorted(doomed))
-        finally:
-            self._doomed.difference_update(doomed)
-
-
-def _remove_all(names: list[Path]) -> None:
-    for name in names:
-        files.remove_file(name)
-
-
-def _older_names(directory: Path, limit_s: float) -> dict[BlobKey, list[Path]]:
-    old: dict[BlobKey, list[Path]] = {}
-    for key, names in files.all_names(directory).items():
-        for name in names:
+    async def _remove_one(self, key: BlobKey) -> bool:
+        async with self._turn(key):
+            if self._references.keeps(key):
+                return False
+            self._removing.add(key)
             try:
-                if name.stat().st_mtime < limit_s:
-                    old.setdefault(key, []).append(name)
-            except FileNotFoundError:
-                continue
-    return old
-
-
-def _missing(key: BlobKey) -> NotFound:
-    return NotFound(f"no blob {key} is stored here")
+                await self._store.remove(key)
+            finally:
+                self._removing.discard(key)
+        return True

@@ -71,7 +71,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
         RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
         RpcChannels() as channels,
     ):
-        blobs = instrument("blobs", BlobServer(state_dir / "blobs"))
+        blobs = instrument("blobs", BlobServer(state_dir / "blobs", ha.blobs))
         await blobs.start()
         rpc.serve(BlobGateway, blobs)
         dispatcher, resource_manager = LeaderDoor(), ResourceManagerDoor()

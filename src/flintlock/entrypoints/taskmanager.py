@@ -49,6 +49,7 @@ from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, Tok
 
 G = TypeVar("G")
 _REPORT_TIMEOUT_S: Final = 30.0
+_BLOB_TIMEOUT_S: Final = 300.0  # before the first piece, a new leader fetches the whole blob and checks it
 
 
 async def serve(settings: Settings) -> None:
@@ -67,10 +68,10 @@ async def serve(settings: Settings) -> None:
         guard = TokenGuard()
         find = leader_finder(configuration, state_dir)
 
-        def leader(gateway: type[G]) -> G:
-            return channels.connect(gateway, find(), lambda: guard.token, _REPORT_TIMEOUT_S)
+        def leader(gateway: type[G], timeout_s: float = _REPORT_TIMEOUT_S) -> G:
+            return channels.connect(gateway, find(), lambda: guard.token, timeout_s)
 
-        blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway))
+        blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway, _BLOB_TIMEOUT_S))
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
                 id=TaskManagerId(configuration.get(TM_RESOURCE_ID) or f"{socket.gethostname()}-{settings.index}"),

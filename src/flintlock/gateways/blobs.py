@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct
@@ -29,4 +31,32 @@ class BlobGateway(Protocol):
 
     async def read_blob(self, message: BlobRange) -> BlobChunk:
         """Return a piece of a blob."""
+        ...
+
+
+class BlobCopies(Protocol):
+    """Copies of blobs in a place that every JobManager reaches. Everybody may read; only the leader changes them.
+
+    What is written is refused, as a whole, once a newer leader has begun: Fenced. Unavailable leaves open whether it
+    took place, as with all stores.
+    """
+
+    async def read_blob(self, message: BlobRange) -> BlobChunk:
+        """Return a piece of a copy, as it lies there. Raises NotFound, Unavailable; Corrupt for a copy that is gone."""
+        ...
+
+    async def has(self, key: BlobKey) -> bool:
+        """Tell whether there is a copy. Raises Unavailable."""
+        ...
+
+    async def put(self, key: BlobKey, source: Path, *, size: int, stored_s: float) -> None:
+        """Copy a file, in the place of a former copy; return once the copy is durable. Raises Unavailable, Fenced."""
+        ...
+
+    async def remove(self, key: BlobKey) -> None:
+        """Remove a copy. Idempotent. Raises Unavailable, Fenced."""
+        ...
+
+    async def stored_before(self, limit_s: float, kept: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
+        """Return the blobs that were stored before then and that nothing keeps. Raises Unavailable."""
         ...

@@ -35,6 +35,7 @@ class EmbeddedHaServices:
         self._file: Final = file
         self.election: Final = election
         self.leader: Final = SqliteLeaderRetrieval(file, poll_s)
+        self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""

@@ -305,6 +305,7 @@ class MemoryHaServices:
         self._step: Final = step
         self.election: Final = MemoryElection(cluster, holder, step)
         self.leader: Final = MemoryLeaderRetrieval(cluster, step)
+        self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""

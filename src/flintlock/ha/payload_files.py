@@ -18,8 +18,9 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -28,7 +29,7 @@ import structlog
 from fsspec.implementations.local import LocalFileSystem
 
 from flintlock.model.errors import Refused, Unavailable
-from flintlock.model.ids import Epoch, JobId
+from flintlock.model.ids import Epoch
 
 T = TypeVar("T")
 
@@ -37,10 +38,15 @@ log = structlog.get_logger(__name__)
 #: How many files are read or written at once.
 WIDTH: Final = 16
 
-#: One folder for each kind of record.
-KINDS: Final = ("graphs", "results", "progress", "ended")
+#: How many of these may be large: copies of whole files, which must not keep a submission waiting.
+COPIES: Final = 4
 
-_NAME: Final = re.compile(r"[a-z]+/([0-9a-f]+)-(\d+)-[0-9a-f]{32}")  # kind, job, epoch, and what makes it unique
+#: One folder for each kind of record.
+KINDS: Final = ("graphs", "results", "progress", "ended", "blobs")
+
+_NAME: Final = re.compile(r"[a-z]+/([0-9a-f]+)-(\d+)-[0-9a-f]{32}")  # kind, owner, epoch, and what makes it unique
+
+_PIECE: Final = 1 << 20
 
 
 class PayloadGone(Exception):
@@ -55,18 +61,36 @@ class PayloadFiles:
         self._root: Final = root
         self._local: Final = isinstance(fs, LocalFileSystem)
         self.marker = ""  # the file that tells this place from an empty one; set by `claim`, and known to ZooKeeper
+        self._copying: Final = asyncio.Semaphore(COPIES)
         self._threads: Final = ThreadPoolExecutor(WIDTH, thread_name_prefix="payloads")
 
-    async def write(self, kind: str, job_id: JobId, epoch: Epoch, payload: bytes) -> str:
-        """Store a payload under a new name and return the name, once it is durable. Raises Unavailable."""
-        name = f"{kind}/{job_id}-{epoch}-{uuid.uuid4().hex}"
-        await self._do("written", name, lambda: self._write(name, payload))
+    async def write(self, kind: str, owner: str, epoch: Epoch, payload: bytes) -> str:
+        """Store a payload under a new name and return the name, once it is durable. Raises Unavailable.
+
+        `owner` is hexadecimal: the job, or the content, that the payload belongs to.
+        """
+        name = _new_name(kind, owner, epoch)
+        await self._do("written", name, lambda: self._write(name, payload), undo=lambda: self._take_back(name))
         return name
 
-    async def read(self, name: str) -> bytes:
-        """Return a payload. Raises PayloadGone; Unavailable, also where not the file is gone but the whole place."""
+    async def copy(self, kind: str, owner: str, epoch: Epoch, source: Path) -> str:
+        """Store what a file of this machine holds, as `write` does. Raises Unavailable."""
+        name = _new_name(kind, owner, epoch)
+        async with self._copying:
+            await self._do("written", name, lambda: self._copy(name, source), undo=lambda: self._take_back(name))
+        return name
+
+    async def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return a payload, or a piece of it.
+
+        Raises PayloadGone; Unavailable, also where not the file is gone but the whole place.
+        """
+
+        def work() -> bytes:
+            return cast("bytes", self._fs.cat_file(self._path(name), start=start, end=end))
+
         try:
-            return await self._do("read", name, lambda: cast("bytes", self._fs.cat_file(self._path(name))))
+            return await self._do("read", name, work)
         except PayloadGone:
             await self.check_place()
             raise
@@ -89,8 +113,8 @@ class PayloadFiles:
             if isinstance(outcome, Unavailable):
                 log.warning("payload-left-behind", reason=outcome.public)
 
-    async def sweep(self, before: Epoch, used: Collection[str], spared: Collection[JobId] = ()) -> int:
-        """Remove what older epochs left behind: their files that no pointer names, but none of the jobs to be spared.
+    async def sweep(self, before: Epoch, used: Collection[str], spared: Collection[str] = ()) -> int:
+        """Remove what older epochs left behind: their files that no pointer names, but none of the owners to be spared.
 
         `used` is read after an epoch not lower than `before` has begun. Then it is safe whenever it runs, however late.
         Returns how many. Raises Unavailable.
@@ -110,8 +134,12 @@ class PayloadFiles:
     async def claim(self) -> None:
         """Make this a place for payloads: folders and a marker, durably. Raises Unavailable."""
         self.marker = f"cluster-{uuid.uuid4().hex}"
-        await self._do("made", "the folders for payloads", self._prepare)
+        await self.prepare()
         await self._do("written", self.marker, lambda: self._write(self.marker, b""))
+
+    async def prepare(self) -> None:
+        """Make the folders that are not there: an older version knew fewer kinds. Raises Unavailable."""
+        await self._do("made", "the folders for payloads", self._prepare)
 
     def _prepare(self) -> None:
         for kind in KINDS:
@@ -127,9 +155,15 @@ class PayloadFiles:
         except PayloadGone:
             return
 
-    async def _do(self, what: str, name: str, work: Callable[[], T]) -> T:
+    async def _do(self, what: str, name: str, work: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            done = self._threads.submit(work)
+            try:
+                return await asyncio.wrap_future(done)
+            except asyncio.CancelledError:
+                if undo is not None:
+                    self._undo(done, undo)
+                raise
         except FileNotFoundError as error:
             if what in ("read", "removed"):
                 raise PayloadGone(name) from error
@@ -139,17 +173,41 @@ class PayloadFiles:
         except Exception as error:  # file systems of fsspec raise what they please
             raise Unavailable(f"{name} cannot be {what} (high-availability.storageDir): {error}") from error
 
+    def _undo(self, work: Future[Any], undo: Callable[[], None]) -> None:
+        """Undo what nobody waits for any more. A thread goes on to its end, so that comes first."""
+        if not work.done():
+            work.add_done_callback(lambda _: undo())
+        else:
+            with suppress(RuntimeError):  # closed: what is left is swept
+                self._threads.submit(undo)
+
     def _write(self, name: str, payload: bytes) -> None:
-        path = self._path(name)
-        if not self._local:
-            self._fs.pipe_file(path, payload)
-            return
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(payload)
-            file.flush()
-            os.fsync(descriptor)
-        _sync_folder(Path(path).parent)
+        with self._whole(name) as path:
+            if self._local:
+                _write_flushed(path, [payload])
+            else:
+                self._fs.pipe_file(path, payload)
+
+    def _copy(self, name: str, source: Path) -> None:
+        with self._whole(name) as path:
+            if self._local:
+                with source.open("rb") as file:
+                    _write_flushed(path, iter(lambda: file.read(_PIECE), b""))
+            else:
+                self._fs.put_file(str(source), path)
+
+    @contextmanager
+    def _whole(self, name: str) -> Generator[str]:
+        """Give a new file its path; what could not be written whole is removed."""
+        try:
+            yield self._path(name)
+        except BaseException:
+            self._take_back(name)
+            raise
+
+    def _take_back(self, name: str) -> None:
+        with suppress(Exception):  # file systems raise what they please; what cannot be removed is left to the sweep
+            self._fs.rm_file(self._path(name))
 
     def _list(self) -> list[str]:
         found: list[str] = []
@@ -169,6 +227,20 @@ def payload_files(url: str, cluster_id: str) -> PayloadFiles:
     except (ValueError, ImportError) as error:
         raise Refused(f"high-availability.storageDir {url!r} names no usable file system: {error}") from error
     return PayloadFiles(fs, f"{path.rstrip('/')}/{cluster_id}")
+
+
+def _new_name(kind: str, owner: str, epoch: Epoch) -> str:
+    return f"{kind}/{owner}-{epoch}-{uuid.uuid4().hex}"
+
+
+def _write_flushed(path: str, pieces: Iterable[bytes]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(descriptor)
+    _sync_folder(Path(path).parent)
 
 
 def _sync_folder(folder: Path) -> None:

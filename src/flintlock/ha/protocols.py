@@ -15,6 +15,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from flintlock.gateways.blobs import BlobCopies
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -245,6 +246,11 @@ class HaServices(Protocol):
     @property
     def leader(self) -> LeaderRetrieval:
         """Where the leader is."""
+        ...
+
+    @property
+    def blobs(self) -> BlobCopies | None:
+        """Where copies of blobs go, so that every JobManager reaches them; None where one directory serves them all."""
         ...
 
     def stores(self, token: FencingToken) -> Stores:

@@ -2,7 +2,8 @@
 
 ZooKeeper holds who leads and small pointers (`zookeeper_tree`); payloads are files under the storage directory
 (`payload_files`), which every JobManager must reach. `zookeeper_link` is the connection, `zookeeper_election` the
-contest, `zookeeper_writer` the fence that every write passes; `zookeeper_jobs` and `zookeeper_records` are the stores.
+contest, `zookeeper_writer` the fence that every write passes; `zookeeper_jobs` and `zookeeper_records` are the stores,
+`zookeeper_blobs` the copies of blobs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from flintlock.ha import zookeeper_tree as tree
 from flintlock.ha.payload_files import PayloadFiles, payload_files
+from flintlock.ha.zookeeper_blobs import ZooKeeperBlobCopies
 from flintlock.ha.zookeeper_election import LatchElection
 from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper_link import Create, ZooKeeperLink
@@ -29,6 +31,7 @@ class ZooKeeperHaServices:
         self._storage: Final = storage
         self.election: Final = election
         self.leader: Final = ZooKeeperLeaderRetrieval(storage.link, storage.paths, storage.writer)
+        self.blobs: Final = ZooKeeperBlobCopies(storage, lambda: election.leading)
 
     @property
     def link(self) -> ZooKeeperLink:
@@ -101,3 +104,4 @@ async def _open_storage(link: ZooKeeperLink, paths: tree.Tree, files: PayloadFil
         node = await link.get(paths.storage)
     files.marker = "" if node is None else node.data.decode("ascii", "replace")
     await files.check_place()
+    await files.prepare()

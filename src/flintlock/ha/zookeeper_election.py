@@ -59,6 +59,11 @@ class LatchElection:
         self._given_up: Final[set[FencingToken]] = set()  # all former terms of this process
         self._terms: Final[dict[FencingToken, _Term]] = {}  # from the raising of its epoch until it is given up
 
+    @property
+    def leading(self) -> FencingToken | None:
+        """The token of the term that this process leads, as far as it knows."""
+        return next(reversed(self._terms), None)
+
     def resign(self) -> None:
         """Leave the latch to the end of the term's body, which takes it away, or to that of the session."""
 

@@ -4,7 +4,7 @@ A leader that dies between a payload and its pointer, or between the removal of 
 behind; so does a write whose answer was lost and that never took place. None of them does harm, but they add up.
 
 What may go is told by the names (`payload_files`): files of epochs before this term's that no pointer names. Files of a
-job one of whose pointers cannot be read stay: they are what is left of it.
+job, or a blob, one of whose pointers cannot be read stay: they are what is left of it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class Sweeper(TermStore):
 
     async def sweep(self) -> int:
         """Remove what older epochs left behind. Returns how many files. Raises Unavailable."""
-        paths, spared = self._paths, set[JobId]()
+        paths, spared = self._paths, set[str]()
         used: set[str] = set()
         # Graphs before what was set aside: a pointer that moves from the one to the other meanwhile is seen in either.
-        used |= await self._used(paths.graphs, paths.graph, tree.GRAPH, lambda found: [found.file], spared)
-        used |= await self._used(paths.aside, paths.set_aside, tree.ASIDE, lambda found: [found.file], spared)
-        used |= await self._used(paths.results, paths.result, tree.RESULT, lambda found: [found.file], spared)
-        used |= await self._used(paths.ended, paths.ended_job, tree.ENDED, lambda found: [*found.files], spared)
+        used |= await self._used(paths.graphs, tree.GRAPH, lambda found: [found.file], spared)
+        used |= await self._used(paths.aside, tree.ASIDE, lambda found: [found.file], spared)
+        used |= await self._used(paths.results, tree.RESULT, lambda found: [found.file], spared)
+        used |= await self._used(paths.ended, tree.ENDED, lambda found: [*found.files], spared)
+        used |= await self._used(paths.blobs, tree.BLOB, lambda found: [found.file], spared)
         for name in await self._names(paths.progress):
             job_id = JobId(name)
             regions = [RegionId(int(region)) for region in await self._link.children(paths.regions(job_id))]
@@ -66,19 +67,17 @@ class Sweeper(TermStore):
     async def _used(
         self,
         parent: str,
-        path: Callable[[JobId], str],
         kind: Payload[P],
         files: Callable[[P], list[str]],
-        spared: set[JobId],
+        spared: set[str],
     ) -> set[str]:
-        """Return the files that the pointers of one tree name; jobs whose pointer cannot be read are spared."""
-        jobs = [JobId(name) for name in await self._names(parent)]
+        """Return the files that the pointers of one tree name; the owners of unreadable ones are spared."""
+        owners = await self._names(parent)
+        pointers = await for_each(owners, lambda owner: self._find(tree.sharded(parent, owner), kind))
         used: set[str] = set()
-        for job_id, found in zip(
-            jobs, await for_each(jobs, lambda job_id: self._find(path(job_id), kind)), strict=True
-        ):
+        for owner, found in zip(owners, pointers, strict=True):
             if found is not None and found.pointer is None:
-                spared.add(job_id)
+                spared.add(owner)
             elif found is not None and found.pointer is not None:
                 used.update(files(found.pointer))
         return used

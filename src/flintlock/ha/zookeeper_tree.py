@@ -12,6 +12,7 @@
     dirty-results/xx/<job>          nothing: cleanup is not done
     progress/xx/<job>/<region>      RegionPointer
     ended-jobs/xx/<job>             EndedPointer, with the job's line in the listing
+    blobs/xx/<sha256>               BlobPointer: where the copy of a blob is
     ends/xx/<job>.<ms>.<kind>       nothing: when a result or an ended job was; retention reads names only
 
 xx is the first two hex digits: ZooKeeper answers a list of some 25,000 names, no more. Pointers carry format version
@@ -95,6 +96,14 @@ class EndedPointer(Struct, frozen=True, kw_only=True):
         return (self.snapshot, *self.rows.values())
 
 
+class BlobPointer(Struct, frozen=True, kw_only=True):
+    """Where the copy of a blob is, how long it is, and since when it is there."""
+
+    file: str
+    size: int
+    stored_ms: int
+
+
 SHARDS: Final = frozenset(f"{n:02x}" for n in range(256))
 
 EPOCH: Final = Payload(EpochRecord)
@@ -104,6 +113,7 @@ KEY: Final = Payload(KeyRecord)
 RESULT: Final = Payload(ResultPointer)
 REGION: Final = Payload(RegionPointer)
 ENDED: Final = Payload(EndedPointer)
+BLOB: Final = Payload(BlobPointer)
 
 
 class Tree:
@@ -123,35 +133,36 @@ class Tree:
         self.dirty: Final = f"{self.base}/dirty-results"
         self.progress: Final = f"{self.base}/progress"
         self.ended: Final = f"{self.base}/ended-jobs"
+        self.blobs: Final = f"{self.base}/blobs"
         self.ends: Final = f"{self.base}/ends"
 
     def graph(self, job_id: JobId) -> str:
         """The job's graph."""
-        return _sharded(self.graphs, job_id)
+        return sharded(self.graphs, job_id)
 
     def set_aside(self, job_id: JobId) -> str:
         """The job's graph, once it was set aside."""
-        return _sharded(self.aside, job_id)
+        return sharded(self.aside, job_id)
 
     def key(self, digest: str) -> str:
         """A key, by its hash."""
-        return _sharded(self.keys, digest)
+        return sharded(self.keys, digest)
 
     def job_key(self, job_id: JobId) -> str:
         """The hash of the job's key."""
-        return _sharded(self.job_keys, job_id)
+        return sharded(self.job_keys, job_id)
 
     def result(self, job_id: JobId) -> str:
         """The job's result."""
-        return _sharded(self.results, job_id)
+        return sharded(self.results, job_id)
 
     def dirty_mark(self, job_id: JobId) -> str:
         """There while the job's result is dirty."""
-        return _sharded(self.dirty, job_id)
+        return sharded(self.dirty, job_id)
 
     def regions(self, job_id: JobId) -> str:
         """The parent of the job's regions."""
-        return _sharded(self.progress, job_id)
+        return sharded(self.progress, job_id)
 
     def region(self, job_id: JobId, region: RegionId) -> str:
         """One region."""
@@ -159,15 +170,19 @@ class Tree:
 
     def ended_job(self, job_id: JobId) -> str:
         """The job, ended."""
-        return _sharded(self.ended, job_id)
+        return sharded(self.ended, job_id)
+
+    def blob(self, digest: str) -> str:
+        """The copy of a blob, by its hash."""
+        return sharded(self.blobs, digest)
 
     def job_end(self, job_id: JobId, end_ms: int) -> str:
         """The mark of an ended job's end."""
-        return _sharded(self.ends, f"{job_id}.{end_ms}.job")
+        return sharded(self.ends, f"{job_id}.{end_ms}.job")
 
     def result_end(self, job_id: JobId, end_ms: int) -> str:
         """The mark of a result's end."""
-        return _sharded(self.ends, f"{job_id}.{end_ms}.result")
+        return sharded(self.ends, f"{job_id}.{end_ms}.result")
 
     def tree_of(self, path: str) -> str:
         """The tree that a record's path lies in."""
@@ -190,5 +205,6 @@ def absent(path: str) -> tuple[Op, Op]:
     return Create(path), Delete(path)
 
 
-def _sharded(tree: str, name: str) -> str:
+def sharded(tree: str, name: str) -> str:
+    """Return the path of a record in a tree."""
     return f"{tree}/{name[:2]}/{name}"

@@ -144,11 +144,17 @@ class TermStore:
 
     @asynccontextmanager
     async def _stored(self, kind: str, job_id: JobId, *payloads: bytes) -> AsyncGenerator[tuple[str, ...]]:
-        """Store payloads; yields their names, for pointers. If it is sure that none was written, they are removed."""
+        """Store payloads; yields their names, for pointers."""
         epoch = self._token.epoch
         names = tuple(await asyncio.gather(*(self._files.write(kind, job_id, epoch, each) for each in payloads)))
-        try:
+        async with self._pointed(names):
             yield names
+
+    @asynccontextmanager
+    async def _pointed(self, names: Collection[str]) -> AsyncGenerator[None]:
+        """Write pointers to payloads within; if it is sure that none was written, the payloads are removed."""
+        try:
+            yield
         except Unavailable:
             raise  # the pointer may be there, or come: an ambiguous error never discards a payload
         except FlintlockError:
@@ -185,9 +191,14 @@ class TermStore:
 
     async def _names(self, parent: str) -> list[str]:
         """Return the names in all shards of a tree, sorted."""
-        shards = await self._link.children(parent)
-        lists = await asyncio.gather(*(self._link.children(f"{parent}/{shard}") for shard in shards))
-        return sorted(name for names in lists for name in names)
+        return await names_below(self._link, parent)
+
+
+async def names_below(link: ZooKeeperLink, parent: str) -> list[str]:
+    """Return the names in all shards of a tree, sorted. Raises Unavailable."""
+    shards = await link.children(parent)
+    lists = await asyncio.gather(*(link.children(f"{parent}/{shard}") for shard in shards))
+    return sorted(name for names in lists for name in names)
 
 
 async def for_each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:

@@ -107,8 +107,8 @@ HA_CLUSTER_ID: Final = Option(
 )  # fmt: skip
 HA_STORAGE_DIR: Final = Option(
     key="high-availability.storageDir", parse=str, kind="a path or URL", default="", default_text="none",
-    description="Where graphs, results and progress are kept when ZooKeeper is used, which holds pointers only: a"
-    " place that every JobManager reaches. Any URL that fsspec knows.",
+    description="Where graphs, results, progress and uploaded files are kept when ZooKeeper is used, which holds"
+    " pointers only: a place that every JobManager reaches. Any URL that fsspec knows.",
 )  # fmt: skip
 HA_SESSION_TIMEOUT: Final = Option(
     key="high-availability.zookeeper.client.session-timeout", parse=period_s, kind=_DURATION, default=10.0,

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from flintlock.gateways.engine import Engine, ProcessTable, Runner, RunnerPool
-from flintlock.model.errors import FlintlockError, NotFound, Refused
+from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Refused
 from flintlock.model.ids import AttemptId, BlobKey
 from flintlock.model.tasks import (
     CancelTask,
@@ -339,6 +339,8 @@ class EngineLife:
                 fetched[artifact.name] = str(await self._fetch_blob(artifact.blob))
             except NotFound as error:
                 raise NotFound(f"the artifact {artifact.name!r} is gone: {error.public}") from error
+            except Corrupt as error:
+                raise NotFound(f"the artifact {artifact.name!r} is damaged: {error.public}") from error
         return fetched
 
     async def _publish(self, order: PublishFiles) -> None:

@@ -9,7 +9,7 @@ import pytest
 from flintlock.blob.cache import BlobCache
 from flintlock.blob.files import IncomingFile
 from flintlock.gateways.blobs import BlobChunk, BlobRange
-from flintlock.model.errors import Corrupt, NotFound
+from flintlock.model.errors import Corrupt, NotFound, Unavailable
 from flintlock.model.ids import BlobKey
 
 pytestmark = pytest.mark.anyio
@@ -193,4 +193,44 @@ async def test_whoever_serves_now_is_asked(tmp_path: Path) -> None:
 
     servers.reverse()
 
+    assert (await cache.fetch(key_of(b"content"))).read_bytes() == b"content"
+
+
+async def test_a_file_that_is_here_already_need_not_be_fetched(tmp_path: Path) -> None:
+    blobs = FakeBlobs(b"other")
+    cache = BlobCache(tmp_path, lambda: blobs, limit_bytes=8)
+    await cache.fetch(key_of(b"other"))
+    incoming = IncomingFile(tmp_path, "upload")
+    incoming.write(b"content")
+
+    await cache.adopt(key_of(b"content"), incoming)
+
+    assert (await cache.fetch(key_of(b"content"))).read_bytes() == b"content"
+    assert len(files(tmp_path)) == 1, "the other one had to make room"
+
+
+async def test_what_is_dropped_is_gone_unless_it_is_held(tmp_path: Path) -> None:
+    blobs = FakeBlobs(b"content")
+    cache = BlobCache(tmp_path, lambda: blobs)
+    path = await cache.fetch(key_of(b"content"))
+    with cache.hold([key_of(b"content")]):
+        await cache.drop(key_of(b"content"))
+        assert path.exists()
+
+    await cache.drop(key_of(b"content"))
+    await cache.drop(key_of(b"content"))
+
+    assert files(tmp_path) == []
+
+
+async def test_a_disk_that_cannot_be_written_is_unavailable_and_may_be_tried_again(tmp_path: Path) -> None:
+    blobs = FakeBlobs(b"content")
+    directory = tmp_path / "cache"
+    directory.write_bytes(b"a file in its place")
+    cache = BlobCache(directory, lambda: blobs)
+
+    with pytest.raises(Unavailable):
+        await cache.fetch(key_of(b"content"))
+
+    directory.unlink()
     assert (await cache.fetch(key_of(b"content"))).read_bytes() == b"content"

@@ -249,10 +249,12 @@ class SlowDisk:
     """Does file I/O in place, once it is let."""
 
     def __init__(self) -> None:
+        self.asked = asyncio.Event()  # somebody has work for it
         self.free = asyncio.Event()
         self.free.set()
 
     async def __call__(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self.asked.set()
         await self.free.wait()
         return work(*args, **kwargs)
 
@@ -265,7 +267,9 @@ async def test_what_is_being_removed_cannot_be_retained_and_what_is_put_meanwhil
 
     async with asyncio.TaskGroup() as tasks:
         disk.free.clear()
+        disk.asked.clear()
         tasks.create_task(server.release(JOB_A), name="release")
+        await disk.asked.wait()
         uploading = tasks.create_task(put(server, b"content"), name="put")
         await asyncio.sleep(0)
         assert len(names(tmp_path)) == 1, "the decision is taken, the file is there still"

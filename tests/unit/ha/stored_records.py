@@ -40,6 +40,7 @@ KINDS: Final[dict[str, Payload[Any]]] = {
     "result_pointer": tree.RESULT,
     "region_pointer": tree.REGION,
     "ended_pointer": tree.ENDED,
+    "blob_pointer": tree.BLOB,
 }
 
 
@@ -67,6 +68,7 @@ def examples() -> dict[str, object]:
             snapshot=file,
             rows={"top": file},
         ),
+        "blob_pointer": tree.BlobPointer(file=f"blobs/{'0' * 64}-3-{'0' * 32}", size=10, stored_ms=2_000),
     }
 
 

@@ -91,6 +91,48 @@ async def test_a_sweep_spares_what_is_used_what_is_of_this_epoch_and_whom_it_is_
         await files.read(left)
 
 
+@pytest.fixture(params=["file", "memory"])
+async def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[PayloadFiles]:
+    opened = payload_files(f"file://{tmp_path}/ha" if request.param == "file" else f"memory://{tmp_path}", "c")
+    await opened.claim()
+    yield opened
+    opened.close()
+
+
+async def test_a_whole_file_is_copied_and_read_in_pieces(anywhere: PayloadFiles, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    (tmp_path / "source").write_bytes(content)
+
+    name = await anywhere.copy("blobs", "ab" * 32, E1, tmp_path / "source")
+    (tmp_path / "source").unlink()
+
+    assert name.startswith(f"blobs/{'ab' * 32}-1-")
+    assert await anywhere.read(name) == content
+    assert await anywhere.read(name, 1_000_000, 2_000_000) == content[1_000_000:2_000_000]
+    assert await anywhere.read(name, 2_559_999, 9_999_999) == content[-1:]
+    assert await anywhere.sweep(E2, set()) == 1
+
+
+async def test_what_cannot_be_copied_whole_leaves_nothing(anywhere: PayloadFiles) -> None:
+    with pytest.raises(Unavailable, match=r"high-availability\.storageDir"):
+        await anywhere.copy("blobs", "ab" * 32, E1, Path("/proc/self/mem"))  # it opens, and cannot be read
+
+    assert await anywhere.sweep(E2, set()) == 0
+
+
+async def test_a_cancelled_write_leaves_nothing_once_its_thread_is_done(files: PayloadFiles, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(bytes(20 << 20))
+    for turns in range(6):
+        async with asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(files.copy("blobs", "ab", E1, tmp_path / "source"), name="copy")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            writing.cancel()
+    files.close()
+
+    assert [*(tmp_path / "c" / "blobs").iterdir()] == []
+
+
 async def test_closed_it_says_so(files: PayloadFiles) -> None:
     files.close()
 

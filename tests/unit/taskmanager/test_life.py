@@ -9,7 +9,7 @@ import pytest
 from tests.unit.taskmanager.orders import attempt_id, failed, order
 from tests.unit.taskmanager.stage import Stage, until
 
-from flintlock.model.errors import FlintlockError, JobFailed, NotFound, Unavailable
+from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, StepName
 from flintlock.model.tasks import (
     CancelTask,
@@ -150,13 +150,18 @@ async def test_slots_are_free_once_the_attempt_has_ended(stage: Stage) -> None:
     ("error", "kind", "message"),
     [
         (NotFound("no blob x"), FailureKind.MISSING_ARTIFACT, "the artifact 'lib.zip' is gone: no blob x"),
+        (
+            Corrupt("blob x is another"),
+            FailureKind.MISSING_ARTIFACT,
+            "the artifact 'lib.zip' is damaged: blob x is another",
+        ),
         (Unavailable("nobody there"), FailureKind.RUNNER_LOST, "nobody there"),
     ],
 )
 def test_artifacts_that_cannot_be_fetched_fail_the_attempt(
     stage: Stage, error: FlintlockError, kind: FailureKind, message: str
 ) -> None:
-    """One that is gone can never work; one that cannot be reached may be there at the next try."""
+    """One that is gone or damaged can never work; one that cannot be reached may be there at the next try."""
 
     @virtual_time
     async def play() -> None:
