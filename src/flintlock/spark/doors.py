@@ -156,7 +156,8 @@ class ConnectDoor:
     def _count(self, node: PlanMetrics) -> None:
         """Add what a node of an executed plan has read, if it is one that reads."""
         if self._progress is not None and _READS.match(node.name):
-            self._progress.read(sum(int(one.value) for one in node.metrics if one.name == "numOutputRows"))
+            told = {str(one.name): int(one.value) for one in node.metrics}
+            self._progress.read(told.get("numOutputRows", 0), told.get("filesSize", 0))
 
     def operation(self, frame: DataFrame) -> str | None:
         """Return the id of the frame's last ExecutePlan."""

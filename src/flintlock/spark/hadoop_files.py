@@ -71,6 +71,7 @@ class HadoopFiles:
         """
         total = len(order.moves) + len(order.removes) + len(order.success_markers)
         done = 0
+        made: set[str] = set()  # directories
 
         def step(path: str, verb: str, act: Callable[[], None]) -> None:
             nonlocal done
@@ -79,7 +80,7 @@ class HadoopFiles:
             tell(done, total)
 
         for move in order.moves:
-            step(move.source, f"move to {move.target}", lambda move=move: self._move(move.source, move.target))
+            step(move.source, f"move to {move.target}", lambda move=move: self._move(move.source, move.target, made))
         for path in order.removes:
             step(path, "remove", lambda path=path: self._remove(path))
         for path in order.success_markers:
@@ -132,8 +133,6 @@ class HadoopFiles:
 
     def _length(self, fs: Java, place: Java) -> int | None:
         """Return a file's length, or None if it does not exist."""
-        if not fs.exists(place):
-            return None
         try:
             return int(fs.getFileStatus(place).getLen())
         except Py4JJavaError as error:
@@ -141,20 +140,23 @@ class HadoopFiles:
                 return None
             raise
 
-    def _move(self, source: str, target: str) -> None:
+    def _move(self, source: str, target: str, made: set[str]) -> None:
         fs, there = self._open(source)
         here = self._jvm.org.apache.hadoop.fs.Path(target)
         length = self._length(fs, there)
         if length is None:
             self._moved_already(fs, here, source, target)
             return
-        arrived = self._length(fs, here)
+        arrived = self._length(fs, here) if fs.exists(here) else None
         if arrived == length:
             fs.delete(there, False)  # a copy was cut short of removing its source, or somebody moved it just now
             return
         if arrived is not None:
             fs.delete(here, False)  # a copy was cut short; its source is whole
-        fs.mkdirs(here.getParent())
+        directory = target.rpartition("/")[0]
+        if directory not in made:
+            fs.mkdirs(here.getParent())
+            made.add(directory)
         if not fs.rename(there, here):
             if self._length(fs, there) is not None:
                 raise FileFailure(f"cannot move {source} to {target}: the file system refuses")

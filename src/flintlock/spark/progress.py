@@ -19,6 +19,7 @@ class Progress:
         self._tell: Final = tell
         self._stages: Final[dict[int, Any]] = {}  # the last word on each stage
         self._records = 0  # what plans say that they have read
+        self._bytes = 0  # the size of the files that they have opened
         self._activity = ""  # what goes on now
         self._told_s = 0.0
 
@@ -28,16 +29,18 @@ class Progress:
         stages = self._stages.values()
         return TaskMetrics(
             read_records=self._records,
-            read_bytes=sum(stage.num_bytes_read for stage in stages),
+            # A query may end before Spark tells of its last stage.
+            read_bytes=sum(stage.num_bytes_read for stage in stages) or self._bytes,
             stages_done=sum(1 for stage in stages if stage.done),
             stages_total=len(stages),
             tasks_done=sum(stage.num_completed_tasks for stage in stages),
             tasks_total=sum(stage.num_tasks for stage in stages),
         )
 
-    def read(self, records: int) -> None:
+    def read(self, records: int, size: int) -> None:
         """Take what an executed plan tells of its own."""
         self._records += records
+        self._bytes += size
 
     def doing(self, activity: str) -> None:
         """Tell what begins now."""

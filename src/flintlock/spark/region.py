@@ -1,9 +1,9 @@
 """A region's steps become DataFrames: one plan, which Spark optimises as a whole.
 
 Steps are built when they are first asked for, inputs before consumers. A result of another region is read back from
-its Parquet files; a blocking step of this region is, too, once it has been written (`rebind`). Before anything is
-written every output's schema is resolved, so that a missing column is found before the first Spark job, in whichever
-step it is.
+its Parquet files; a blocking step of this region is, too, once it has been written (`rebind`). These files are named
+as a view: looked at once, and not again for every action. Before anything is written every output's schema is
+resolved, so that a missing column is found before the first Spark job, in whichever step it is.
 
 Pipelined steps that read each other many times over would make a plan that grows with every path through the graph;
 where it gets too large, a step is made a view of the server's, resolved once.
@@ -94,7 +94,7 @@ class Frames:
         for name in stale:
             self._built.pop(name, None)
         self._inputs[step] = path
-        self._built[step] = self._door.spark.read.schema(schema).parquet(path)
+        self._built[step] = self._door.named(self._door.spark.read.schema(schema).parquet(path), _private(step))
         self._paths[step] = 1
 
     def blame(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
@@ -132,7 +132,8 @@ class Frames:
     def _build(self, vertex: JobVertex) -> DataFrame:
         if vertex.name in self._inputs:
             self._paths[vertex.name] = 1
-            return self._door.spark.read.parquet(self._inputs[vertex.name])
+            files = self._door.spark.read.parquet(self._inputs[vertex.name])
+            return self._door.named(files, _private(vertex.name))
         paths = 1 + sum(self._paths[source] for source in vertex.inputs)
         match vertex.operation:
             case Source():

@@ -101,7 +101,7 @@ class FakeDoor:
 
     def named(self, frame: DataFrame, name: str) -> DataFrame:
         self.named_views.append(name)
-        return FakeFrame(f"view({name})")
+        return FakeFrame(f"{name} as {made(frame)}")
 
 
 def vertex(name: str, operation: Operation, *inputs: str, **more: Any) -> JobVertex:
@@ -155,7 +155,7 @@ def test_results_of_other_regions_are_read_back(tmp_path: Path) -> None:
         vertex("r", Result(), "b"),
         inputs={StepName("b"): "/work/b/0"},
     )
-    assert made(frames.output(vertex("r", Result(), "b"))) == "parquet(/work/b/0)"
+    assert made(frames.output(vertex("r", Result(), "b"))) == "__flintlock_b as parquet(/work/b/0)"
 
 
 def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
     frames.rebind(StepName("b"), "/work/b/0", StructType())
     after = {name: frames.get(StepName(name)) for name in "abcd"}
     assert {name for name in "abcd" if before[name] is not after[name]} == {"b", "c"}
-    assert made(after["b"]) == "parquet(/work/b/0)"
+    assert made(after["b"]) == "__flintlock_b as parquet(/work/b/0)"
 
 
 def test_a_graph_that_unfolds_without_end_gets_views(tmp_path: Path) -> None:
