@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import httpx
 import msgspec
@@ -183,5 +182,4 @@ def _batches(out: Path) -> dict[int, list[Path]]:
 
 
 def _column(file: Path, name: str) -> list[int]:
-    read: Callable[..., Any] = pyarrow.parquet.read_table  # pyarrow has no types
-    return read(file, columns=[name]).column(name).to_pylist()
+    return cast("Any", pyarrow.parquet).read_table(file, columns=[name]).column(name).to_pylist()

@@ -29,6 +29,7 @@ from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.leader_info import Listening
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import NotFound
@@ -207,7 +208,9 @@ class SimulatedCluster:
             blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
         )
         process.serve(DispatcherGateway, door)
-        await DispatcherRunner(MemoryHaServices(self.durable, JOB_MANAGER, step), services, term.open, door).run()
+        ha = MemoryHaServices(self.durable, JOB_MANAGER, step)
+        listening = Listening(rpc=process.address, rest="")
+        await DispatcherRunner(ha, services, term.open, door, listening).run()
 
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard()
