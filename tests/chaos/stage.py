@@ -133,9 +133,17 @@ class Stage:
             )
             for index in range(jobmanagers)
         ]
-        slots = {"taskmanager.numberOfTaskSlots": str(SLOTS)}
         self.taskmanagers: Final = [
-            Member("taskmanager", index, home / f"taskmanager-{index}", {**shared, **slots})
+            Member(
+                "taskmanager",
+                index,
+                home / f"taskmanager-{index}",
+                {
+                    **shared,
+                    "taskmanager.numberOfTaskSlots": str(SLOTS),
+                    "taskmanager.resource-id": f"taskmanager-{index}",
+                },
+            )
             for index in range(taskmanagers)
         ]
         self.servers: Final = [ZooKeeperMember(server, index) for index, server in enumerate(ensemble.servers)]

@@ -40,7 +40,6 @@ while not Path(stop).exists():
     if not query.isActive:
         raise SystemExit(f"the query has ended: {query.exception()}")
     time.sleep(0.2)
-query.processAllAvailable()
 query.stop()
 """
 
