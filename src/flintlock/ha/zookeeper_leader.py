@@ -13,7 +13,7 @@ from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper_link import Check, Create, Delete, Node, Op, SetData, ZooKeeperLink
 from flintlock.ha.zookeeper_writer import FencedWriter, read_epoch
-from flintlock.model.errors import Corrupt, Unavailable
+from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
 
 log = structlog.get_logger(__name__)
@@ -84,6 +84,6 @@ class ZooKeeperLeaderRetrieval:
 def _read(node: Node) -> LeaderInfo | None:
     try:
         return LEADER_INFO.decode(node.data, "the leader")
-    except Corrupt as error:
+    except (Corrupt, Incompatible) as error:
         log.warning("unreadable record left out", reason=error.public)
         return None
