@@ -16,20 +16,24 @@ from flintlock.model.options import (
     HA_CLUSTER_ID,
     HA_CONNECTION_TIMEOUT,
     HA_QUORUM,
+    HA_RECOVERY,
     HA_ROOT,
     HA_SESSION_TIMEOUT,
     HA_SILENCE,
     HA_STORAGE_DIR,
     HA_TYPE,
+    HEARTBEAT_TIMEOUT,
     WORK_DIR,
 )
 from flintlock.spark.processes import boot_time_s
+from flintlock.taskmanager.lease import YIELD_PART
 
 
 @asynccontextmanager
 async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncGenerator[HaServices]:
     """Open the services that `high-availability.type` names. Raises Invalid if they lack a setting."""
     configuration = settings.configuration
+    check_leases(configuration)
     if configuration.get(HA_TYPE) == "embedded":
         async with embedded_ha(
             settings.state_dir,
@@ -68,6 +72,23 @@ def check_zookeeper(configuration: Configuration) -> None:
         problems.append(f"{CLUSTER_ID.key}: {error}; set {HA_CLUSTER_ID.key}")
     if problems:
         raise Invalid("; ".join(problems), problems=tuple(problems))
+
+
+def check_leases(configuration: Configuration) -> None:
+    """Check that running work outlives a change of leader. Raises Invalid, naming keys and values.
+
+    TaskManagers end what they run at YIELD_PART of a lease that nobody renews. A leader that fell silent is replaced
+    after its timeout, and its successor hears TaskManagers once it has recovered the jobs.
+    """
+    timeout = HA_SILENCE if configuration.get(HA_TYPE) == "embedded" else HA_SESSION_TIMEOUT
+    lease_s, silence_s, recovery_s = (configuration.get(each) for each in (HEARTBEAT_TIMEOUT, timeout, HA_RECOVERY))
+    if lease_s * YIELD_PART > silence_s + recovery_s:
+        return
+    raise Invalid(
+        f"{HEARTBEAT_TIMEOUT.key} ({lease_s:g} s) is too short: every change of leader would stop the work. "
+        f"{YIELD_PART:g} of it ({lease_s * YIELD_PART:g} s) must be more than {timeout.key} ({silence_s:g} s) and "
+        f"{HA_RECOVERY.key} ({recovery_s:g} s) together"
+    )
 
 
 def cluster_id(configuration: Configuration) -> str:
