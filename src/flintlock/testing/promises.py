@@ -82,7 +82,8 @@ def check_seed(seed: int) -> list[str]:
 def _faults(random: Random) -> Faults:
     """Half of the runs have only a JobManager that dies; the others lose TaskManagers, engines and messages too.
 
-    In those, TaskManagers are also cut off or frozen past their leases, and results vanish.
+    In those, TaskManagers are also cut off or frozen past their leases, and results vanish. In all of them the stores
+    may be out of reach for a while, and do things without saying so.
     """
     harsh = random.random() < 0.5
     return Faults(
@@ -100,6 +101,8 @@ def _faults(random: Random) -> Faults:
         lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
         heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
+        store_outages=random.choice([0, 0, 2, 8]),
+        lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
     )
 
 
@@ -231,6 +234,7 @@ class _Run:
             self.broken += self._outcome_problems(told, jobs[told.key])
             self.broken += self._file_problems(told, jobs[told.key])
         self.broken += [f"a process ended by itself: {line}" for line in self.cluster.broken]
+        self.broken += [f"commanded while it did not know whether it leads: {line}" for line in self.cluster.commanded]
         self.broken += self.cluster.spark.overlaps
         self.broken += self._restarts()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
@@ -246,14 +250,17 @@ class _Run:
 
         A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
         """
-        faults = self.cluster.faults
-        if not faults.only_job_managers or faults.heartbeat_timeout_s < _LONG_LEASE_S:
+        if not self._only_leaders_fail():
             return []
         kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
         ]
+
+    def _only_leaders_fail(self) -> bool:
+        faults = self.cluster.faults
+        return faults.only_job_managers and faults.heartbeat_timeout_s >= _LONG_LEASE_S
 
     def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """A job ends as its own work did, or as it was told to; never because a JobManager died."""
@@ -263,6 +270,8 @@ class _Run:
                 told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_death_s
             ):
                 return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
+            case JobStatus.FINISHED if self._only_leaders_fail() and _failures(job):
+                return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
             case JobStatus.FINISHED if not stubborn and len(_failures(job)) > INFRASTRUCTURE_ATTEMPTS.default:
                 return [f"{told.key} was helped over {len(_failures(job))} losses"]
             case JobStatus.FINISHED:

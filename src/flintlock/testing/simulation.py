@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextvars import Context
 from pathlib import Path
 from random import Random
@@ -30,8 +30,9 @@ from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.tenure import STEP_DOWN_AT
 from flintlock.model.configuration import Configuration
-from flintlock.model.errors import NotFound
+from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import TaskManagerRegistration
@@ -43,6 +44,8 @@ from flintlock.testing.virtual_time import now_ms
 JOB_MANAGER: Final = "jobmanager"
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
 _RESTART_S: Final = 1.0
+#: What a leader must not send while it does not know whether it leads.
+_COMMANDS: Final = frozenset(f"TaskManagerGateway/{name}" for name in ("deploy", "cancel", "publish", "remove_files"))
 
 
 class Faults(Struct, frozen=True, kw_only=True):
@@ -60,6 +63,9 @@ class Faults(Struct, frozen=True, kw_only=True):
     partitions: int = 0  # between the JobManager and a TaskManager, both ways or one
     freezes: int = 0  # of TaskManagers, some past their lease
     lost_results: int = 0  # blocking results that vanish
+    store_outages: int = 0  # the JobManager is cut off from the stores, some so long that it steps down
+    lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
+    session_timeout_s: float = 4.0
     heartbeat_timeout_s: float = 60.0
     until_s: float = 60.0
 
@@ -91,6 +97,10 @@ class KeptBlobs:
         """Release."""
         self.jobs.discard(job_id)
 
+    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        """Miss nothing."""
+        return {}
+
     async def retain_only(self, jobs: Mapping[JobId, object]) -> None:
         """Keep only these."""
         self.jobs &= set(jobs)
@@ -109,12 +119,15 @@ class SimulatedCluster:
         self._faulty = Link(
             late=faults.late_messages, max_late_s=5.0, duplication=faults.duplicates, loss=faults.lost_messages
         )
-        self.network = SimulatedNetwork(random, self._faulty)
+        self.network = SimulatedNetwork(random, self._faulty, self._observe)
         self.durable = MemoryCluster(automatic=True)
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.story: list[str] = []  # what happened, for whoever reads a failed seed
         self.broken: list[str] = []  # processes that ended by themselves
         self.last_death_s = -1.0  # of a JobManager: what it was only told, and had not stored, is gone
+        self.commanded: list[str] = []  # what a leader sent while it was cut off from the stores
+        self._reachable = asyncio.Event()  # clear while the JobManager is cut off from the stores
+        self._reachable.set()
         self._slots = slots
         self._names = [f"tm-{number}" for number in range(task_managers)]
         self._houses: dict[str, FakeSparkHouse] = {}
@@ -144,6 +157,8 @@ class SimulatedCluster:
                 tasks.create_task(self._cut_later(moment, self.random.choice(self._names)), name="cut")
             for moment in self._moments(self.faults.freezes):
                 tasks.create_task(self._freeze_later(moment, self.random.choice(self._names)), name="freeze")
+            for moment in self._moments(self.faults.store_outages):
+                tasks.create_task(self._cut_off_later(moment), name="cut-off")
             for moment in self._moments(self.faults.lost_results):
                 tasks.create_task(self._lose_result_later(moment), name="lose-a-result")
             tasks.create_task(self._calm_down(), name="calm-down")
@@ -187,8 +202,10 @@ class SimulatedCluster:
             await asyncio.sleep(self.random.uniform(0.0, 0.01))  # what was sent meanwhile may arrive
             if doomed:
                 self.crash(JOB_MANAGER, f"at {name}")
+            await self._reach_the_stores(name)
             process.require_alive()
 
+        ha = MemoryHaServices(self.durable, JOB_MANAGER, step)
         configuration = Configuration(
             {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
         )
@@ -202,12 +219,49 @@ class SimulatedCluster:
             work_dir="work",
             clock_ms=now_ms,
             random=self.random,
+            paused=ha.election.paused,
         )
         services = DispatcherServices(
             blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
         )
         process.serve(DispatcherGateway, door)
-        await DispatcherRunner(MemoryHaServices(self.durable, JOB_MANAGER, step), services, term.open, door).run()
+        await DispatcherRunner(ha, services, term.open, door).run()
+
+    async def _reach_the_stores(self, name: str) -> None:
+        """Return if this step of the stores is answered; one of the election is answered later, never wrongly."""
+        if name.startswith("election."):
+            await self._reachable.wait()
+        elif not self._reachable.is_set():
+            raise Unavailable(f"the stores are out of reach at {name}")
+        elif self.faulty() and self.random.random() < self.faults.lost_answers:
+            self.tell(f"no answer at {name}")
+            raise Unavailable(f"no answer at {name}")
+
+    async def _cut_off_later(self, moment_s: float) -> None:
+        """Cut the JobManager off from the stores; a leader steps down by its own clock if that lasts too long."""
+        await asyncio.sleep(moment_s)
+        if not self._reachable.is_set():
+            return
+        token, patience_s = self.durable.token, STEP_DOWN_AT * self.faults.session_timeout_s
+        length_s = self.random.uniform(0.01, 2.0 * patience_s)
+        self.tell(f"the stores are out of reach for {length_s:.2f} s")
+        self._reachable.clear()
+        self.durable.pauses[token] = "the stores are out of reach"
+        try:
+            await asyncio.sleep(min(length_s, patience_s))
+            if length_s > patience_s and self.durable.token == token:
+                self.tell("the leader steps down by its own clock")
+                self.last_death_s = asyncio.get_running_loop().time()
+                self.durable.revoke(JOB_MANAGER)
+                await asyncio.sleep(length_s - patience_s)
+        finally:
+            self.tell("the stores can be reached")
+            self._reachable.set()
+            del self.durable.pauses[token]
+
+    def _observe(self, sender: str, receiver: str, what: str) -> None:
+        if sender == JOB_MANAGER and what in _COMMANDS and not self._reachable.is_set():
+            self.commanded.append(f"{what} to {receiver} at {asyncio.get_running_loop().time():.3f}")
 
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard()
