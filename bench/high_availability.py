@@ -121,9 +121,9 @@ def _await_listed(state_dir: Path, process: subprocess.Popen[bytes]) -> None:
 def _listed(state_dir: Path) -> int:
     try:
         url = str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rest"])
-        if httpx.get(f"{url}/readyz", timeout=_LIMIT_S).status_code != 200:
+        if not httpx.get(f"{url}/readyz", timeout=_LIMIT_S).is_success:
             return -1
-        return len(httpx.get(f"{url}/jobs/overview", timeout=_LIMIT_S).json()["jobs"])
+        return len(httpx.get(f"{url}/jobs/overview", timeout=_LIMIT_S).raise_for_status().json()["jobs"])
     except (OSError, httpx.HTTPError, msgspec.DecodeError):
         return -1
 
