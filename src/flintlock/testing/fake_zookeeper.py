@@ -5,7 +5,7 @@ retrieval of who leads. What is kept of the ensemble is what they rest on: sessi
 last word of their client, ephemeral znodes that go with them, watches that fire once, transactions that take place as a
 whole or not at all, the order of one connection's messages. Of the client: it drops a connection on which it has heard
 nothing for two thirds of the timeout (SUSPENDED), refuses requests until it has another, and learns that its session is
-over only when it can connect again.
+over only when it can connect again. Whoever watches is woken when the connection is lost, as by kazoo.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class FakeLink(ZooKeeperLink):
         self._process: Final = process
         self._context: Final = copy_context()  # of the process: what comes back waits while it is frozen
         self._pending: Final[dict[asyncio.Future[object], None]] = {}  # in order of asking
+        self._watching: Final[dict[asyncio.Event, None]] = {}
         self._there, self._back = self._streams()  # of the present connection
         self._heard = asyncio.Event()  # set when anything has come back
         self._over = asyncio.Event()  # set when the ensemble has closed the connection
@@ -187,8 +188,7 @@ class FakeLink(ZooKeeperLink):
 
     async def exists(self, path: str, changed: asyncio.Event | None = None) -> bool:
         """See `ZooKeeperLink`."""
-        back = self._back
-        watch = None if changed is None else lambda: back.send(changed.set)
+        watch = None if changed is None else self._watched(changed)
         return await self._request(lambda: self._ensemble.exists(path, watch))
 
     async def create_sequential(self, path: str, data: bytes) -> str:
@@ -213,6 +213,17 @@ class FakeLink(ZooKeeperLink):
         session = self.session
         if self.state is LinkState.CONNECTED and self._process.alive:
             self._send(lambda: self._ensemble.transact(ops, session), lambda _: None)
+
+    def _watched(self, changed: asyncio.Event) -> Callable[[], None]:
+        """Return what the ensemble calls, once. Its word may be lost with the connection: then that tells as much."""
+        back = self._back
+        self._watching[changed] = None
+
+        def arrive() -> None:
+            self._watching.pop(changed, None)
+            changed.set()
+
+        return lambda: back.send(arrive)
 
     async def _connect(self) -> int:
         while True:
@@ -299,6 +310,9 @@ class FakeLink(ZooKeeperLink):
         self._heard.set()
 
     def _fail_all(self, reason: str) -> None:
+        for changed in self._watching:
+            changed.set()
+        self._watching.clear()
         for future in list(self._pending):
             if not future.done():
                 future.set_exception(Unavailable(reason))

@@ -11,16 +11,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from flintlock.dispatcher.door import LeaderDoor
+from flintlock.entrypoints.leader_finding import LeaderFinder, told_by_zookeeper
 from flintlock.ha import zookeeper_tree as tree
+from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.memory import MemoryCluster, MemoryStores
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper_election import LatchElection
-from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRetrieval
+from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper_link import Create
 from flintlock.ha.zookeeper_writer import FencedWriter
-from flintlock.model.errors import Fenced, FlintlockError, Unavailable
+from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, Fence, TokenSource, Withdraw
 from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
@@ -30,7 +31,6 @@ G = TypeVar("G")
 TermStep: TypeAlias = Callable[[FencingToken, str], Awaitable[None]]
 """Awaited before and after each operation of a store, with the term that it belongs to and its name."""
 
-_AGAIN_S: Final = 0.1
 _PATHS: Final = tree.Tree("/flintlock", "simulated")
 
 
@@ -76,24 +76,11 @@ class SimulatedHa:
             new_session=lambda: f"{process.name}/{link.session}",
             clock_s=asyncio.get_running_loop().time,
         )
-        self.leader: Final = ZooKeeperLeaderRetrieval(link, _PATHS, FencedWriter(link, _PATHS, self.election.guard))
+        self.leader: Final = ZooKeeperLeaderRegister(link, _PATHS, FencedWriter(link, _PATHS, self.election.guard))
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""
         return MemoryStores(self._durable.records, token, partial(self._step, token))
-
-    async def announce(self, door: LeaderDoor, address: str) -> None:
-        """Tell where this JobManager listens whenever it leads, until cancelled."""
-        while True:
-            token = await door.opened()
-            try:
-                await self.leader.publish(LeaderInfo(token=token, rpc=address, rest=address))
-            except Fenced:
-                pass
-            except Unavailable:
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            await door.closed(token)
 
     async def bury(self, dead: FencingToken) -> None:
         """Say that this leader is dead, as far as the ensemble can be told."""
@@ -103,26 +90,12 @@ class SimulatedHa:
             return
 
 
-class FollowedLeader:
-    """Where a process believes the leader to be: what the ensemble told it last."""
-
-    def __init__(self, durable: DurableCluster, process: SimulatedProcess) -> None:
-        link = FakeLink(durable.ensemble, process)
-        process.spawn(link.run(), "zookeeper-link")
-        self._told: LeaderInfo | None = None  # kept when nobody leads: the latest may be back
-        process.spawn(self._follow(link), "follow-the-leader")
-
-    @property
-    def address(self) -> str:
-        """Where it listens. Raises Unavailable."""
-        if self._told is None:
-            raise Unavailable("no JobManager leads at the moment")
-        return self._told.rpc
-
-    async def _follow(self, link: FakeLink) -> None:
-        await link.connected()
-        async for told in ZooKeeperLeaderRetrieval(link, _PATHS, FencedWriter(link, _PATHS, lambda _: None)).changes():
-            self._told = told or self._told
+def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderFinder:
+    """Return what finds the leader for a process that only follows; it knows what the ensemble told it last."""
+    link, known = FakeLink(durable.ensemble, process), KnownLeader()
+    process.spawn(link.run(), "zookeeper-link")
+    process.spawn(known.follow(ZooKeeperLeaderRetrieval(link, _PATHS)), "known-leader")
+    return LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.told))
 
 
 class TermProcess:

@@ -24,27 +24,32 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.leader_watch import LeaderWatch
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.leader import LeaderGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import Listening
 from flintlock.ha.protocols import Stores
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
+from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.transport import Fence
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
 from flintlock.testing.fake_spark import FakeSpark, FakeSparkHouse
 from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.mishaps import Faults, Mishaps
 from flintlock.testing.network import Link, SimulatedNetwork, SimulatedProcess
-from flintlock.testing.simulated_ha import DurableCluster, FollowedLeader, SimulatedHa, TermProcess
+from flintlock.testing.simulated_ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.virtual_time import now_ms
 
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
@@ -160,15 +165,13 @@ class SimulatedCluster:
                 self.broken.append(f"{name} ended by itself: {process.failure!r}")
                 self.tell(f"{name} ended by itself: {process.failure!r}")
             await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
-            if self.faults.deaths_noticed and self.leader() == name:
-                self.bury_leader()
 
     async def _job_manager(self, process: SimulatedProcess) -> None:
         ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
         configuration = Configuration(
             {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
         )
-        door, resource_manager = LeaderDoor(), ResourceManagerDoor()
+        door, resource_manager = LeaderDoor(ha.election.paused), ResourceManagerDoor()
         self._doors[process.name] = resource_manager
         term = TermParts(
             host=process,
@@ -185,19 +188,29 @@ class SimulatedCluster:
             acting = TermProcess(process, lambda: ha.election.paused(token), partial(self._acts, token))
             return replace(term, host=acting, connector=acting).open(token, stores)
 
-        def leads(_: FencingToken | None) -> None:
-            if door.leading is not None:
-                reason = ha.election.paused(door.leading)
-                if reason is not None:
-                    raise Unavailable(f"this JobManager does not know whether it still leads: {reason}")
-                self._acts(door.leading, "answered a client")
+        def answers(_: FencingToken | None) -> None:
+            token = door.acting()
+            if token is not None:
+                self._acts(token, "answered a client")
 
         services = DispatcherServices(
             blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
         )
-        process.serve(DispatcherGateway, door, leads)
-        process.spawn(ha.announce(door, process.address), "announce")
-        await DispatcherRunner(ha, services, open_term, door).run()
+        listening = Listening(rpc=process.address, rest="")
+        runner = DispatcherRunner(ha, services, open_term, door, listening)
+        process.serve(DispatcherGateway, door, answers)
+        process.serve(LeaderGateway, runner)
+        if self.faults.deaths_noticed:
+            known = KnownLeader()
+            watch = LeaderWatch(
+                known=known,
+                register=ha.leader,
+                connect=lambda address: process.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
+                is_own=runner.is_in,
+            )
+            process.spawn(known.follow(ha.leader), "known-leader")
+            process.spawn(watch.run(), "leader-watch")
+        await runner.run()
 
     def _acts(self, token: FencingToken, what: str) -> None:
         """Note what a leader does: nothing once a newer one leads, unless it was taken for dead and cannot know."""
@@ -226,7 +239,7 @@ class SimulatedCluster:
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard()
         house = self.houses[process.name] = self.spark.house()
-        leader = FollowedLeader(self.durable, process)
+        leader = leader_finder(self.durable, process)
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
                 id=TaskManagerId(process.name),
@@ -236,8 +249,9 @@ class SimulatedCluster:
                 versions=VERSIONS,
             ),
             house=house,
-            resource_manager=lambda: process.connect(ResourceManagerGateway, leader.address),
-            job_masters=lambda: process.connect(JobMasterGateway, leader.address, lambda: guard.token),
+            resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
+            moved=leader.moved,
+            job_masters=lambda: process.connect(JobMasterGateway, leader.look(), lambda: guard.token),
             fetch_blob=_no_blobs,
             log_directory=Path("log"),
             prepare_log=lambda _: None,
