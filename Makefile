@@ -46,7 +46,7 @@ bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for 
 soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
 	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
 
-mutants: $(READY) ## plant each known bug in a copy of the source: the simulation has to find it
+mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests it names, have to find it
 	@$(BIN)/python -m tests.mutants
 
 docs: $(READY) ## write the generated reference pages anew

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ import httpx
 import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import until
+from tests.zookeeper.servers import Ensemble, zookeeper
 
 import flintlock as fl
 from flintlock.client.choosing import Standing
@@ -28,6 +30,8 @@ from flintlock.client.connection import Client
 from flintlock.client.errors import JobCanceled
 from flintlock.client.processes import ClusterFile, announced, job_managers, running
 from flintlock.model.states import JobStatus
+
+__all__ = ["zookeeper"]
 
 SILENCE_S = 2.0
 PROMPT_S = 3.0  # the aim is one second on a machine that does nothing else; this is for one that does
@@ -266,8 +270,11 @@ def test_addresses_may_be_given_in_place_of_the_state_directory(masters: Masters
         client.submit(job("kept"))
         masters.process(leader).kill()
         assert [line.name for line in client.jobs()] == ["kept"]
-    told = flintlock("list", "-m", leader.rest, "-m", standby.rest, "--json", cwd=tmp_path)
-    assert [line["name"] for line in json.loads(told.stdout)["jobs"]] == ["kept"]
+    with fl.connect(f"{leader.rest},{standby.rest}") as client:
+        assert [line.name for line in client.jobs()] == ["kept"]
+    for several in (("-m", leader.rest, "-m", standby.rest), ("-m", f"{leader.rest}, {standby.rest}")):
+        told = flintlock("list", *several, "--json", cwd=tmp_path)
+        assert [line["name"] for line in json.loads(told.stdout)["jobs"]] == ["kept"]
     alone = flintlock("list", "-m", leader.rest, cwd=tmp_path)
     assert alone.returncode == 3
 
@@ -278,8 +285,18 @@ def status_of(tmp_path: Path) -> dict[str, Any]:
     return json.loads(told.stdout)
 
 
-def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(tmp_path: Path) -> None:
-    """Started, looked at, bereaved of its leader and stopped by the command line; the TaskManager moves along."""
+def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(
+    tmp_path: Path, zookeeper: Ensemble
+) -> None:
+    """Started, looked at, bereaved of its leader and stopped by the command line; the TaskManager moves along.
+
+    Over ZooKeeper: commands and TaskManager ask the quorum who leads.
+    """
+    (tmp_path / "flintlock.yaml").write_text(
+        f"high-availability.type: zookeeper\nhigh-availability.zookeeper.quorum: {zookeeper.quorum}\n"
+        f"high-availability.storageDir: {tmp_path / 'ha'}\nhigh-availability.cluster-id: {uuid.uuid4().hex}\n"
+        "high-availability.zookeeper.client.session-timeout: 15 s\n"
+    )
     (tmp_path / "job.yaml").write_text(
         "version: 1\nname: small\nsteps:\n  one: {sql: SELECT 1 AS x}\n  r: {result: {}, inputs: [one]}\n"
     )

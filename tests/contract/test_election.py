@@ -261,7 +261,38 @@ async def test_a_candidate_that_goes_away_gives_leadership_up(contest: Contest) 
         await _lead_once(second.election.terms())
 
 
-# --- LeaderRetrieval
+async def test_whoever_resigns_hands_over_before_it_has_tidied_up_and_never_leads_again(contest: Contest) -> None:
+    first, second = await contest.enter("a"), await contest.enter("b")
+    entered, succeeded = asyncio.Event(), asyncio.Event()
+    led: list[FencingToken] = []
+
+    async def lead_and_tidy_up_slowly() -> None:
+        async for term in first.election.terms():
+            async with term as token:
+                led.append(token)
+                await first.leader.publish(LeaderInfo(token=token, rpc="a:1", rest="http://a:2"))
+                entered.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await succeeded.wait()
+
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(10):  # less than a session timeout
+        leading = tasks.create_task(lead_and_tidy_up_slowly(), name="first")
+        await entered.wait()
+        first.election.resign()
+        first.election.resign()
+        leading.cancel()
+        async with await anext(second.election.terms()) as token:
+            assert token.epoch > led[0].epoch
+            assert await second.leader.current() is None
+            with pytest.raises(Fenced):
+                await first.stores(led[0]).graphs.put(stored_job())
+            succeeded.set()
+    assert len(led) == 1
+
+
+# --- LeaderRetrieval, LeaderRegister
 
 
 async def test_what_the_leader_tells_is_known_to_the_others_until_its_term_ends(contest: Contest) -> None:

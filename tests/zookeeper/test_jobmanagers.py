@@ -1,28 +1,40 @@
-"""Real JobManager processes on ZooKeeper: what one has acknowledged, the next one knows."""
+"""Real JobManager processes on ZooKeeper: what one has acknowledged, the next one knows, and leads at once."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import anyio.to_thread
 import httpx
 import msgspec
 import pytest
+from tests.cluster.commands import flintlock
 from tests.cluster.processes import until
 from tests.zookeeper.servers import Ensemble
+from tests.zookeeper.wire import Wire, wired
+
+import flintlock as fl
 
 ROOT: Final = Path(__file__).parents[2]
+JOB: Final = "ab" * 16
+T = TypeVar("T")
+
+#: What the server grants at most. Whoever leads long before it has passed did not wait for it.
+LONG_SESSION: Final = "20 s"
+LONG_BEFORE_S: Final = 10.0
 
 
 class JobManager:
-    """One JobManager process with a state directory of its own."""
+    """One JobManager process with a state directory of its own, as if it were on a machine of its own."""
 
     def __init__(self, state_dir: Path, settings: dict[str, str]) -> None:
         self._state_dir: Final = state_dir
@@ -34,23 +46,49 @@ class JobManager:
                 [*command, "--die-with-parent", str(os.getpid()), *flags], cwd=ROOT, stdout=out, stderr=out
             )
 
-    def get(self, path: str) -> Any:
-        """Return an answer of its REST endpoint, None if there is none."""
-        with suppress(OSError, httpx.HTTPError, msgspec.DecodeError):
-            url = msgspec.json.decode((self._state_dir / "cluster.json").read_bytes())["rest"]
-            answer = httpx.get(f"{url}{path}", timeout=5)
-            return answer.json() if answer.is_success else None
-        return None
+    @property
+    def url(self) -> str:
+        """Where its REST endpoint is, once it listens."""
 
-    def post(self, path: str, body: object) -> httpx.Response:
-        """Send something to its REST endpoint."""
-        url = msgspec.json.decode((self._state_dir / "cluster.json").read_bytes())["rest"]
-        return httpx.post(f"{url}{path}", json=body, timeout=30)
+        def listens() -> str | None:
+            assert self.process.poll() is None, self.said[-4000:]
+            with suppress(OSError, msgspec.DecodeError):
+                return msgspec.json.decode((self._state_dir / "run" / "jobmanager.json").read_bytes())["rest"]
+            return None
+
+        return until("a JobManager that listens", listens)
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether it says on its own machine that it leads."""
+        return (self._state_dir / "cluster.json").exists()
 
     @property
     def said(self) -> str:
         """What it has printed."""
         return (self._state_dir / "out").read_text()
+
+    def ask(self, path: str) -> httpx.Response | None:
+        """Return what it answers, None if it does not."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}{path}", timeout=5, trust_env=False)
+        return None
+
+    def listing(self, after_epoch: int = 0) -> tuple[int, list[str]] | None:
+        """Return the jobs it lists and the epoch of whoever says so; None if nobody who leads later than that does."""
+        answer = self.ask("/jobs/overview")
+        if answer is None or not answer.is_success:
+            assert answer is None or (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            return None
+        epoch = int(answer.headers["flintlock-leader-epoch"])
+        return (epoch, [job["jid"] for job in answer.json()["jobs"]]) if epoch > after_epoch else None
+
+    def submit(self) -> None:
+        """Submit a job that waits for slots, which nobody has."""
+        steps: dict[str, dict[str, Any]] = {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}
+        body = {"name": "waits for slots", "jobId": JOB, "steps": steps}
+        answer = httpx.post(f"{self.url}/jobs", json=body, timeout=30, trust_env=False)
+        assert answer.is_success, answer.text
 
 
 @pytest.fixture
@@ -58,7 +96,7 @@ def settings(zookeeper: Ensemble, tmp_path: Path) -> dict[str, str]:
     return {
         "high-availability.type": "zookeeper",
         "high-availability.zookeeper.quorum": zookeeper.quorum,
-        "high-availability.zookeeper.client.session-timeout": "3 s",
+        "high-availability.zookeeper.client.session-timeout": LONG_SESSION,
         "high-availability.cluster-id": uuid.uuid4().hex,
         "high-availability.storageDir": str(tmp_path / "ha"),
         "rest.port": "0",
@@ -69,6 +107,17 @@ def settings(zookeeper: Ensemble, tmp_path: Path) -> dict[str, str]:
 def running() -> Iterator[ExitStack]:
     with ExitStack() as stack:
         yield stack
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def wire(zookeeper: Ensemble) -> AsyncGenerator[Wire]:
+    async with wired(zookeeper.servers[0].port) as wire:
+        yield wire
 
 
 def start(running: ExitStack, state_dir: Path, settings: dict[str, str]) -> JobManager:
@@ -82,21 +131,84 @@ def start(running: ExitStack, state_dir: Path, settings: dict[str, str]) -> JobM
     return jobmanager
 
 
-def test_a_standby_leads_when_the_leader_is_killed_and_knows_its_jobs(
+def start_leader_and_standbys(
+    running: ExitStack, tmp_path: Path, settings: dict[str, str], standbys: int
+) -> list[JobManager]:
+    leader = start(running, tmp_path / "0", settings)
+    until("a leader", leader.listing)
+    return [leader, *(start(running, tmp_path / str(n + 1), settings) for n in range(standbys))]
+
+
+def test_killed_and_terminated_leaders_are_replaced_long_before_their_session_expires(
     tmp_path: Path, settings: dict[str, str], running: ExitStack
 ) -> None:
-    first = start(running, tmp_path / "one", settings)
-    until("a leader", lambda: first.get("/readyz"))
-    second = start(running, tmp_path / "two", settings)
-    job_id = "ab" * 16
-    steps: dict[str, dict[str, Any]] = {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}
-    submitted = first.post("/jobs", {"name": "waits for slots", "jobId": job_id, "steps": steps})
+    first, second, third = start_leader_and_standbys(running, tmp_path, settings, 2)
+    second.submit()
+    assert until("a standby that answers", third.listing) == (1, [JOB])
 
     first.process.send_signal(signal.SIGKILL)
-    until("the standby to lead", lambda: second.get("/readyz"))
+    for survivor in (second, third):
+        assert until("the next leader", lambda one=survivor: one.listing(1), LONG_BEFORE_S) == (2, [JOB])
+    leader, standby = (second, third) if second.is_announced else (third, second)
 
-    assert submitted.is_success, submitted.text
-    assert [job["jid"] for job in second.get("/jobs/overview")["jobs"]] == [job_id]
+    conf = tmp_path / "flintlock.yaml"
+    conf.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    told = flintlock("list", "--json", "--conf", conf, cwd=tmp_path)  # asks the quorum
+    assert told.returncode == 0, told.stderr
+    assert [job["jid"] for job in json.loads(told.stdout)["jobs"]] == [JOB]
+    with fl.connect(f"{first.url},{leader.url},{standby.url}") as client:
+        leader.process.send_signal(signal.SIGTERM)
+        assert until("the last one to lead", lambda: standby.listing(2), LONG_BEFORE_S) == (3, [JOB])
+        assert [job.job_id for job in client.jobs()] == [JOB]
+    assert leader.process.wait(60) == 0
+    assert not leader.is_announced
+    assert standby.is_announced
+
+
+def test_a_frozen_leader_is_replaced_after_the_session_timeout_and_stands_by_when_it_wakes_up(
+    tmp_path: Path, settings: dict[str, str], running: ExitStack
+) -> None:
+    short = {**settings, "high-availability.zookeeper.client.session-timeout": "3 s"}
+    first, second = start_leader_and_standbys(running, tmp_path, short, 1)
+    first.submit()
+    until("the standby", second.listing)
+    (epoch, _) = until("an epoch", first.listing)
+
+    first.process.send_signal(signal.SIGSTOP)
+    assert until("the standby to lead", lambda: second.listing(epoch)) == (epoch + 1, [JOB])
+    first.process.send_signal(signal.SIGCONT)
+
+    assert until("the old leader to forward", lambda: first.listing(epoch)) == (epoch + 1, [JOB])
+    lost = [json.loads(line) for line in first.said.splitlines() if '"leadership-lost"' in line]
+    assert [(line["epoch"], "session" in line["reason"]) for line in lost] == [(epoch, True)]
+    until("the old leader to take its word back", lambda: not first.is_announced)
+    assert first.process.poll() is None
+
+
+@pytest.mark.anyio
+async def test_a_leader_that_is_cut_off_answers_503_and_back_in_time_it_goes_on(
+    tmp_path: Path, settings: dict[str, str], running: ExitStack, wire: Wire
+) -> None:
+    async def seen(what: str, condition: Callable[[], T | None]) -> T:
+        return await anyio.to_thread.run_sync(lambda: until(what, condition))
+
+    leader = start(running, tmp_path / "0", {**settings, "high-availability.zookeeper.quorum": wire.address})
+    assert await seen("a leader", leader.listing) == (1, [])
+
+    wire.cut()
+    refusal = await seen("a refusal", lambda: _refusal(leader.ask("/taskmanagers")))
+    assert "does not know whether it still leads" in refusal
+    assert await seen("its own health", lambda: leader.ask("/healthz"))
+    wire.mend()
+    assert await seen("the leader to go on", leader.listing) == (1, [])
+    assert "leadership-lost" not in leader.said
+
+
+def _refusal(answer: httpx.Response | None) -> str | None:
+    if answer is None or answer.status_code != 503:
+        return None
+    assert answer.headers["retry-after"] == "1"
+    return answer.json()["errors"][0]
 
 
 def test_settings_that_are_missing_are_named_all_at_once(tmp_path: Path, running: ExitStack) -> None:
@@ -105,3 +217,14 @@ def test_settings_that_are_missing_are_named_all_at_once(tmp_path: Path, running
     assert jobmanager.process.wait(30) == 2
     assert "high-availability.zookeeper.quorum has to be set" in jobmanager.said
     assert "high-availability.storageDir has to be set" in jobmanager.said
+
+
+def test_commands_without_a_leader_say_so_and_start_nothing(tmp_path: Path, settings: dict[str, str]) -> None:
+    conf = tmp_path / "flintlock.yaml"
+    conf.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    (tmp_path / "job.yaml").write_text("version: 1\nname: x\nsteps:\n  a: {sql: SELECT 1}\n")
+
+    told = flintlock("run", "job.yaml", "--conf", conf, cwd=tmp_path)
+
+    assert told.returncode == 3, told.stderr
+    assert "no JobManager leads, says ZooKeeper" in told.stderr

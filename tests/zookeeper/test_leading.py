@@ -19,6 +19,8 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.stage import LIMIT_S, Stage, staged, until
 from tests.zookeeper.wire import Wire, wired
 
+from flintlock.ha import zookeeper_tree as tree
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import checksum
 from flintlock.ha.tenure import STEP_DOWN_AT
 from flintlock.ha.zookeeper_link import LinkState, SetData
@@ -128,6 +130,29 @@ async def test_an_expired_session_ends_the_term_and_it_contends_again(stage: Sta
     with pytest.raises(Fenced):
         await ha.stores(leader.tokens[0]).graphs.remove(JOB_A)
     assert await leader.stores.graphs.recover(JOB_A) == stored_job()
+
+
+async def test_leader_information_is_written_once_and_vanishes_with_its_session(stage: Stage) -> None:
+    ha, reader = await stage.process(timeout_s=3), await stage.process(timeout_s=15)
+    leader = stage.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    told = LeaderInfo(token=leader.tokens[0], rpc="here:1", rest="http://here:2")
+    await ha.leader.publish(told)
+    path = tree.Tree("/flintlock", stage.cluster_id).leader
+    written = await reader.link.get(path)
+    assert written is not None
+
+    await leader.stores.graphs.put(stored_job())  # leading, and beating, changes nothing of it
+    assert await reader.link.get(path) == written
+    assert await reader.leader.current() == told
+
+    changed = asyncio.Event()
+    assert await reader.link.exists(path, changed)
+    await ha.link.close()
+    async with asyncio.timeout(LIMIT_S):
+        await changed.wait()
+    assert await reader.leader.current() is None
+    assert await reader.link.children(tree.Tree("/flintlock", stage.cluster_id).latches) == []
 
 
 async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(stage: Stage) -> None:

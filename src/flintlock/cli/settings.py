@@ -34,7 +34,12 @@ def _paths(command: F) -> F:
 def cluster_options(command: F) -> F:
     """Add what names a cluster: `-m`, `--state-dir`, `--conf`."""
     option = click.option(
-        "-m", "--jobmanager", "urls", multiple=True, metavar="URL", help="A JobManager's address; repeatable."
+        "-m",
+        "--jobmanager",
+        "urls",
+        multiple=True,
+        metavar="URL",
+        help="A JobManager's address; repeatable, or several with commas.",
     )
     return option(_paths(command))
 

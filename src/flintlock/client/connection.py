@@ -23,8 +23,9 @@ from flintlock.model.jobgraph import Versions
 def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = None) -> Client:
     """Return a client of the cluster at `url`: one address, or those of several JobManagers. Nothing is sent yet.
 
-    Without addresses it is the configured cluster, else the live one of the state directory, whose JobManagers are all
-    tried. Whoever leads is followed. Raises Unavailable if there is none.
+    Without addresses it is the configured cluster (with ZooKeeper the quorum is asked who leads), else the live one of
+    the state directory, whose JobManagers are all tried. Whoever leads is followed. Raises Unavailable if there is
+    none.
     """
     urls = [url] if isinstance(url, str) else list(url)
     if urls:
@@ -39,8 +40,15 @@ def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = Non
 class Client:
     """Submits jobs and finds them again. Use it in a `with` block, or close it."""
 
-    def __init__(self, urls: Sequence[str], *, patience_s: float = 30.0, discover: Discover | None = None) -> None:
-        self.http: Final = Http(urls, patience_s=patience_s, discover=discover)
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        patience_s: float = 30.0,
+        discover: Discover | None = None,
+        replaceable: bool = False,
+    ) -> None:
+        self.http: Final = Http(urls, patience_s=patience_s, discover=discover, replaceable=replaceable)
         self._versions: Versions | None = None  # of the cluster; asked once
 
     def __enter__(self) -> Self:

@@ -1,12 +1,13 @@
 """HTTP to a JobManager: keep-alive, retries where repeating is harmless, errors as the model names them.
 
-Several addresses may be given; any JobManager answers for the leader. When none of them answers, `discover` is asked
-for others: a cluster that changes its leader may change its JobManagers too. A call that may be repeated is, while
-nobody listens or no leader is there, up to `patience_s`; but if nobody has listened yet at the very first call, no
-cluster is there, and that is said at once.
+Several addresses may be given, also as one text with commas; any JobManager answers for the leader. When none of them
+answers, `discover` is asked for others: a cluster that changes its leader may change its JobManagers too. A call that
+may be repeated is, while nobody listens or no leader is there, up to `patience_s`; but if nobody has listened yet at
+the very first call, no cluster is there, and that is said at once.
 
-Where there are several addresses, none is waited for as long as where there is one: a JobManager that is frozen takes
-connections and never answers, and another one can.
+Where there are several addresses, or `replaceable` says that others will be known if this one leads no more, none is
+waited for as long as where there is one: a JobManager that is frozen takes connections and never answers, and another
+one can.
 """
 
 from __future__ import annotations
@@ -70,10 +71,13 @@ class Http:
         patience_s: float = 30.0,
         timeout_s: float = 30.0,
         discover: Discover | None = None,
+        replaceable: bool = False,
     ) -> None:
-        self.urls = tuple(_checked_url(url) for url in urls)  # replaced by what `discover` tells
+        given = [url for text in urls for url in text.split(",")]
+        self.urls = tuple(_checked_url(url.strip()) for url in given)  # replaced by what `discover` tells
         self.patience_s: Final = patience_s
         self.discover: Final = discover
+        self._replaceable: Final = replaceable
         self._timeout_s: Final = timeout_s
         self._answered = False  # whether anybody has answered yet; never becomes False again
         self._current = 0  # index of the address that answered last
@@ -94,7 +98,7 @@ class Http:
     @property
     def longest_hold_s(self) -> float:
         """How long a server should be let hold an answer back."""
-        return _LONG_POLL_S if len(self.urls) == 1 else _SHORT_POLL_S
+        return _LONG_POLL_S if self._alone else _SHORT_POLL_S
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -186,11 +190,16 @@ class Http:
             return
 
     def _timeout(self, hold_s: float) -> httpx.Timeout:
-        patient_s = self._timeout_s if len(self.urls) == 1 else min(self._timeout_s, _SEVERAL_TIMEOUT_S)
+        patient_s = self._timeout_s if self._alone else min(self._timeout_s, _SEVERAL_TIMEOUT_S)
         return httpx.Timeout(self._timeout_s, connect=self._connect_s(), read=patient_s + hold_s)
 
     def _connect_s(self) -> float:
-        return min(5.0 if len(self.urls) == 1 else 2.0, self._timeout_s)
+        return min(5.0 if self._alone else 2.0, self._timeout_s)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody else can answer."""
+        return len(self.urls) == 1 and not self._replaceable
 
     def _discovered(self) -> bool:
         """Ask where the JobManagers are now, and tell whether that is news."""

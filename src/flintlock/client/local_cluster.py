@@ -23,6 +23,7 @@ from flintlock.client import processes
 from flintlock.client.configuration_files import Settings
 from flintlock.client.connection import Client
 from flintlock.client.processes import ClusterFile, Started
+from flintlock.client.quorum import uses_zookeeper
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
 from flintlock.model.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
 
@@ -63,7 +64,8 @@ def start_cluster(
 ) -> ClusterFile:  # fmt: skip
     """Start a standing cluster in the background and return once it has its slots, and all its JobManagers listen.
 
-    The first JobManager takes the configured ports, the others free ones. Returns the JobManager that leads.
+    The first JobManager takes the configured ports, the others free ones. Returns the JobManager that leads; with
+    ZooKeeper that may be one of another machine, and then one of these, which answers for it.
 
     Raises Conflict if one runs in the state directory already, FlintlockError with the end of a log if a process ends
     early, Unavailable if it is not ready in time; what was started is ended then.
@@ -83,7 +85,10 @@ def start_cluster(
             log = state_dir / "log" / f"{name}.log"
             children.append(processes.start(name, arguments, log, environ=environ, directory=state_dir))
         expected = _Expected(
-            jobmanagers, taskmanagers, taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1)
+            jobmanagers,
+            taskmanagers,
+            taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1),
+            led_here=not uses_zookeeper(settings.configuration),
         )
         return _ready(state_dir, children, expected, time.monotonic() + patience_s)
     except BaseException:
@@ -135,8 +140,10 @@ def embedded_cluster(
     environ.pop("FLINTLOCK_STATE_DIR", None)
     if settings.file is not None:
         environ["FLINTLOCK_CONF"] = str(settings.file)
-    flags = [*overrides, "rest.address=127.0.0.1", "rest.port=0", "jobmanager.rpc.address=127.0.0.1",
-             "jobmanager.rpc.port=0", "taskmanager.host=127.0.0.1", "taskmanager.rpc.port=0"]  # fmt: skip
+    flags = [*overrides, "high-availability.type=embedded", "rest.address=127.0.0.1", "rest.bind-address=127.0.0.1",
+             "rest.port=0", "jobmanager.rpc.address=127.0.0.1", "jobmanager.bind-host=127.0.0.1",
+             "jobmanager.rpc.port=0", "taskmanager.host=127.0.0.1", "taskmanager.bind-host=127.0.0.1",
+             "taskmanager.rpc.port=0"]  # fmt: skip
     children: list[Started] = []
     try:
         for name, arguments in _commands(state_dir, flags, 1, 1):
@@ -157,6 +164,7 @@ class _Expected(Struct, frozen=True):
     job_managers: int
     task_managers: int
     slots: int
+    led_here: bool = True
 
 
 def _commands(
@@ -183,7 +191,7 @@ def _ready(state_dir: Path, children: Sequence[Started], expected: _Expected, de
             _require_running(child)
         children[0].ended_within()  # the pause between two looks; over at once if the JobManager ends
         masters = processes.job_managers(state_dir)
-        if len(masters) < expected.job_managers or not masters[0].epoch:
+        if len(masters) < expected.job_managers or (expected.led_here and not masters[0].epoch):
             continue
         cluster = masters[0]
         with Client([cluster.rest], patience_s=0) as client:
@@ -194,7 +202,7 @@ def _ready(state_dir: Path, children: Sequence[Started], expected: _Expected, de
                 seen = error.public
                 continue
         if overview.taskmanagers >= expected.task_managers and overview.slots_total >= expected.slots:
-            return cluster
+            return processes.read_cluster_file(state_dir) or cluster
         seen = f"it has {overview.taskmanagers} TaskManagers with {overview.slots_total} slots so far"
     tails = "\n".join(f"--- {child.log}\n{child.tail()}" for child in children)
     raise Unavailable(f"the cluster is not ready in time: {seen}\n{tails}")

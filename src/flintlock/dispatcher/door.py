@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Final
 
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.errors import Unavailable
@@ -22,9 +24,13 @@ from flintlock.model.tasks import ResultRows
 
 
 class LeaderDoor:
-    """Implements DispatcherGateway by passing on to the present leader; without one every call raises Unavailable."""
+    """Implements DispatcherGateway by passing on to the present leader; without one every call raises Unavailable.
 
-    def __init__(self) -> None:
+    So does every call while the leader must not act: `paused` tells why (`LeaderElection.paused`).
+    """
+
+    def __init__(self, paused: Callable[[FencingToken], str | None] = lambda _: None) -> None:
+        self._paused: Final = paused
         self._leader: DispatcherGateway | None = None  # set by `confirm`, emptied by `withdraw`
         self._token: FencingToken | None = None  # of the newest leader that was ever confirmed
         self._opened = asyncio.Event()  # set while there is a leader
@@ -35,6 +41,14 @@ class LeaderDoor:
     def leading(self) -> FencingToken | None:
         """The token of the present leader, if there is one."""
         return None if self._leader is None else self._token
+
+    def acting(self) -> FencingToken | None:
+        """Return the token of the present leader, if there is one. Raises Unavailable while that one must not act."""
+        token = self.leading
+        reason = None if token is None else self._paused(token)
+        if reason is not None:
+            raise Unavailable(f"this JobManager does not know whether it still leads: {reason}; ask again")
+        return token
 
     async def opened(self) -> FencingToken:
         """Wait until somebody leads; return whose term it is."""
@@ -98,6 +112,7 @@ class LeaderDoor:
         return await self._present().result(message)
 
     def _present(self) -> DispatcherGateway:
+        self.acting()
         if self._leader is None:
             raise Unavailable("no JobManager leads at the moment; ask again")
         return self._leader

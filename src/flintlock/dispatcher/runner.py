@@ -3,11 +3,14 @@
 Terms are led one after another, each within the one before having wholly ended: JobMasters suspended, tasks gone. A
 term that the stores refuse (Fenced) is given up and contended for again; anything else that ends a leader process by
 itself is fatal and leaves `run`, so that the JobManager process ends and is started anew.
+
+Beside each term the others are told where its leader listens: at once, so that they can watch it, and again when it
+serves. A store that is out of reach is told later; the term does not wait for that.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import asyncio
 from typing import Final
 
 import structlog
@@ -15,25 +18,39 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import log_events as events
 from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
+from flintlock.gateways.leader import LeaderAttendance
+from flintlock.ha.leader_info import LeaderInfo, Listening
 from flintlock.ha.protocols import HaServices
-from flintlock.model.errors import Fenced
+from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken
 
 __all__ = ["DispatcherRunner", "LeaderDoor"]
 
 log: FilteringBoundLogger = structlog.get_logger()
 
+_TELL_AGAIN_S: Final = 0.1
+
 
 class DispatcherRunner:
-    """Leads whenever it is granted leadership."""
+    """Leads whenever it is granted leadership. Implements LeaderGateway."""
 
-    def __init__(self, ha: HaServices, services: DispatcherServices, open_term: TermOpener, door: LeaderDoor) -> None:
+    def __init__(
+        self,
+        ha: HaServices,
+        services: DispatcherServices,
+        open_term: TermOpener,
+        door: LeaderDoor,
+        listening: Listening,
+    ) -> None:
         self._ha: Final = ha
         self._services: Final = services
         self._open_term: Final = open_term
         self._door: Final = door
+        self._listening: Final = listening
+        self._terms: Final[dict[FencingToken, asyncio.Event]] = {}  # the term it is in; set when that is over
 
     async def run(self) -> None:
         """Contend and lead until cancelled. Raises what is fatal to the process."""
@@ -44,6 +61,47 @@ class DispatcherRunner:
             except* Fenced as fenced:
                 log.warning(events.LEADER_FENCED, errors=[str(error) for error in fenced.exceptions])
 
+    def is_in(self, token: FencingToken) -> bool:
+        """Tell whether this process is in that term, confirmed or not."""
+        return token in self._terms
+
+    async def attend(self, message: LeaderAttendance) -> None:
+        """Answer when that term is over here."""
+        over = self._terms.get(message.token)
+        if over is not None:
+            await over.wait()
+
     async def _lead(self, token: FencingToken) -> None:
+        over, confirmed = self._terms.setdefault(token, asyncio.Event()), asyncio.Event()
         process = DispatcherLeaderProcess(token, self._ha.stores(token), self._services, self._open_term)
-        await process.run(partial(self._door.confirm, token), partial(self._door.withdraw, token))
+
+        def confirm(dispatcher: Dispatcher) -> None:
+            self._door.confirm(token, dispatcher)
+            confirmed.set()
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                telling = tasks.create_task(self._tell(token, confirmed), name=f"telling-{token.epoch}")
+                try:
+                    await process.run(confirm, lambda: self._door.withdraw(token))
+                finally:
+                    telling.cancel()
+        finally:
+            del self._terms[token]
+            over.set()
+
+    async def _tell(self, token: FencingToken, confirmed: asyncio.Event) -> None:
+        """Tell where this leader listens, and again when it serves. Raises Fenced if somebody newer leads."""
+        await self._publish(self._listening.leads(token, confirmed=False))
+        await confirmed.wait()
+        await self._publish(self._listening.leads(token, confirmed=True))
+
+    async def _publish(self, info: LeaderInfo) -> None:
+        while True:
+            try:
+                await self._ha.leader.publish(info)
+            except Unavailable as error:
+                log.info(events.LEADER_NOT_TOLD, epoch=info.token.epoch, reason=error.public)
+                await asyncio.sleep(_TELL_AGAIN_S)
+            else:
+                return

@@ -1,17 +1,20 @@
-"""Where JobManagers listen, told in the state directory.
+"""Which JobManagers run on this machine, told in the state directory.
+
+For the command line, and for TaskManagers of an embedded cluster. JobManagers themselves ask the HA services who leads,
+and with ZooKeeper so does everybody.
 
 `run/jobmanager.json`, `run/jobmanager-1.json`, … : one for each JobManager that listens, with its process.
-`cluster.json`: the one that leads, with its epoch. Written when its leadership is confirmed, and taken away by itself
-before it gives leadership up; so nobody ever removes what somebody newer has written. A leader that dies leaves it
-behind: its process tells readers that it is not to be believed, and the next leader writes over it. The others stay
-when their process ends, so that a client that was configured with the address of one finds the rest.
+`cluster.json`: the one that leads, with its epoch. Written when its leadership is confirmed, and taken away when it
+ends; nobody removes what somebody newer has written. A leader that dies leaves it behind: its process tells readers
+that it is not to be believed, and the next leader writes over it. The others stay when their process ends, so that a
+client that was configured with the address of one finds the rest.
 
 Rejected: all addresses in one file, which every JobManager would have to change under a lock that a frozen one holds.
 """
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,10 +24,8 @@ from msgspec import Struct, structs
 from flintlock.client.processes import PidFile, read_pid_file, running
 from flintlock.entrypoints.process import own_pid, write_json
 from flintlock.model.ids import Epoch
-from flintlock.rest.leaders import LeaderInfo
 
 LEADER_FILE: Final = "cluster.json"
-_POLL_S: Final = 0.05
 
 
 class Announcement(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -68,54 +69,26 @@ class Announcements:
         write_json(self._leader_file, structs.replace(self._own, epoch=epoch))
 
     def step_down(self) -> None:
-        """Take that back, if it still stands there. Only for one that still holds leadership. Idempotent."""
-        found = _read(self._leader_file)
-        if found is not None and (found.pid, found.start_time) == (self._own.pid, self._own.start_time):
-            self._leader_file.unlink(missing_ok=True)
+        """Take that back, if it still stands there. Idempotent.
 
-
-class LeaderFile:
-    """A LeaderRetrieval from `cluster.json`. `run` keeps it current; a look costs one `stat`."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._path: Final = state_dir / LEADER_FILE
-        self._version: tuple[int, int] | None = None  # inode and time of what was read last
-        self._leader: LeaderInfo | None = None
-        self._changed = asyncio.Event()  # set, and replaced, when the leader is another
-
-    @property
-    def leader(self) -> LeaderInfo | None:
-        """Who leads, as far as is known; it may have died meanwhile."""
-        return self._leader
-
-    async def changed(self, seen: LeaderInfo | None) -> LeaderInfo | None:
-        """Wait until somebody else leads than `seen`, or nobody; return who."""
-        while self._leader == seen:
-            await self._changed.wait()
-        return self._leader
-
-    async def run(self) -> None:
-        """Look for changes until cancelled."""
-        while True:
-            self.look()
-            await asyncio.sleep(_POLL_S)
-
-    def look(self) -> None:
-        """Look once."""
-        try:
-            seen = self._path.stat()
-            version = (seen.st_ino, seen.st_mtime_ns)
-        except OSError:
-            version = None
-        if version == self._version:
+        It is looked at again once it is aside: another may have written its own meanwhile, which goes back unless
+        there is one already.
+        """
+        if not self._is_own(self._leader_file):
             return
-        self._version = version
-        found = _read(self._path) if version is not None else None
-        leader = None if found is None else LeaderInfo(rest=found.rest, rpc=found.rpc, epoch=Epoch(found.epoch))
-        if leader != self._leader:
-            self._leader = leader
-            self._changed.set()
-            self._changed = asyncio.Event()
+        aside = self._leader_file.with_name(f".{LEADER_FILE}.{self._own.pid}.old")
+        try:
+            self._leader_file.replace(aside)
+        except FileNotFoundError:
+            return
+        if not self._is_own(aside):
+            with suppress(FileExistsError):
+                self._leader_file.hardlink_to(aside)
+        aside.unlink()
+
+    def _is_own(self, path: Path) -> bool:
+        found = _read(path)
+        return found is not None and (found.pid, found.start_time) == (self._own.pid, self._own.start_time)
 
 
 def _read(path: Path) -> Announcement | None:

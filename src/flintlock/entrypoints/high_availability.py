@@ -6,14 +6,13 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
+from flintlock.client.quorum import check_zookeeper, cluster_id, uses_zookeeper
 from flintlock.entrypoints.process import Settings
 from flintlock.ha.embedded import embedded_ha
 from flintlock.ha.protocols import HaServices
-from flintlock.model.configuration import Configuration, file_name
+from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Invalid
 from flintlock.model.options import (
-    CLUSTER_ID,
-    HA_CLUSTER_ID,
     HA_CONNECTION_TIMEOUT,
     HA_QUORUM,
     HA_RECOVERY,
@@ -21,7 +20,6 @@ from flintlock.model.options import (
     HA_SESSION_TIMEOUT,
     HA_SILENCE,
     HA_STORAGE_DIR,
-    HA_TYPE,
     HEARTBEAT_TIMEOUT,
     WORK_DIR,
 )
@@ -34,7 +32,7 @@ async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncG
     """Open the services that `high-availability.type` names. Raises Invalid if they lack a setting."""
     configuration = settings.configuration
     check_leases(configuration)
-    if configuration.get(HA_TYPE) == "embedded":
+    if not uses_zookeeper(configuration):
         async with embedded_ha(
             settings.state_dir,
             new_session=_new_session,
@@ -45,7 +43,7 @@ async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncG
         return
     from flintlock.ha.zookeeper import zookeeper_ha  # kazoo and fsspec take a while: only where they are used
 
-    check_zookeeper(configuration)
+    check_zookeeper(configuration, HA_STORAGE_DIR)
     async with zookeeper_ha(
         configuration.get(HA_QUORUM),
         root=configuration.get(HA_ROOT),
@@ -59,28 +57,13 @@ async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncG
         yield zookeeper
 
 
-def check_zookeeper(configuration: Configuration) -> None:
-    """Check what ZooKeeper needs and no default can give. Raises Invalid, naming each key."""
-    problems = [
-        f"high-availability.type is zookeeper: {option.key} has to be set ({option.kind})"
-        for option in (HA_QUORUM, HA_STORAGE_DIR)
-        if not configuration.get(option)
-    ]
-    try:
-        file_name(cluster_id(configuration))
-    except ValueError as error:
-        problems.append(f"{CLUSTER_ID.key}: {error}; set {HA_CLUSTER_ID.key}")
-    if problems:
-        raise Invalid("; ".join(problems), problems=tuple(problems))
-
-
 def check_leases(configuration: Configuration) -> None:
     """Check that running work outlives a change of leader. Raises Invalid, naming keys and values.
 
     TaskManagers end what they run at YIELD_PART of a lease that nobody renews. A leader that fell silent is replaced
     after its timeout, and its successor hears TaskManagers once it has recovered the jobs.
     """
-    timeout = HA_SILENCE if configuration.get(HA_TYPE) == "embedded" else HA_SESSION_TIMEOUT
+    timeout = HA_SESSION_TIMEOUT if uses_zookeeper(configuration) else HA_SILENCE
     lease_s, silence_s, recovery_s = (configuration.get(each) for each in (HEARTBEAT_TIMEOUT, timeout, HA_RECOVERY))
     if lease_s * YIELD_PART > silence_s + recovery_s:
         return
@@ -91,15 +74,10 @@ def check_leases(configuration: Configuration) -> None:
     )
 
 
-def cluster_id(configuration: Configuration) -> str:
-    """Return the cluster's name in ZooKeeper."""
-    return configuration.get(HA_CLUSTER_ID) or configuration.get(CLUSTER_ID)
-
-
 def work_dir(settings: Settings) -> str:
     """Return where blocking results are: one place for all JobManagers, or a change of leader would lose them."""
     configuration = settings.configuration
-    shared = configuration.get(HA_STORAGE_DIR) if configuration.get(HA_TYPE) == "zookeeper" else ""
+    shared = configuration.get(HA_STORAGE_DIR) if uses_zookeeper(configuration) else ""
     return configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else str(settings.state_dir / "work"))
 
 

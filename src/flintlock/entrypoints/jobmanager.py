@@ -15,10 +15,12 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
+from flintlock.client.addresses import reached_at
+from flintlock.dispatcher.leader_watch import LeaderWatch
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
-from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
+from flintlock.entrypoints.announcements import Announcement, Announcements
 from flintlock.entrypoints.doors import ResourceManagerDoor
 from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.local_workers import local_workers
@@ -26,13 +28,18 @@ from flintlock.entrypoints.process import Settings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
+from flintlock.gateways.leader import LeaderGateway
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import Listening
 from flintlock.ha.protocols import LeaderElection
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.model.configuration import Configuration
 from flintlock.model.ids import Epoch, JobId
 from flintlock.model.options import (
     CLUSTER_ID,
     FAILURE_ENRICHERS,
+    JM_BIND_HOST,
     JM_RPC_ADDRESS,
     JM_RPC_PORT,
     MAX_TASK_MANAGERS,
@@ -40,6 +47,7 @@ from flintlock.model.options import (
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.calls import RestServices
 from flintlock.rest.process import ProcessLogs
+from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 
@@ -68,13 +76,13 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
     ProcessCollector(registry=registry)
     async with (
         ha_services(settings, clock_ms) as ha,
-        RpcServer(configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)) as rpc,
+        _rpc_server(configuration) as rpc,
         RpcChannels() as channels,
     ):
         blobs = instrument("blobs", BlobServer(state_dir / "blobs"))
         await blobs.start()
         rpc.serve(BlobGateway, blobs)
-        dispatcher, resource_manager = LeaderDoor(), ResourceManagerDoor()
+        dispatcher, resource_manager, leader = LeaderDoor(ha.election.paused), ResourceManagerDoor(), KnownLeader()
         term = TermParts(
             host=instrument("host", rpc),
             connector=instrument("connector", channels),
@@ -92,18 +100,6 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             enrichers=load_enrichers(configuration.get(FAILURE_ENRICHERS)),
             paused=ha.election.paused,
         )
-        runner = DispatcherRunner(
-            ha=instrument("ha", ha),
-            services=DispatcherServices(
-                blobs=blobs,
-                configuration=configuration,
-                versions=versions,
-                clock_ms=clock_ms,
-                metrics=DispatcherMetrics(registry),
-            ),
-            open_term=term.open,
-            door=dispatcher,
-        )
         services = RestServices(
             dispatcher=dispatcher,
             resource_manager=resource_manager,
@@ -115,29 +111,53 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             registry=registry,
             logs=ProcessLogs.of(state_dir / "log"),
         )
-        leaders = LeaderFile(state_dir)
-        async with (
-            asyncio.TaskGroup() as tasks,
-            serving_rest(services, lambda: _epoch(dispatcher), leaders) as rest_url,
-        ):
+        async with asyncio.TaskGroup() as tasks, serving_rest(services, lambda: _epoch(dispatcher), leader) as rest_url:
+            log.info("listening", rest=rest_url, rpc=rpc.address)
+            runner = DispatcherRunner(
+                ha=instrument("ha", ha),
+                services=DispatcherServices(
+                    blobs=blobs,
+                    configuration=configuration,
+                    versions=versions,
+                    clock_ms=clock_ms,
+                    metrics=DispatcherMetrics(registry),
+                ),
+                open_term=term.open,
+                door=dispatcher,
+                listening=Listening(rest=rest_url, rpc=rpc.address),
+            )
+            rpc.serve(LeaderGateway, runner)
+            watch = LeaderWatch(
+                known=leader,
+                register=ha.leader,
+                connect=lambda address: channels.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
+                is_own=runner.is_in,
+            )
             announcements = Announcements(
                 state_dir,
                 "jobmanager" if settings.index == 0 else f"jobmanager-{settings.index}",
                 Announcement(cluster_id=configuration.get(CLUSTER_ID), rest=rest_url, rpc=rpc.address),
             )
-            watching = tasks.create_task(leaders.run(), name="leader-file")
-            running = tasks.create_task(runner.run(), name="dispatcher-runner")
-            log.info("listening", rest=rest_url, rpc=rpc.address)
+            running = [
+                tasks.create_task(leader.follow(ha.leader), name="known-leader"),
+                tasks.create_task(watch.run(), name="leader-watch"),
+                tasks.create_task(runner.run(), name="dispatcher-runner"),
+            ]
             try:
                 await _announced(announcements, dispatcher)
             finally:
                 _leave(dispatcher, announcements, ha.election)
-                running.cancel()
-                watching.cancel()
+                for task in running:
+                    task.cancel()
+
+
+def _rpc_server(configuration: Configuration) -> RpcServer:
+    host = configuration.get(JM_RPC_ADDRESS)
+    return RpcServer(reached_at(host), configuration.get(JM_RPC_PORT), bind=configuration.get(JM_BIND_HOST) or host)
 
 
 def _epoch(dispatcher: LeaderDoor) -> Epoch | None:
-    token = dispatcher.leading
+    token = dispatcher.acting()
     return None if token is None else token.epoch
 
 
@@ -148,6 +168,7 @@ async def _announced(announcements: Announcements, dispatcher: LeaderDoor) -> No
         token = await dispatcher.opened()
         announcements.lead(token.epoch)
         await dispatcher.closed(token)
+        announcements.step_down()
 
 
 def _leave(dispatcher: LeaderDoor, announcements: Announcements, election: LeaderElection) -> None:

@@ -11,13 +11,14 @@ from typing import Final
 
 import uvicorn
 
+from flintlock.client.addresses import in_url, reached_at
+from flintlock.ha.known_leader import KnownLeader
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
-from flintlock.model.options import REST_ADDRESS, REST_PORT
+from flintlock.model.options import REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
 from flintlock.rest.app import rest_app
 from flintlock.rest.calls import RestServices
 from flintlock.rest.forwarding import Forwarding
-from flintlock.rest.leaders import LeaderRetrieval
 from flintlock.rest.upstream import Upstream
 
 _BACKLOG: Final = 1024
@@ -25,13 +26,13 @@ _BACKLOG: Final = 1024
 
 @asynccontextmanager
 async def serving_rest(
-    services: RestServices, leading: Callable[[], Epoch | None], leaders: LeaderRetrieval
+    services: RestServices, leading: Callable[[], Epoch | None], leaders: KnownLeader
 ) -> AsyncGenerator[str]:
-    """Serve REST while the context lasts; yields its address. Raises Unavailable if it cannot listen there."""
+    """Serve REST while the context lasts; yields where it is reached. Raises Unavailable if it cannot listen there."""
     configuration = services.configuration
-    listening = _listen(configuration.get(REST_ADDRESS), configuration.get(REST_PORT))
-    host, port = listening.getsockname()[:2]
-    own_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    address = configuration.get(REST_ADDRESS)
+    listening = _listen(configuration.get(REST_BIND_ADDRESS) or address, configuration.get(REST_PORT))
+    own_url = f"http://{in_url(reached_at(address))}:{listening.getsockname()[1]}"
     async with Upstream() as upstream, asyncio.TaskGroup() as tasks:
         app = Forwarding(
             rest_app(services),
@@ -77,5 +78,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise Unavailable(f"cannot listen on {host}:{port} (rest.address, rest.port): {error.strerror}") from error
+        raise Unavailable(
+            f"cannot listen on {host}:{port} (rest.address or rest.bind-address, rest.port): {error.strerror}"
+        ) from error
     return listening

@@ -9,27 +9,23 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
 import psutil
 
 from flintlock.blob.cache import BlobCache
-from flintlock.client.processes import job_managers
+from flintlock.client.addresses import reached_at
+from flintlock.entrypoints.leader_finding import leader_finder
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.model.configuration import Configuration
-from flintlock.model.errors import Unavailable
 from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.options import (
-    JM_RPC_ADDRESS,
-    JM_RPC_PORT,
+    TM_BIND_HOST,
     TM_ENGINE_MEMORY,
     TM_HOST,
     TM_RESOURCE_ID,
@@ -61,14 +57,17 @@ async def serve(settings: Settings) -> None:
     mark = os.environ[MARK] = uuid.uuid4().hex  # everything that is started from here on carries it
     async with (
         kept_watchdog(run_dir, mark) as watchdog,
-        RpcServer(configuration.get(TM_HOST), configuration.get(TM_RPC_PORT)) as rpc,
+        leader_finder(settings) as finder,
+        _rpc_server(configuration) as rpc,
         RpcChannels() as channels,
     ):
         guard = TokenGuard()
-        find = leader_finder(configuration, state_dir)
 
         def leader(gateway: type[G]) -> G:
-            return channels.connect(gateway, find(), lambda: guard.token, _REPORT_TIMEOUT_S)
+            return channels.connect(gateway, finder.look(), lambda: guard.token, _REPORT_TIMEOUT_S)
+
+        def resource_manager() -> ResourceManagerGateway:
+            return channels.connect(ResourceManagerGateway, finder.follow(), None, _REPORT_TIMEOUT_S)
 
         blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway))
         services = TaskManagerServices(
@@ -88,7 +87,8 @@ async def serve(settings: Settings) -> None:
                 work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
                 archive_dir=state_dir / "cache",
             ),
-            resource_manager=lambda: channels.connect(ResourceManagerGateway, find(), None, _REPORT_TIMEOUT_S),
+            resource_manager=resource_manager,
+            moved=finder.moved,
             job_masters=lambda: leader(JobMasterGateway),
             fetch_blob=blobs.fetch,
             hold_blobs=blobs.hold,
@@ -110,25 +110,9 @@ async def serve(settings: Settings) -> None:
                 pid_file.unlink()
 
 
-def leader_finder(configuration: Configuration, state_dir: Path) -> Callable[[], str]:
-    """Return how to find the JobManager that leads: where it is configured to be, or where the state directory says.
-
-    A configured port is the first JobManager's. On its host another one may lead, at a port of its own: that one
-    counts while the state directory tells of it and its process runs.
-    """
-
-    def find() -> str:
-        address, port = configuration.get(JM_RPC_ADDRESS), configuration.get(JM_RPC_PORT)
-        if port:
-            leader = next((file for file in job_managers(state_dir) if file.epoch), None)
-            beside = leader is not None and leader.rpc.rpartition(":")[0] == address
-            return leader.rpc if leader is not None and beside else f"{address}:{port}"
-        try:
-            return str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rpc"])
-        except (OSError, msgspec.DecodeError, KeyError) as error:
-            raise Unavailable(f"no JobManager is known in {state_dir}") from error
-
-    return find
+def _rpc_server(configuration: Configuration) -> RpcServer:
+    host = configuration.get(TM_HOST)
+    return RpcServer(reached_at(host), configuration.get(TM_RPC_PORT), bind=configuration.get(TM_BIND_HOST) or host)
 
 
 def _hardware(configuration: Configuration) -> Hardware:

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Final
 
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
@@ -31,10 +30,8 @@ from flintlock.model.ids import FencingToken
 from flintlock.model.jobgraph import Versions
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
+from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.transport import Connector, Host
-
-_ATTENDING_S: Final = 3600.0
-"""How long a call stays open that is answered only by a death. Longer than any timeout that could hide one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,8 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
         return held(TaskManagerGateway, address, behind, standing)
 
     def connect_attending(address: str) -> TaskManagerGateway:
-        return parts.connector.connect(TaskManagerGateway, address, lambda: token, _ATTENDING_S)
+        behind = parts.connector.connect(TaskManagerGateway, address, lambda: token, ATTENDING_S)
+        return held(TaskManagerGateway, address, behind, standing)
 
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:

@@ -19,7 +19,7 @@ from typing import Final
 from flintlock.ha.file_election import FileElection
 from flintlock.ha.silent_holder import HeartbeatRow
 from flintlock.ha.sqlite_file import open_reader, open_writer
-from flintlock.ha.sqlite_leader import SqliteLeaderRetrieval
+from flintlock.ha.sqlite_leader import SqliteLeaderRegister
 from flintlock.ha.sqlite_stores import SqliteStores, StoreFile
 from flintlock.ha.sqlite_writer import GroupWriter
 from flintlock.model.ids import FencingToken
@@ -34,7 +34,7 @@ class EmbeddedHaServices:
     def __init__(self, file: StoreFile, election: FileElection, poll_s: float) -> None:
         self._file: Final = file
         self.election: Final = election
-        self.leader: Final = SqliteLeaderRetrieval(file, poll_s)
+        self.leader: Final = SqliteLeaderRegister(file, poll_s)
 
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""

@@ -18,3 +18,14 @@ class LeaderInfo(Struct, frozen=True, kw_only=True):
     rpc: str  # host:port for TaskManagers and other JobManagers
     rest: str  # the URL for clients
     confirmed: bool = True
+
+
+class Listening(Struct, frozen=True, kw_only=True):
+    """Where one JobManager is reached, whether it leads or not."""
+
+    rpc: str
+    rest: str
+
+    def leads(self, token: FencingToken, *, confirmed: bool) -> LeaderInfo:
+        """Return what it tells when it leads."""
+        return LeaderInfo(token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed)

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from flintlock.ha import payloads
-from flintlock.ha.memory_election import MemoryElection, MemoryLeaderRetrieval, MemoryLeadership, Step, yielding
+from flintlock.ha.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, Step, yielding
 from flintlock.ha.protocols import KnownKey, Quarantined
 from flintlock.ha.rules import duplicate_job, fence, key_reused
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
@@ -312,7 +312,7 @@ class MemoryHaServices:
         self._cluster: Final = cluster
         self._step: Final = step
         self.election: Final = MemoryElection(cluster, holder, step)
-        self.leader: Final = MemoryLeaderRetrieval(cluster, step)
+        self.leader: Final = MemoryLeaderRegister(cluster, step)
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""

@@ -215,8 +215,8 @@ class MemoryElection:
                 yield token
 
 
-class MemoryLeaderRetrieval:
-    """A LeaderRetrieval of one simulated process."""
+class MemoryLeaderRegister:
+    """A LeaderRegister of one simulated process."""
 
     def __init__(self, leadership: MemoryLeadership, step: Step) -> None:
         self._leadership: Final = leadership

@@ -212,14 +212,7 @@ class LeaderElection(Protocol):
 
 
 class LeaderRetrieval(Protocol):
-    """Who leads and where it listens: told by the leader, asked by everybody else."""
-
-    async def publish(self, info: LeaderInfo) -> None:
-        """Tell where the leader of `info.token` listens. Telling again replaces it; it goes when the term ends.
-
-        After the leader's death it goes as soon as that is noticed, and until then may point to nobody. Raises Fenced.
-        """
-        ...
+    """Who leads and where it listens, for those who only ask: clients, TaskManagers."""
 
     async def current(self) -> LeaderInfo | None:
         """Return what the leader told last; None while nobody leads, or it has told nothing. Raises Unavailable."""
@@ -230,6 +223,18 @@ class LeaderRetrieval(Protocol):
 
         A change that is followed at once by another may be left out. While the store is out of reach nothing is
         yielded: what was known may still be so.
+        """
+        ...
+
+
+class LeaderRegister(LeaderRetrieval, Protocol):
+    """The same for JobManagers: who leads tells it, and who stands by says when that one is dead."""
+
+    async def publish(self, info: LeaderInfo) -> None:
+        """Tell where the leader of `info.token` listens. Telling again replaces it; it goes when the term ends.
+
+        After the leader's death it goes as soon as that is noticed, and until then may point to nobody. Raises Fenced,
+        Unavailable.
         """
         ...
 
@@ -251,7 +256,7 @@ class HaServices(Protocol):
         ...
 
     @property
-    def leader(self) -> LeaderRetrieval:
+    def leader(self) -> LeaderRegister:
         """Where the leader is."""
         ...
 

@@ -22,8 +22,8 @@ from flintlock.model.ids import FencingToken
 log = structlog.get_logger(__name__)
 
 
-class SqliteLeaderRetrieval:
-    """A LeaderRetrieval in the embedded store."""
+class SqliteLeaderRegister:
+    """A LeaderRegister in the embedded store."""
 
     def __init__(self, file: StoreFile, poll_s: float) -> None:
         self._file: Final = file

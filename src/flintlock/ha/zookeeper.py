@@ -14,7 +14,7 @@ from typing import Final
 from flintlock.ha import zookeeper_tree as tree
 from flintlock.ha.payload_files import PayloadFiles, payload_files
 from flintlock.ha.zookeeper_election import LatchElection
-from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRetrieval
+from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper_link import Create, ZooKeeperLink
 from flintlock.ha.zookeeper_records import ZooKeeperStores
 from flintlock.ha.zookeeper_sweep import Sweeper, sweep_later
@@ -29,7 +29,7 @@ class ZooKeeperHaServices:
     def __init__(self, storage: Storage, election: LatchElection) -> None:
         self._storage: Final = storage
         self.election: Final = election
-        self.leader: Final = ZooKeeperLeaderRetrieval(storage.link, storage.paths, storage.writer)
+        self.leader: Final = ZooKeeperLeaderRegister(storage.link, storage.paths, storage.writer)
 
     @property
     def link(self) -> ZooKeeperLink:
@@ -88,6 +88,27 @@ async def zookeeper_ha(
     finally:
         await link.close()
         files.close()
+
+
+@asynccontextmanager
+async def zookeeper_leader(
+    quorum: str,
+    *,
+    root: str,
+    cluster_id: str,
+    session_timeout_s: float,
+    connection_timeout_s: float,
+    clock_s: Callable[[], float],
+) -> AsyncGenerator[ZooKeeperLeaderRetrieval]:
+    """Connect to the ensemble to hear who leads; nothing is written. Raises as `zookeeper_ha` does."""
+    link = ZooKeeperLink(
+        quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
+    )
+    try:
+        await link.open()
+        yield ZooKeeperLeaderRetrieval(link, tree.Tree(root, cluster_id))
+    finally:
+        await link.close()
 
 
 async def _open_storage(link: ZooKeeperLink, paths: tree.Tree, files: PayloadFiles) -> None:

@@ -58,9 +58,18 @@ class LatchElection:
         self._left: Final[set[str]] = set()  # candidates of ours whose latch may still be there
         self._given_up: Final[set[FencingToken]] = set()  # all former terms of this process
         self._terms: Final[dict[FencingToken, _Term]] = {}  # from the raising of its epoch until it is given up
+        self._resigned = False  # set by `resign`, for good
 
     def resign(self) -> None:
-        """Leave the latch to the end of the term's body, which takes it away, or to that of the session."""
+        """Give leadership up at once, though the term's body has not ended, and never contend again. Idempotent.
+
+        The latch goes in a transaction that is on its way when this returns. From now on nothing more is written under
+        the term's token, and its body is told to end.
+        """
+        self._resigned = True
+        for term in self._terms.values():
+            term.end("this process resigns")
+            self._take_away(term)
 
     def guard(self, token: FencingToken) -> None:
         """Refuse a write that a leader of this process must not send: Unavailable while it is cut off, then Fenced.
@@ -93,6 +102,8 @@ class LatchElection:
 
     async def _gain(self) -> _Term:
         while True:
+            if self._resigned:
+                await asyncio.get_running_loop().create_future()  # until cancelled
             candidate, latch = uuid.uuid4().hex, None
             self._left.add(candidate)  # until it leads: whatever happens, its latch must not stay
             try:
@@ -101,6 +112,9 @@ class LatchElection:
                 latch = await self._link.create_sequential(f"{self._paths.latches}/{candidate}-", b"")
                 name = latch.rsplit("/", 1)[-1]
                 while await self._is_first(name):
+                    if self._resigned:
+                        self._remove_soon(candidate, latch)
+                        break
                     term = await self._begin(name)
                     if term is not None:
                         self._left.discard(candidate)
@@ -160,8 +174,14 @@ class LatchElection:
         self._terms.pop(term.token, None)
         self._link.listeners.discard(term.hear)
         self._link.on_answer = None
-        self._link.transact_soon([Check(self._paths.epoch, term.version), Delete(self._paths.leader)])
-        self._remove_soon(term.candidate, term.latch)
+        self._left.add(term.candidate)
+        self._take_away(term)
+
+    def _take_away(self, term: _Term) -> None:
+        """Send what lets the next one lead: the latch first, on its own, as perhaps nothing was told."""
+        mine = Check(self._paths.epoch, term.version)
+        self._link.transact_soon([mine, Delete(term.latch)])
+        self._link.transact_soon([mine, Delete(self._paths.leader)])
 
     def _remove_soon(self, candidate: str, latch: str | None = None) -> None:
         self._left.add(candidate)

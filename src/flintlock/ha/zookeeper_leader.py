@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -11,7 +13,7 @@ import structlog
 from flintlock.ha import zookeeper_tree as tree
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
-from flintlock.ha.zookeeper_link import Check, Create, Delete, Node, Op, SetData, ZooKeeperLink
+from flintlock.ha.zookeeper_link import Check, Create, Delete, Op, SetData, ZooKeeperLink, reading
 from flintlock.ha.zookeeper_writer import FencedWriter, read_epoch
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
@@ -23,32 +25,16 @@ _AGAIN_S: Final = 0.1
 
 
 class ZooKeeperLeaderRetrieval:
-    """A LeaderRetrieval in ZooKeeper."""
+    """A LeaderRetrieval in ZooKeeper: it only reads."""
 
-    def __init__(self, link: ZooKeeperLink, paths: tree.Tree, writer: FencedWriter) -> None:
+    def __init__(self, link: ZooKeeperLink, paths: tree.Tree) -> None:
         self._link: Final = link
         self._paths: Final = paths
-        self._writer: Final = writer
-
-    async def publish(self, info: LeaderInfo) -> None:
-        """Tell where the leader listens."""
-        path, data = self._paths.leader, LEADER_INFO.encode(info)
-        while True:
-            node = await self._link.get(path)
-            known = None if node is None else _read(node)
-            if node is None:
-                ops: tuple[Op, ...] = (Create(path, data, ephemeral=True),)
-            elif known is not None and known.token == info.token:
-                ops = (SetData(path, data, node.version),)
-            else:  # of a leader whose session has not expired yet: it must not vanish with that one
-                ops = (Delete(path, node.version), Create(path, data, ephemeral=True))
-            if await self._writer.attempt(info.token, ops) is None:
-                return
 
     async def current(self) -> LeaderInfo | None:
         """Return what the leader told last."""
         node = await self._link.get(self._paths.leader)
-        return None if node is None else _read(node)
+        return None if node is None else _decoded(node.data)
 
     async def changes(self) -> AsyncIterator[LeaderInfo | None]:
         """Yield what is known now, then each change."""
@@ -61,29 +47,72 @@ class ZooKeeperLeaderRetrieval:
                 await asyncio.sleep(_AGAIN_S)
                 await self._link.connected()
                 continue
-            info = None if node is None else _read(node)
+            info = None if node is None else _decoded(node.data)
             if told != [info]:
                 told = [info]
                 yield info
             await changed.wait()
 
+
+class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
+    """A LeaderRegister in ZooKeeper."""
+
+    def __init__(self, link: ZooKeeperLink, paths: tree.Tree, writer: FencedWriter) -> None:
+        super().__init__(link, paths)
+        self._writer: Final = writer
+
+    async def publish(self, info: LeaderInfo) -> None:
+        """Tell where the leader listens."""
+        path, data = self._paths.leader, LEADER_INFO.encode(info)
+        while True:
+            node = await self._link.get(path)
+            known = None if node is None else _decoded(node.data)
+            if node is None:
+                ops: tuple[Op, ...] = (Create(path, data, ephemeral=True),)
+            elif known is not None and known.token == info.token:
+                ops = (SetData(path, data, node.version),)
+            else:  # of a leader whose session has not expired yet: it must not vanish with that one
+                ops = (Delete(path, node.version), Create(path, data, ephemeral=True))
+            if await self._writer.attempt(info.token, ops) is None:
+                return
+
     async def bury(self, dead: FencingToken) -> bool:
         """Remove the dead leader's latch, and what it told."""
         paths = self._paths
-        record, version = await read_epoch(self._link, paths)
-        if record.token != dead or not record.latch:
-            return False
-        ops: list[Op] = [Check(paths.epoch, version), Delete(f"{paths.latches}/{record.latch}")]
-        if await self._link.exists(paths.leader):
-            ops.append(Delete(paths.leader))
-        buried = await self._link.transact(ops) is None
-        log.warning("leader-buried", epoch=dead.epoch, buried=buried)
-        return buried
+        while True:
+            record, version = await read_epoch(self._link, paths)
+            latch = f"{paths.latches}/{record.latch}"
+            if record.token != dead or not record.latch or not await self._link.exists(latch):
+                return False
+            ops: list[Op] = [Check(paths.epoch, version), Delete(latch)]
+            if await self._link.exists(paths.leader):
+                ops.append(Delete(paths.leader))
+            if await self._link.transact(ops) is None:  # else something went meanwhile: look again
+                log.warning("leader-buried", epoch=dead.epoch)
+                return True
 
 
-def _read(node: Node) -> LeaderInfo | None:
+def serving_leader(quorum: str, paths: tree.Tree, *, connect_s: float, wait_s: float) -> LeaderInfo | None:
+    """Return who leads and is ready to serve, without an event loop; None if after `wait_s` nobody is.
+
+    Raises Unavailable if the ensemble cannot be reached within `connect_s`, Refused for one that cannot be read.
+    """
+    with reading(quorum, connect_s) as read:
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            data, leader = read(paths.leader), None
+            with suppress(Corrupt):
+                leader = None if data is None else LEADER_INFO.decode(data, "the leader")
+            if leader is not None and leader.confirmed:
+                return leader
+            if time.monotonic() >= deadline_s:
+                return None
+            time.sleep(_AGAIN_S)  # noqa: TID251  # for clients: no loop is there
+
+
+def _decoded(data: bytes) -> LeaderInfo | None:
     try:
-        return LEADER_INFO.decode(node.data, "the leader")
+        return LEADER_INFO.decode(data, "the leader")
     except (Corrupt, Incompatible) as error:
         log.warning("unreadable record left out", reason=error.public)
         return None

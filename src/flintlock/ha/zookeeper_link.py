@@ -22,15 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum, StrEnum
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 from msgspec import Struct
@@ -156,10 +156,7 @@ class ZooKeeperLink:
                 await self.connected()
         except TimeoutError:
             await self.close()
-            raise Unavailable(
-                f"ZooKeeper at {self._quorum} (high-availability.zookeeper.quorum) has not answered for"
-                f" {self._connection_timeout_s:g} s"
-            ) from None
+            raise Unavailable(_silence(self._quorum, self._connection_timeout_s)) from None
 
     async def close(self) -> None:
         """End the session: what is ephemeral in it goes at once, if the ensemble can be reached. Idempotent."""
@@ -341,6 +338,34 @@ class ZooKeeperLink:
                 future.set_exception(Unavailable(reason))
 
 
+@contextmanager
+def reading(quorum: str, connection_timeout_s: float) -> Generator[Callable[[str], bytes | None]]:
+    """Connect without an event loop, to read and nothing else: gives what returns a znode's data, None without one.
+
+    Raises Unavailable, Refused, as `ZooKeeperLink.open` does.
+    """
+    try:
+        client: Any = KazooClient(hosts=quorum, logger=_silent_logger())
+    except (ValueError, KazooException) as error:
+        raise Refused(f"the ZooKeeper quorum {quorum!r} cannot be read: {error}") from error
+
+    def read(path: str) -> bytes | None:
+        try:
+            return cast("bytes", client.get(path)[0])
+        except NoNodeError:
+            return None
+        except KazooException as error:
+            raise _translated(error) from error
+
+    try:
+        client.start(timeout=connection_timeout_s)
+        yield read
+    except client.handler.timeout_exception:
+        raise Unavailable(_silence(quorum, connection_timeout_s)) from None
+    finally:
+        _stop(client)
+
+
 class _Answer(AsyncResult):
     """An answer that is handed on by the thread that read it, not by one more; handing on never blocks here."""
 
@@ -379,6 +404,18 @@ def _client_logger() -> logging.Logger:
         logger.propagate = False
         logger.setLevel(logging.WARNING)
     return logger
+
+
+def _silent_logger() -> logging.Logger:
+    logger = logging.getLogger("flintlock.zookeeper.reading")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+    return logger
+
+
+def _silence(quorum: str, waited_s: float) -> str:
+    return f"ZooKeeper at {quorum} (high-availability.zookeeper.quorum) has not answered for {waited_s:g} s"
 
 
 def _stop(client: Any) -> None:

@@ -223,7 +223,8 @@ class JobMaster:
         self._hear(message)
         while (task := self._recording.get(message.attempt.region)) is not None and not task.done():
             await asyncio.wait((task,))
-        if self._crash is not None or self._state.status is JobStatus.SUSPENDED:
+        # A record that was cut off stays in the list: the job may learn of its suspension only after this does.
+        if task is not None or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
             raise self._stopped()
 
     # Events

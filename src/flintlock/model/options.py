@@ -31,7 +31,12 @@ _YES_NO = "true or false"
 
 REST_ADDRESS: Final = Option(
     key="rest.address", parse=str, kind=_TEXT, default="127.0.0.1",
-    description="The address that clients reach the JobManager's REST endpoint at, and that it listens on.",
+    description="The address that clients and the other JobManagers reach this one's REST endpoint at, and that it"
+    " listens on. 0.0.0.0 or ::, all addresses of the machine, is told to others as the one by which it reaches them.",
+)  # fmt: skip
+REST_BIND_ADDRESS: Final = Option(
+    key="rest.bind-address", parse=str, kind=_TEXT, default="", default_text="`rest.address`",
+    description="The address that the REST endpoint listens on, where that is another than it is reached at.",
 )  # fmt: skip
 REST_PORT: Final = Option(
     key="rest.port", parse=whole(0, 65535), kind=_WHOLE, default=8081,
@@ -39,7 +44,12 @@ REST_PORT: Final = Option(
 )  # fmt: skip
 JM_RPC_ADDRESS: Final = Option(
     key="jobmanager.rpc.address", parse=str, kind=_TEXT, default="127.0.0.1",
-    description="The address that TaskManagers reach the JobManager at, and that it listens on.",
+    description="The address that TaskManagers and the other JobManagers reach this one at, and that it listens on."
+    " 0.0.0.0 or :: is told to others as for `rest.address`.",
+)  # fmt: skip
+JM_BIND_HOST: Final = Option(
+    key="jobmanager.bind-host", parse=str, kind=_TEXT, default="", default_text="`jobmanager.rpc.address`",
+    description="The address that the JobManager listens on for them, where that is another than it is reached at.",
 )  # fmt: skip
 JM_RPC_PORT: Final = Option(
     key="jobmanager.rpc.port", parse=whole(0, 65535), kind=_WHOLE, default=0,
@@ -47,7 +57,12 @@ JM_RPC_PORT: Final = Option(
 )  # fmt: skip
 TM_HOST: Final = Option(
     key="taskmanager.host", parse=str, kind=_TEXT, default="127.0.0.1",
-    description="The address that a TaskManager listens on and gives to the JobManager.",
+    description="The address that a TaskManager listens on and gives to the JobManager. 0.0.0.0 or :: is told to others"
+    " as for `rest.address`.",
+)  # fmt: skip
+TM_BIND_HOST: Final = Option(
+    key="taskmanager.bind-host", parse=str, kind=_TEXT, default="", default_text="`taskmanager.host`",
+    description="The address that a TaskManager listens on, where that is another than it is reached at.",
 )  # fmt: skip
 TM_RPC_PORT: Final = Option(
     key="taskmanager.rpc.port", parse=whole(0, 65535), kind=_WHOLE, default=0,

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Unavailable
-from flintlock.rest.leaders import LeaderInfo
 
 OLDEST_S: Final = 0.5
 

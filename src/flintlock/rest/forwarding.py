@@ -1,6 +1,7 @@
 """Every JobManager answers: one that does not lead passes requests on to the one that does.
 
     leads                     answers itself
+    leads, but is cut off     503 with Retry-After: it does not know whether it still leads
     stands by, leader known   passes on; what is asked all the time comes from a copy, marked with its age
     nobody leads              503 with Retry-After
 
@@ -28,13 +29,14 @@ import structlog
 from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.configuration import duration_s
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.rest import shapes
 from flintlock.rest.calls import JSON, answer
 from flintlock.rest.copies import Copies, Copy
-from flintlock.rest.leaders import LeaderInfo, LeaderRetrieval
 from flintlock.rest.upstream import ANSWER_S, FORWARDED, Answered, Broken, ClientGone, RequestBody, Upstream
 
 log = structlog.get_logger()
@@ -49,14 +51,18 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Forwarding:
-    """Stands before the application of one JobManager. `run` belongs to it for as long as it serves."""
+    """Stands before the application of one JobManager. `run` belongs to it for as long as it serves.
+
+    `leading` gives the epoch in which this one leads, None if it does not; it raises Unavailable, with the reason, for
+    a leader that must not answer now.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         leading: Callable[[], Epoch | None],
-        leaders: LeaderRetrieval,
+        leaders: KnownLeader,
         upstream: Upstream,
         clock_s: Callable[[], float],
         own_url: str,
@@ -72,7 +78,7 @@ class Forwarding:
 
     async def run(self) -> None:
         """Give up what waits for a leader that leads no more, until cancelled."""
-        leader = self._leaders.leader
+        leader = self._leaders.told
         while True:
             leader = await self._leaders.changed(leader)
             now_s = asyncio.get_running_loop().time()
@@ -85,11 +91,15 @@ class Forwarding:
         if scope["type"] != "http" or _is_own(path := _bare(scope["path"])):
             await self._app(scope, receive, send)
             return
-        epoch = self._leading()
+        try:
+            epoch = self._leading()
+        except Unavailable as paused:
+            await refuse(send, 503, paused.public)
+            return
         if epoch is not None:
             await self._app(scope, receive, _marked(send, epoch))
             return
-        leader = self._leaders.leader
+        leader = self._leaders.serving
         if leader is None or leader.rest == self._own_url:
             await refuse(send, 503, "no JobManager leads at the moment; ask again")
         elif any(name == FORWARDED for name, _ in scope["headers"]):

@@ -21,8 +21,8 @@ import httpcore
 from msgspec import Struct
 from starlette.types import Receive, Scope
 
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Unavailable
-from flintlock.rest.leaders import LeaderInfo
 
 # For every lock and event httpcore asks sniffio which loop runs, and where that is not installed it looks for it anew
 # each time, through all of sys.path: a third of what a request costs. None is Python's way to say "it is not there".

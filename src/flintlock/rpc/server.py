@@ -29,13 +29,21 @@ _log: Final = structlog.get_logger(__name__)
 class RpcServer:
     """Serves gateways on one port, from `start` to `stop`; an async context manager that does both.
 
-    Gateways may be served and withdrawn before and while it runs. One server object runs once.
+    Gateways may be served and withdrawn before and while it runs. One server object runs once. `bind` is where it
+    listens, where that is another address than `host`, which others are told.
     """
 
     def __init__(
-        self, host: str, port: int = 0, *, max_message_bytes: int = MAX_MESSAGE_BYTES, grace_s: float = 0.5
+        self,
+        host: str,
+        port: int = 0,
+        *,
+        bind: str = "",
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        grace_s: float = 0.5,
     ) -> None:
         self._host = f"[{host}]" if ":" in host else host
+        self._bind = f"[{bind}]" if ":" in bind else bind or self._host
         self._port = port
         self._max_message_bytes = max_message_bytes
         self._grace_s = grace_s
@@ -63,7 +71,7 @@ class RpcServer:
             raise RuntimeError(f"the server at {self.address} was started already")
         server = aio.server(options=wire.server_options(self._max_message_bytes))
         server.add_generic_rpc_handlers((_EveryMethod(self),))
-        self._port = wire.listen(server, self.address)
+        self._port = wire.listen(server, f"{self._bind}:{self._port}")
         self._server = server
         await server.start()
 

@@ -43,6 +43,11 @@ def loop_s() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def never() -> None:
+    """Wait until cancelled."""
+    await asyncio.get_running_loop().create_future()
+
+
 def make_log_directory(path: Path) -> None:
     """Make the directory that an attempt's output goes to. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +70,7 @@ class TaskManagerServices:
     clock_s: Callable[[], float] = loop_s  # of leases
     watch: Callable[[float], None] = lambda _: None  # tells the watchdog until when all work has to have ended
     processes: ProcessTable | None = None  # None: there are none to look at
+    moved: Callable[[], Awaitable[None]] = never  # returns when another leads than `resource_manager` found last
 
 
 class TokenGuard:
@@ -183,6 +189,7 @@ class TaskManager:
                 self._begin(work.registration.instance)
                 errands = (
                     tasks.create_task(work.registration.keep(), name="registration"),
+                    tasks.create_task(work.registration.mind_news(), name="news-of-the-leader"),
                     tasks.create_task(life.look_after_processes(), name="processes"),
                 )
                 cause = "the TaskManager stops"
@@ -236,6 +243,7 @@ class TaskManager:
             work=work,
             new_instance=services.new_instance,
             clock_s=services.clock_s,
+            moved=services.moved,
         )
 
     def _begin(self, instance: InstanceId | None) -> None:

@@ -3,12 +3,15 @@
 When another leads, or the leader does not know us, we register again with what we run. A life is over when that is
 refused, or when the lease ends because nobody answers in time. Then all work is ended, and only then does another life
 begin, under another instance.
+
+When somebody else is said to lead, whatever waits for the one before is given up: it may be dead, or frozen.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
 import structlog
@@ -22,6 +25,7 @@ from flintlock.taskmanager.lease import Lease
 
 _RETRY_S: Final = 0.3
 _REFUSED_RETRY_S: Final = 5.0
+_NEWS_S: Final = 0.05
 #: How long an answer is waited for, and the longest pause between two heartbeats, as a part of the lease.
 _ANSWER_PART: Final = 0.25
 log = structlog.get_logger()
@@ -67,9 +71,12 @@ class Registration:
         work: RegisteredWork,
         new_instance: Callable[[], InstanceId],
         clock_s: Callable[[], float],
+        moved: Callable[[], Awaitable[None]],
     ) -> None:
         self._offer = offer
         self._resource_manager = resource_manager
+        self._moved = moved
+        self._wait: asyncio.Timeout | None = None  # for an answer of the leader, or for the next heartbeat
         self._adopt = adopt
         self._work = work
         self._new_instance = new_instance
@@ -106,6 +113,15 @@ class Registration:
             self.lease = None
             self._work.begin(self.instance)
 
+    async def mind_news(self) -> None:
+        """Let nothing wait for a leader once another one leads, until cancelled."""
+        while True:
+            await self._moved()
+            if self._wait is not None and not self._wait.expired():
+                log.info("leader-moved")
+                self._wait.reschedule(asyncio.get_running_loop().time())
+            await asyncio.sleep(_NEWS_S)
+
     async def leave(self) -> None:
         """Say good-bye, so that nobody waits for our silence; harmless if nobody leads."""
         try:
@@ -124,7 +140,8 @@ class Registration:
             try:
                 offer = structs.replace(self._offer, instance=self.instance, busy=bool(held))
                 sent_s = self._clock_s()
-                answer = await self._resource_manager().register_task_manager(offer)
+                async with self._waiting(None):
+                    answer = await self._resource_manager().register_task_manager(offer)
                 self._adopt(answer)  # Fenced: whoever answered has been succeeded already
             except Refused as error:
                 log.error("registration-refused", reason=error.public)
@@ -134,6 +151,8 @@ class Registration:
             except FlintlockError as error:
                 log.info("registration-failed", reason=error.public)
                 await asyncio.sleep(_RETRY_S)
+            except TimeoutError:
+                log.info("registration-failed", reason="somebody else leads")
             else:
                 log.info("registered", epoch=answer.token.epoch, instance=self.instance)
                 self._known_as = self.instance
@@ -151,7 +170,7 @@ class Registration:
                 log.warning("lease-ended", instance=self.instance)
                 return False
             try:
-                async with asyncio.timeout(min(left_s, patience_s)):
+                async with self._waiting(min(left_s, patience_s)):
                     heard = await self._resource_manager().heartbeat(self._work.heartbeat(self.instance))
             except TimeoutError:
                 log.info("heartbeat-unanswered", reason="no answer in time")
@@ -169,5 +188,19 @@ class Registration:
             self.lease = structs.replace(self.lease.renewed(sent_s), length_s=answer.heartbeat_timeout_s)
             self._work.renewed()
             self._work.discard(heard.unwanted)
-            await asyncio.sleep(min(answer.heartbeat_interval_s, patience_s, self.lease.left_s(self._clock_s())))
+            with suppress(TimeoutError):
+                async with self._waiting(
+                    min(answer.heartbeat_interval_s, patience_s, self.lease.left_s(self._clock_s()))
+                ):
+                    await asyncio.get_running_loop().create_future()  # until it is time, or another one leads
         return False
+
+    @asynccontextmanager
+    async def _waiting(self, limit_s: float | None) -> AsyncGenerator[None]:
+        """Wait. Raises TimeoutError after `limit_s`, or as soon as somebody else leads."""
+        async with asyncio.timeout(limit_s) as wait:
+            self._wait = wait
+            try:
+                yield
+            finally:
+                self._wait = None

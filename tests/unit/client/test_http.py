@@ -151,8 +151,10 @@ def test_where_nobody_has_ever_listened_that_is_said_at_once() -> None:
 def test_another_jobmanager_answers_where_the_first_is_gone() -> None:
     with serving({}) as gone:
         dead = gone.url
-    with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server, Client([dead, server.url]) as client:
-        assert client.jobs() == ()
+    with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server:
+        for urls in ([dead, server.url], [f"{dead}, {server.url}"]):
+            with Client(urls) as client:
+                assert client.jobs() == ()
 
 
 def test_when_none_of_the_addresses_answers_others_are_looked_for() -> None:
@@ -182,10 +184,15 @@ def test_where_there_are_several_none_is_let_hold_an_answer_for_long() -> None:
         f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "COMPLETED"}})],
         f"GET /jobs/{JOB}/attempts": [(200, {"jobid": JOB, "name": "small", "status": "FINISHED"})],
     }
-    with serving(answers) as server, Client([server.url, "http://127.0.0.1:1"]) as client:
-        client.job(JOB).wait()
+    for others, replaceable, hold in (
+        (["http://127.0.0.1:1"], False, "10000ms"),
+        ([], True, "10000ms"),
+        ([], False, "30000ms"),
+    ):
+        with serving(answers) as server, Client([server.url, *others], replaceable=replaceable) as client:
+            client.job(JOB).wait()
 
-        assert server.seen[0].path == f"/jobs/{JOB}/execution-result?wait=10000ms"
+            assert server.seen[0].path == f"/jobs/{JOB}/execution-result?wait={hold}"
 
 
 def test_no_leader_for_longer_than_patience_is_unavailable() -> None:

@@ -14,6 +14,7 @@ from flintlock.client.choosing import standing_cluster
 from flintlock.client.configuration_files import load
 from flintlock.client.local_cluster import cluster_status, remove_leftovers, stop_cluster
 from flintlock.client.processes import PidFile, announced, identity, job_managers, read_cluster_file, running
+from flintlock.model.errors import Invalid, Unavailable
 
 
 @pytest.fixture
@@ -122,6 +123,34 @@ def test_a_configured_address_brings_the_others_of_its_state_directory(
     assert addresses("rest.port=9") == ("http://127.0.0.1:10",)
     assert addresses("rest.port=11") == ("http://127.0.0.1:11",)  # of another cluster: this one is not meant
     assert addresses(urls=("http://a:1", "http://b:1")) == ("http://a:1", "http://b:1")
+
+
+def test_with_zookeeper_those_of_the_state_directory_stand_in_while_it_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    settings = load(
+        (
+            "high-availability.type=zookeeper",
+            "high-availability.zookeeper.quorum=127.0.0.1:1",
+            "high-availability.zookeeper.client.connection-timeout=200 ms",
+            "rest.port=9",  # the JobManagers' own: clients ask the quorum
+        )
+    )
+    with pytest.raises(Unavailable, match="has not answered") as raised:
+        standing_cluster(settings, (), tmp_path)
+    assert raised.value.unreachable
+
+    announce(tmp_path, "run/jobmanager.json", "http://127.0.0.1:10", identity(os.getpid()))
+    found = standing_cluster(settings, (), tmp_path)
+    assert found is not None
+    assert found.urls == ("http://127.0.0.1:10",)
+    with pytest.raises(Invalid, match=r"zookeeper\.quorum has to be set"):
+        standing_cluster(load(("high-availability.type=zookeeper",)), (), tmp_path)
+    named = standing_cluster(load(("high-availability.type=zookeeper",)), ("http://a:1",), tmp_path)
+    assert named is not None
+    assert named.urls == ("http://a:1",)
 
 
 def test_stopping_a_cluster_forgets_those_that_ended_before(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:

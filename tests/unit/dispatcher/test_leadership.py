@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec import structs
 from tests.unit.dispatcher.stage import A, B, Stage, outcome_of, settle, submission, until
 
 from flintlock.dispatcher.door import LeaderDoor
@@ -12,6 +13,8 @@ from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess, LeaderState
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
+from flintlock.gateways.leader import LeaderAttendance
+from flintlock.ha.leader_info import LeaderInfo, Listening
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, Unavailable
@@ -28,7 +31,8 @@ class JobManager:
         self.stage = Stage(cluster, holder=holder)
         self.door = LeaderDoor()
         self.story: list[str] = []
-        self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.door)
+        listening = Listening(rpc=f"{holder}:1", rest=f"http://{holder}")
+        self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.door, listening)
 
     @asynccontextmanager
     async def open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
@@ -135,13 +139,30 @@ async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
 
 
 @virtual_time
-async def test_new_term_waits_until_the_earlier_one_has_wholly_ended() -> None:
+async def test_grant_waits_until_the_earlier_term_has_wholly_ended() -> None:
     async with running() as manager:
         await lead(manager)
         (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
         first = manager.stage.runner()
 
-        for _ in range(3):  # several changes: the last waits for all
+        manager.stage.cluster.grant("jm")
+        await asyncio.sleep(29)
+        assert manager.story == ["open 1"]
+        assert manager.door.leading is None
+        await asyncio.sleep(2)
+
+        assert first.suspended
+        assert manager.story == ["open 1", "close 1", "open 2"]
+
+
+@virtual_time
+async def test_of_several_changes_the_last_waits_for_all() -> None:
+    async with running() as manager:
+        await lead(manager)
+        (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
+        first = manager.stage.runner()
+
+        for _ in range(3):
             manager.stage.cluster.grant("jm")
             await asyncio.sleep(1)
         assert manager.story == ["open 1"]
@@ -318,3 +339,75 @@ async def test_calls_under_way_hear_that_leadership_was_lost() -> None:
 
         for call in calls:
             assert isinstance(await call, Unavailable)
+
+
+@virtual_time
+async def test_the_others_are_told_when_a_term_begins_and_again_when_it_serves() -> None:
+    async with running() as manager:
+        listed = manager.stage.faults.hold("graphs.ids:after")
+        manager.stage.cluster.grant("jm")
+        await settle()
+        token = manager.stage.cluster.token
+        early = LeaderInfo(token=token, rpc="jm:1", rest="http://jm", confirmed=False)
+        assert manager.stage.cluster.info == early
+
+        listed.set()
+        await settle()
+        assert manager.stage.cluster.info == structs.replace(early, confirmed=True)
+
+        manager.stage.cluster.revoke()
+        await settle()
+        assert manager.stage.cluster.info is None
+
+
+@virtual_time
+async def test_a_store_that_cannot_be_told_now_is_told_later_and_holds_up_nobody() -> None:
+    async with running() as manager:
+        manager.stage.faults.failing["leader.publish:before"] = Unavailable("out of reach")
+        await lead(manager)
+        await asyncio.sleep(1)
+        assert manager.stage.cluster.info is None
+
+        del manager.stage.faults.failing["leader.publish:before"]
+        await asyncio.sleep(1)
+        assert manager.stage.cluster.info is not None
+        assert manager.stage.cluster.info.confirmed
+        assert manager.story == ["open 1"]
+
+
+@virtual_time
+async def test_whoever_attends_to_a_term_is_answered_when_it_is_over_or_never_was() -> None:
+    async with running() as manager, asyncio.TaskGroup() as tasks:
+        await lead(manager)
+        token = manager.stage.cluster.token
+        await manager.runner.attend(LeaderAttendance(token=FencingToken(Epoch(7), "other")))
+        attending = tasks.create_task(manager.runner.attend(LeaderAttendance(token=token)))
+        await asyncio.sleep(100)
+        assert not attending.done()
+        assert manager.runner.is_in(token)
+
+        manager.stage.cluster.revoke()
+        await attending
+        assert not manager.runner.is_in(token)
+
+
+@virtual_time
+async def test_a_leader_that_is_cut_off_answers_nobody_and_back_in_time_it_goes_on() -> None:
+    stage, token = Stage(), FencingToken(Epoch(1), "a")
+    pauses: dict[FencingToken, str] = {}
+    door = LeaderDoor(pauses.get)
+    async with stage.leading() as dispatcher:
+        door.confirm(token, dispatcher)
+        assert door.acting() == token
+
+        pauses[token] = "the connection is lost"
+        with pytest.raises(Unavailable, match="the connection is lost"):
+            await door.list_jobs()
+        with pytest.raises(Unavailable, match="does not know whether it still leads"):
+            door.acting()
+        assert door.leading == token, "it has not stepped down"
+
+        del pauses[token]
+        assert (await door.list_jobs()).jobs == ()
+        door.withdraw(token)
+        assert door.acting() is None

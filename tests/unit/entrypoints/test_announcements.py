@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -10,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from flintlock.client.processes import identity, job_managers
-from flintlock.entrypoints.announcements import Announcement, Announcements, LeaderFile
+from flintlock.entrypoints.announcements import Announcement, Announcements
+from flintlock.entrypoints.leader_finding import by_state_directory
 from flintlock.entrypoints.process import write_json
-from flintlock.entrypoints.taskmanager import leader_finder
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
-from flintlock.rest.leaders import LeaderInfo
 
 
 def announcements(state_dir: Path, name: str = "jobmanager", rest: str = "http://h:1") -> Announcements:
@@ -50,17 +48,17 @@ def test_two_of_one_name_are_both_found(tmp_path: Path) -> None:
 def test_a_taskmanager_finds_the_leader_where_the_port_is_configured(tmp_path: Path) -> None:
     """The configured port is the first JobManager's; another one may lead beside it."""
     settings = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "h"})
-    assert leader_finder(settings, tmp_path)() == "h:6123"
+    assert by_state_directory(settings, tmp_path)() == "h:6123"
     announcements(tmp_path).listen()
-    assert leader_finder(settings, tmp_path)() == "h:6123"
+    assert by_state_directory(settings, tmp_path)() == "h:6123"
     announcements(tmp_path).lead(Epoch(2))
-    assert leader_finder(settings, tmp_path)() == "h:2"
+    assert by_state_directory(settings, tmp_path)() == "h:2"
     elsewhere = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "g"})
-    assert leader_finder(elsewhere, tmp_path)() == "g:6123"
+    assert by_state_directory(elsewhere, tmp_path)() == "g:6123"
 
 
 def test_a_taskmanager_finds_the_leader_by_the_state_directory(tmp_path: Path) -> None:
-    find = leader_finder(Configuration({}), tmp_path)
+    find = by_state_directory(Configuration({}), tmp_path)
     with pytest.raises(Unavailable):
         find()
     announcements(tmp_path).lead(Epoch(2))
@@ -90,35 +88,3 @@ def test_stepping_down_takes_back_only_what_is_ones_own(tmp_path: Path) -> None:
     write_json(tmp_path / "cluster.json", newer)
     own.step_down()
     assert json.loads((tmp_path / "cluster.json").read_text())["epoch"] == 3
-
-
-def test_the_leader_is_read_from_the_file_as_it_changes(tmp_path: Path) -> None:
-    async def story() -> None:
-        leaders = LeaderFile(tmp_path)
-        leaders.look()
-        assert leaders.leader is None
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-            looking = tasks.create_task(leaders.run())
-            announcements(tmp_path).lead(Epoch(1))
-            first = await leaders.changed(None)
-            assert first == LeaderInfo(rest="http://h:1", rpc="h:2", epoch=Epoch(1))
-            announcements(tmp_path).lead(Epoch(2))  # the same one, in another term
-            second = await leaders.changed(first)
-            assert second is not None
-            assert second.epoch == 2
-            announcements(tmp_path).step_down()
-            assert await leaders.changed(second) is None
-            assert leaders.leader is None
-            looking.cancel()
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"rest": 1}', '["rest"]'])
-def test_a_file_that_is_none_is_nobody(tmp_path: Path, content: str) -> None:
-    (tmp_path / "cluster.json").write_text(content)
-    leaders = LeaderFile(tmp_path)
-
-    leaders.look()
-
-    assert leaders.leader is None

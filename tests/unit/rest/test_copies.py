@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Unavailable
-from flintlock.model.ids import Epoch
+from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rest.copies import OLDEST_S, Copies, Copy
-from flintlock.rest.leaders import LeaderInfo
 from flintlock.testing.virtual_time import run_virtual
 
-LEADER = LeaderInfo(rest="http://a:1", rpc="a:2", epoch=Epoch(1))
-NEXT = LeaderInfo(rest="http://b:1", rpc="b:2", epoch=Epoch(2))
+LEADER = LeaderInfo(rest="http://a:1", rpc="a:2", token=FencingToken(Epoch(1), "s"))
+NEXT = LeaderInfo(rest="http://b:1", rpc="b:2", token=FencingToken(Epoch(2), "s"))
 
 
 class Stage:

@@ -16,9 +16,11 @@ import uvicorn
 from starlette.types import ASGIApp
 from tests.unit.rest.porch import A, Porch, running
 
-from flintlock.model.ids import Epoch
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rest.forwarding import Forwarding
-from flintlock.rest.leaders import LeaderInfo
 from flintlock.rest.upstream import Upstream
 
 SPEC: dict[str, Any] = {
@@ -28,22 +30,12 @@ SPEC: dict[str, Any] = {
 }
 
 
-class Leaders:
+class Leaders(KnownLeader):
     """Says whatever the test says."""
 
-    def __init__(self) -> None:
-        self.leader: LeaderInfo | None = None
-        self._changed = asyncio.Event()
-
-    def lead(self, url: str | None, epoch: int = 1) -> None:
-        self.leader = None if url is None else LeaderInfo(rest=url, rpc="", epoch=Epoch(epoch))
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def changed(self, seen: LeaderInfo | None) -> LeaderInfo | None:
-        while self.leader == seen:
-            await self._changed.wait()
-        return self.leader
+    def lead(self, url: str | None, epoch: int = 1, *, confirmed: bool = True) -> None:
+        token = FencingToken(Epoch(epoch), "s")
+        self.hear(None if url is None else LeaderInfo(rest=url, rpc="", token=token, confirmed=confirmed))
 
 
 @asynccontextmanager
@@ -76,17 +68,23 @@ class JobManager:
     def __init__(self, leaders: Leaders, upstream: Upstream, *, epoch: int | None) -> None:
         self.porch = Porch(**{"rest.server.max-content-length": "2m"})
         self.epoch = epoch
+        self.paused = ""  # why it must not answer
         self.clock_s = 0.0  # copies age only when the test says so
         self._listening = bound()
         self.url = url_of(self._listening)
         self.forwarding = Forwarding(
             self.porch.app,
-            leading=lambda: None if self.epoch is None else Epoch(self.epoch),
+            leading=self.leading,
             leaders=leaders,
             upstream=upstream,
             clock_s=lambda: self.clock_s,
             own_url=self.url,
         )
+
+    def leading(self) -> Epoch | None:
+        if self.paused:
+            raise Unavailable(self.paused)
+        return None if self.epoch is None else Epoch(self.epoch)
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[None]:
@@ -341,5 +339,30 @@ def test_what_is_too_large_is_refused_through_a_standby_too() -> None:
         response = await client.post("/blobs", content=b"x" * 3_000_000)
         assert response.status_code == 413
         assert time.monotonic() - begun < 10
+
+    play(story)
+
+
+def test_a_leader_that_is_cut_off_answers_for_itself_only() -> None:
+    async def story(stage: Stage, client: httpx.AsyncClient) -> None:
+        stage.first.paused = "ZooKeeper is out of reach"
+        for response in (await client.get(stage.first.url + "/jobs"), await client.get("/taskmanagers")):
+            assert (response.status_code, errors(response)) == (503, "ZooKeeper is out of reach")
+            assert response.headers["retry-after"] == "1"
+        assert (await client.get(stage.first.url + "/healthz")).status_code == 200
+
+        stage.first.paused = ""
+        assert (await client.get("/taskmanagers")).status_code == 200
+
+    play(story)
+
+
+def test_nothing_is_passed_on_to_a_leader_that_does_not_serve_yet() -> None:
+    async def story(stage: Stage, client: httpx.AsyncClient) -> None:
+        stage.leaders.lead(stage.first.url, 2, confirmed=False)
+        response = await client.get("/taskmanagers")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        stage.leaders.lead(stage.first.url, 2)
+        assert (await client.get("/taskmanagers")).status_code == 200
 
     play(story)

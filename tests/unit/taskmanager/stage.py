@@ -237,6 +237,7 @@ class Stage:
         self.starts_s: list[float] = []  # when it was tried to start one
         self.blobs: dict[BlobKey, Path | FlintlockError] = {}
         self.fetch_s = 0.0
+        self.moved: asyncio.Event | None = None  # set when another leads
         self._lives = 0
         self.task_manager = TaskManager(
             TaskManagerServices(
@@ -256,6 +257,7 @@ class Stage:
                 clock_s=lambda: asyncio.get_running_loop().time() + self.asleep_s,
                 watch=self.watched.append,
                 processes=self.processes,
+                moved=self._until_moved,
             ),
             self.guard,
         )
@@ -293,6 +295,10 @@ class Stage:
         if isinstance(found, FlintlockError):
             raise found
         return found
+
+    async def _until_moved(self) -> None:
+        self.moved = asyncio.Event()
+        await self.moved.wait()
 
     def _new_instance(self) -> InstanceId:
         self._lives += 1

@@ -371,3 +371,26 @@ def test_no_work_goes_on_that_the_leader_has_given_up(tmp_path: Path, seed: int)
     run_virtual(play())
 
     assert lived > 2  # it did come to that
+
+
+@pytest.mark.parametrize("answer_s", [0.0, 3600.0], ids=["between heartbeats", "a frozen leader"])
+def test_another_leader_is_turned_to_as_soon_as_it_is_heard_of(stage: Stage, answer_s: float) -> None:
+    """Neither the next heartbeat's time nor an answer that never comes is waited for."""
+
+    async def story() -> None:
+        async with stage.playing():
+            await asyncio.sleep(30)
+            old, stage.resource_manager.answer_s = stage.resource_manager, answer_s
+            beats = len(old.heartbeats)
+            await until(lambda: len(old.heartbeats) > beats)
+            await asyncio.sleep(0.1)
+
+            stage.resource_manager = ToldResourceManager(stage)
+            assert stage.moved is not None
+            stage.moved.set()
+            await asyncio.sleep(0.1)
+
+            assert len(stage.resource_manager.heartbeats) == 1
+            assert len(old.heartbeats) == beats + 1
+
+    run_virtual(story())

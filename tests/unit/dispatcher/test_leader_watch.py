@@ -1,0 +1,202 @@
+"""A dead leader is buried at once, a silent one is left to its session: on the simulated network, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch
+from flintlock.gateways.leader import LeaderAttendance, LeaderGateway
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.ids import Epoch, FencingToken
+from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.virtual_time import virtual_time
+
+ADDRESS = "jm-1:1"
+FIRST, SECOND = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
+
+
+class Leader:
+    """A JobManager that is in the terms it is said to be in."""
+
+    def __init__(self, *terms: FencingToken) -> None:
+        self.terms = set(terms)
+        self.asked: list[FencingToken] = []
+        self.over = asyncio.Event()
+        self.fail_with: Exception | None = None
+
+    async def attend(self, message: LeaderAttendance) -> None:
+        self.asked.append(message.token)
+        if self.fail_with is not None:
+            raise self.fail_with
+        if message.token in self.terms:
+            await self.over.wait()
+
+
+class Register:
+    """Notes who is buried."""
+
+    def __init__(self) -> None:
+        self.buried: list[FencingToken] = []
+        self.failures = 0
+
+    async def bury(self, dead: FencingToken) -> bool:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("out of reach")
+        self.buried.append(dead)
+        return True
+
+    async def publish(self, info: LeaderInfo) -> None:
+        raise NotImplementedError
+
+    async def current(self) -> LeaderInfo | None:
+        raise NotImplementedError
+
+    def changes(self) -> AsyncIterator[LeaderInfo | None]:
+        raise NotImplementedError
+
+
+class Scene:
+    """A standby that watches, and a leader."""
+
+    def __init__(self) -> None:
+        self.network = SimulatedNetwork(Random(7))
+        self.standby = self.network.process("standby")
+        self.leader = Leader(FIRST)
+        self.process = self.start(self.leader)
+        self.known = KnownLeader()
+        self.register = Register()
+        self.own: set[FencingToken] = set()
+
+    def start(self, leader: Leader, address: str = ADDRESS) -> SimulatedProcess:
+        process = self.network.process(address)
+        process.serve(LeaderGateway, leader)
+        return process
+
+    def tell(self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True) -> None:
+        self.known.hear(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncGenerator[None]:
+        watch = LeaderWatch(
+            known=self.known,
+            register=self.register,
+            connect=lambda address: self.standby.connect(LeaderGateway, address, timeout_s=3600),
+            is_own=self.own.__contains__,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(watch.run())
+            yield
+            running.cancel()
+
+
+@virtual_time
+async def test_a_killed_leader_is_buried_within_the_grace_though_it_was_not_confirmed() -> None:
+    scene = Scene()
+    async with scene.watching():
+        scene.tell(FIRST, confirmed=False)
+        await asyncio.sleep(1000)
+        assert (scene.register.buried, scene.leader.asked) == ([], [FIRST])
+
+        scene.process.crash()
+        await asyncio.sleep(GRACE_S - 0.05)
+        assert scene.register.buried == []
+        await asyncio.sleep(0.2)
+        assert scene.register.buried == [FIRST]
+        await asyncio.sleep(1000)
+        assert scene.register.buried == [FIRST], "it is said once"
+
+
+@virtual_time
+async def test_that_a_leader_serves_now_is_no_reason_to_ask_it_anew() -> None:
+    scene = Scene()
+    async with scene.watching():
+        scene.tell(FIRST, confirmed=False)
+        await asyncio.sleep(1)
+        scene.tell(FIRST)
+        await asyncio.sleep(10)
+        assert scene.leader.asked == [FIRST]
+
+
+@virtual_time
+async def test_a_frozen_leader_and_one_whose_host_is_gone_are_left_to_their_session() -> None:
+    scene = Scene()
+    async with scene.watching():
+        scene.tell(FIRST)
+        await asyncio.sleep(1)
+        scene.process.freeze()
+        await asyncio.sleep(10_000)
+        scene.process.thaw()
+        scene.process.crash(host_too=True)
+        await asyncio.sleep(10_000)
+        assert scene.register.buried == []
+
+
+@virtual_time
+async def test_a_process_that_was_started_again_at_its_address_has_left_its_term() -> None:
+    scene = Scene()
+    async with scene.watching():
+        scene.tell(FIRST)
+        await asyncio.sleep(1)
+        scene.process.crash()
+        scene.start(Leader())
+        await asyncio.sleep(GRACE_S + 0.2)
+        assert scene.register.buried == [FIRST]
+
+
+@virtual_time
+async def test_a_store_that_is_out_of_reach_is_told_as_soon_as_it_is_back() -> None:
+    scene = Scene()
+    scene.register.failures = 20
+    async with scene.watching():
+        scene.tell(FIRST)
+        scene.process.crash()
+        await asyncio.sleep(3)
+        assert scene.register.buried == []
+        await asyncio.sleep(3)
+        assert scene.register.buried == [FIRST]
+
+
+@virtual_time
+async def test_the_next_leader_is_watched_and_the_former_one_no_more() -> None:
+    scene = Scene()
+    second = Leader(SECOND)
+    machine = scene.start(second, "jm-2:1")
+    async with scene.watching():
+        scene.tell(FIRST)
+        await asyncio.sleep(1)
+        scene.known.hear(None)
+        await asyncio.sleep(1)
+        scene.tell(SECOND, address="jm-2:1")
+        await asyncio.sleep(1)
+        scene.process.crash()
+        await asyncio.sleep(10)
+        assert (scene.register.buried, second.asked) == ([], [SECOND])
+        machine.crash()
+        await asyncio.sleep(1)
+        assert scene.register.buried == [SECOND]
+
+
+@virtual_time
+async def test_nobody_watches_itself() -> None:
+    scene = Scene()
+    scene.own.add(FIRST)
+    async with scene.watching():
+        scene.tell(FIRST)
+        await asyncio.sleep(10)
+    assert scene.leader.asked == []
+
+
+@virtual_time
+async def test_a_leader_that_cannot_be_asked_such_a_thing_is_left_to_its_session() -> None:
+    scene = Scene()
+    scene.leader.fail_with = Refused("another version")
+    async with scene.watching():
+        scene.tell(FIRST)
+        await asyncio.sleep(100)
+    assert scene.register.buried == []

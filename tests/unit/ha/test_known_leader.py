@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import asyncio
+
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import LeaderInfo, Listening
+from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.model.ids import Epoch, FencingToken
+from flintlock.testing.virtual_time import virtual_time
+
+TOKEN = FencingToken(Epoch(1), "s")
+EARLY = Listening(rpc="a:1", rest="http://a:2").leads(TOKEN, confirmed=False)
+READY = LeaderInfo(rpc="a:1", rest="http://a:2", token=TOKEN)
+
+
+@virtual_time
+async def test_who_leads_is_known_before_it_serves_and_serves_once_it_says_so() -> None:
+    known = KnownLeader()
+    assert (known.told, known.serving) == (None, None)
+    known.hear(EARLY)
+    assert (known.told, known.serving) == (EARLY, None)
+    known.hear(READY)
+    assert (known.told, known.serving) == (READY, READY)
+    known.hear(None)
+    assert (known.told, known.serving) == (None, None)
+
+
+@virtual_time
+async def test_whoever_waits_hears_of_each_change_and_of_nothing_else() -> None:
+    known = KnownLeader()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(known.changed(None))
+        await asyncio.sleep(1)
+        known.hear(None)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        known.hear(EARLY)
+        assert await waiting == EARLY
+    assert await known.changed(None) == EARLY
+
+
+@virtual_time
+async def test_what_is_told_is_followed() -> None:
+    ha = MemoryHaServices(MemoryCluster(automatic=True), "a")
+    known = KnownLeader()
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(known.follow(ha.leader))
+        async with await anext(ha.election.terms()) as token:
+            info = LeaderInfo(rpc="a:1", rest="http://a:2", token=token)
+            await ha.leader.publish(info)
+            assert await known.changed(None) == info
+        assert await known.changed(info) is None
+        following.cancel()

@@ -1,0 +1,82 @@
+"""How TaskManagers and clients find the leader through a real quorum; nothing is written by either."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.zookeeper.servers import Ensemble
+from tests.zookeeper.stage import staged
+
+from flintlock.client.quorum import leader_url
+from flintlock.entrypoints.leader_finding import leader_finder
+from flintlock.entrypoints.process import Settings
+from flintlock.ha.leader_info import Listening
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Invalid, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def configuration(quorum: str, cluster_id: str) -> Configuration:
+    return Configuration(
+        {
+            "high-availability.type": "zookeeper",
+            "high-availability.zookeeper.quorum": quorum,
+            "high-availability.zookeeper.client.connection-timeout": "10 s",
+            "high-availability.cluster-id": cluster_id,
+        }
+    )
+
+
+async def test_whoever_leads_and_serves_is_found_and_then_the_next_one(zookeeper: Ensemble, tmp_path: Path) -> None:
+    async with staged(zookeeper.quorum, tmp_path / "ha") as stage, asyncio.timeout(60):
+        first, second = await stage.process(timeout_s=15), await stage.process(timeout_s=15)
+        one, two = Listening(rpc="one:1", rest="http://one:2"), Listening(rpc="two:1", rest="http://two:2")
+        configured = configuration(stage.quorum, stage.cluster_id)
+
+        def asked() -> str | None:
+            return leader_url(configured, wait_s=0.0)
+
+        async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
+            async with await anext(first.election.terms()) as token:
+                await first.leader.publish(one.leads(token, confirmed=False))
+                assert await asyncio.to_thread(asked) is None, "it does not serve yet"
+                await first.leader.publish(one.leads(token, confirmed=True))
+                await finder.moved()
+                assert finder.follow() == "one:1"
+                assert await asyncio.to_thread(asked) == "http://one:2"
+            async with await anext(second.election.terms()) as token:
+                await second.leader.publish(two.leads(token, confirmed=True))
+                await finder.moved()
+                assert finder.follow() == "two:1"
+                assert await asyncio.to_thread(lambda: leader_url(configured, wait_s=30.0)) == "http://two:2"
+
+
+async def test_a_cluster_that_never_was_has_no_leader_and_asking_makes_none(
+    zookeeper: Ensemble, tmp_path: Path
+) -> None:
+    configured = configuration(zookeeper.quorum, uuid.uuid4().hex)
+    async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
+        with pytest.raises(Unavailable, match="no JobManager that leads"):
+            finder.look()
+    assert await asyncio.to_thread(lambda: leader_url(configured, wait_s=0.0)) is None
+
+
+def test_what_cannot_be_asked_is_named() -> None:
+    with pytest.raises(Invalid, match=r"zookeeper\.quorum has to be set"):
+        leader_url(Configuration({"high-availability.type": "zookeeper"}), wait_s=0.0)
+    settings = {
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": "127.0.0.1:1",
+        "high-availability.zookeeper.client.connection-timeout": "1 s",
+    }
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 .*has not answered for 1 s"):
+        leader_url(Configuration(settings), wait_s=0.0)
