@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.stage import staged
+from tests.zookeeper.wire import wired
 
 from flintlock.client.quorum import leader_url
 from flintlock.entrypoints.leader_finding import leader_finder
@@ -58,6 +59,31 @@ async def test_whoever_leads_and_serves_is_found_and_then_the_next_one(zookeeper
                 await finder.moved()
                 assert finder.follow() == "two:1"
                 assert await asyncio.to_thread(lambda: leader_url(configured, wait_s=30.0)) == "http://two:2"
+
+
+async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_after(
+    zookeeper: Ensemble, tmp_path: Path
+) -> None:
+    async with (
+        wired(zookeeper.servers[0].port) as wire,
+        staged(zookeeper.quorum, tmp_path / "ha") as stage,
+        asyncio.timeout(60),
+    ):
+        ha = await stage.process(timeout_s=15)
+        configured = configuration(wire.address, stage.cluster_id)
+        async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
+            terms = ha.election.terms()
+            async with await anext(terms) as token:
+                await ha.leader.publish(Listening(rpc="one:1", rest="").leads(token, confirmed=True))
+                await finder.moved()
+                assert finder.follow() == "one:1"
+                wire.cut()
+            async with await anext(terms) as token:
+                await ha.leader.publish(Listening(rpc="two:1", rest="").leads(token, confirmed=True))
+                assert finder.look() == "one:1", "what was known may still be so"
+                wire.mend()
+                await finder.moved()
+                assert finder.follow() == "two:1"
 
 
 async def test_a_cluster_that_never_was_has_no_leader_and_asking_makes_none(

@@ -2,13 +2,16 @@
 
 Dead is whose connection has broken and is then refused for `GRACE_S`, or whose address answers that it is not in that
 term, as a process does that was started again. A leader that is frozen, or that a network hides, keeps its term until
-its session has expired: nobody can tell the two apart. A wrong guess is harmless (`LeaderRegister.bury`).
+its session has expired: nobody can tell the two apart. A wrong guess is harmless (`LeaderRegister.bury`), but must not
+be made again and again: a leader of another machine that tells a loopback address is refused there without being dead,
+and is not watched. Such a cluster is configured wrongly, and each JobManager says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final
 
 import structlog
@@ -32,7 +35,10 @@ _AGAIN_S: Final = 0.2
 
 
 class LeaderWatch:
-    """Watches whoever leads, unless that is this process. `connect` gives gateways whose calls may stay open."""
+    """Watches whoever leads, unless that is this process. `connect` gives gateways whose calls may stay open.
+
+    `host` is this machine's name.
+    """
 
     def __init__(
         self,
@@ -41,23 +47,31 @@ class LeaderWatch:
         register: LeaderRegister,
         connect: Callable[[str], LeaderGateway],
         is_own: Callable[[FencingToken], bool],
+        host: str,
     ) -> None:
         self._known: Final = known
         self._register: Final = register
         self._connect: Final = connect
         self._is_own: Final = is_own
+        self._host: Final = host
 
     async def run(self) -> None:
         """Watch one leader after another until cancelled."""
         leader = self._known.told
         while True:
-            if leader is None or self._is_own(leader.token):
+            if leader is None or self._is_own(leader.token) or not self._can_be_watched(leader):
                 leader = await self._known.changed(leader)
                 continue
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch(leader), name=f"leader-watch-{leader.token.epoch}")
                 leader = await self._succeeded(leader)
                 watching.cancel()
+
+    def _can_be_watched(self, leader: LeaderInfo) -> bool:
+        if not is_loopback(leader.rpc) or leader.host == self._host:
+            return True
+        log.warning("leader-out-of-reach", host=leader.host, told=leader.rpc, reason="it tells a loopback address")
+        return False
 
     async def _succeeded(self, leader: LeaderInfo) -> LeaderInfo | None:
         """Wait until another term is told of, or none; that one is ready to serve is no reason to ask it anew."""
@@ -89,3 +103,12 @@ class LeaderWatch:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether `host:port` can only be connected to on the very machine that listens there."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 import sys
 import time
 import uuid
 from random import Random
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 import uvloop
@@ -16,7 +17,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
 from flintlock.client.addresses import reached_at
-from flintlock.dispatcher.leader_watch import LeaderWatch
+from flintlock.client.quorum import uses_zookeeper
+from flintlock.dispatcher.leader_watch import LeaderWatch, is_loopback
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
 from flintlock.dispatcher.services import DispatcherServices
@@ -53,6 +55,9 @@ from flintlock.rpc.server import RpcServer
 
 log = structlog.get_logger()
 T = TypeVar("T")
+_ONLY_HERE: Final = (
+    f"{JM_RPC_ADDRESS.key} is a loopback address: JobManagers and TaskManagers of other machines cannot reach this one"
+)
 
 
 class Instrument(Protocol):
@@ -113,6 +118,8 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
         )
         async with asyncio.TaskGroup() as tasks, serving_rest(services, lambda: _epoch(dispatcher), leader) as rest_url:
             log.info("listening", rest=rest_url, rpc=rpc.address)
+            if uses_zookeeper(configuration) and is_loopback(rpc.address):
+                log.warning("only-this-machine", reason=_ONLY_HERE)
             runner = DispatcherRunner(
                 ha=instrument("ha", ha),
                 services=DispatcherServices(
@@ -124,7 +131,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
                 ),
                 open_term=term.open,
                 door=dispatcher,
-                listening=Listening(rest=rest_url, rpc=rpc.address),
+                listening=Listening(rest=rest_url, rpc=rpc.address, host=socket.gethostname()),
             )
             rpc.serve(LeaderGateway, runner)
             watch = LeaderWatch(
@@ -132,6 +139,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
                 register=ha.leader,
                 connect=lambda address: channels.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
                 is_own=runner.is_in,
+                host=socket.gethostname(),
             )
             announcements = Announcements(
                 state_dir,

@@ -18,6 +18,7 @@ class LeaderInfo(Struct, frozen=True, kw_only=True):
     rpc: str  # host:port for TaskManagers and other JobManagers
     rest: str  # the URL for clients
     confirmed: bool = True
+    host: str = ""  # the machine's own name: a loopback address means something there only
 
 
 class Listening(Struct, frozen=True, kw_only=True):
@@ -25,7 +26,8 @@ class Listening(Struct, frozen=True, kw_only=True):
 
     rpc: str
     rest: str
+    host: str = ""
 
     def leads(self, token: FencingToken, *, confirmed: bool) -> LeaderInfo:
         """Return what it tells when it leads."""
-        return LeaderInfo(token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed)
+        return LeaderInfo(token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed, host=self.host)

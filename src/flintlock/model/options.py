@@ -134,7 +134,7 @@ HA_SESSION_TIMEOUT: Final = Option(
 HA_CONNECTION_TIMEOUT: Final = Option(
     key="high-availability.zookeeper.client.connection-timeout", parse=period_s, kind=_DURATION, default=15.0,
     default_text="15 s",
-    description="How long a JobManager that starts waits for ZooKeeper before it gives up.",
+    description="How long a JobManager or TaskManager that starts waits for ZooKeeper before it gives up.",
 )  # fmt: skip
 HA_SILENCE: Final = Option(
     key="high-availability.embedded.silence-timeout", parse=period_s, kind=_DURATION, default=10.0,

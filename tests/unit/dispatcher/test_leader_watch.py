@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch
+import pytest
+
+from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch, is_loopback
 from flintlock.gateways.leader import LeaderAttendance, LeaderGateway
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
@@ -78,8 +80,8 @@ class Scene:
         process.serve(LeaderGateway, leader)
         return process
 
-    def tell(self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True) -> None:
-        self.known.hear(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed))
+    def tell(self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True, host: str = "there") -> None:
+        self.known.hear(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed, host=host))
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
@@ -88,6 +90,7 @@ class Scene:
             register=self.register,
             connect=lambda address: self.standby.connect(LeaderGateway, address, timeout_s=3600),
             is_own=self.own.__contains__,
+            host="here",
         )
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(watch.run())
@@ -200,3 +203,26 @@ async def test_a_leader_that_cannot_be_asked_such_a_thing_is_left_to_its_session
         scene.tell(FIRST)
         await asyncio.sleep(100)
     assert scene.register.buried == []
+
+
+@virtual_time
+async def test_a_loopback_address_of_another_machine_proves_nothing() -> None:
+    """Else two machines with that setting would bury each other's leaders for ever."""
+    scene = Scene()
+    async with scene.watching():
+        scene.tell(FIRST, address="127.0.0.1:9")
+        await asyncio.sleep(100)
+        assert scene.register.buried == []
+
+        scene.tell(SECOND, address="127.0.0.1:9", host="here")
+        await asyncio.sleep(1)
+        assert scene.register.buried == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.0.0.1:1", True), ("127.1.2.3:1", True), ("[::1]:1", True), ("localhost:1", True), ("10.0.0.1:1", False),
+     ("jm-1:1", False), ("[2001:db8::1]:1", False)],
+)  # fmt: skip
+def test_loopback_is_told_apart(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
