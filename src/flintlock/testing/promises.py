@@ -106,6 +106,7 @@ def _faults(random: Random) -> Faults:
         lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
         heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
+        slow_reads_s=random.choice([0.0, 0.0, 1.0]),
         lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
     )
 

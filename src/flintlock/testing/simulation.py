@@ -56,6 +56,7 @@ VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
 _RESTART_S: Final = 1.0
 _LOOK_S: Final = 1.7
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
+_RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
 _WRITES: Final = frozenset({"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "expire"})
 
 
@@ -217,6 +218,7 @@ class SimulatedCluster:
                 register=ha.leader,
                 connect=lambda address: process.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
                 is_own=runner.is_in,
+                host=process.name,
             )
             process.spawn(known.follow(ha.leader), "known-leader")
             process.spawn(watch.run(), "leader-watch")
@@ -240,6 +242,8 @@ class SimulatedCluster:
         if self.faulty() and self.faults.freeze_at_step and self.random.random() < self.faults.freeze_at_step:
             self.tell(f"{process.name} at {name}")
             self._mishaps.freeze(process.name, self._mishaps.stillness_s())
+        if operation in _RECOVERING and self.faults.slow_reads_s:
+            await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_reads_s))
         sides = (ENSEMBLE, process.name) if back else (process.name, ENSEMBLE)
         await asyncio.sleep(self.network.delay_s(*sides))  # what was sent meanwhile may arrive
         while self.network.is_cut(*sides):  # noqa: ASYNC110 (cuts do not ring a bell)
