@@ -40,8 +40,8 @@ PATIENCE_S: Final = 1800.0  # beside one lease; the longest that was ever seen i
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 _FOR_EVER: Final = 1000
-#: How often jobs are tried again after failures of their own: by no strategy, a few times, or as long as it takes.
-_RETRIES: Final = (0, 2, _FOR_EVER)
+#: How often jobs are tried again after failures of their own: by no strategy, once, or as long as it takes.
+_RETRIES: Final = (0, 1, _FOR_EVER)
 
 
 class PromiseBroken(AssertionError):
