@@ -51,9 +51,9 @@ class JobManager:
         """Where its REST endpoint is, once it listens."""
 
         def listens() -> str | None:
-            assert self.process.poll() is None, self.said[-4000:]
             with suppress(OSError, msgspec.DecodeError):
                 return msgspec.json.decode((self._state_dir / "run" / "jobmanager.json").read_bytes())["rest"]
+            assert self.process.poll() is None, self.said[-4000:]
             return None
 
         return until("a JobManager that listens", listens)
@@ -159,7 +159,7 @@ def test_killed_and_terminated_leaders_are_replaced_long_before_their_session_ex
     with fl.connect(f"{first.url},{leader.url},{standby.url}") as client:
         leader.process.send_signal(signal.SIGTERM)
         assert until("the last one to lead", lambda: standby.listing(2), LONG_BEFORE_S) == (3, [JOB])
-        assert [job.job_id for job in client.jobs()] == [JOB]
+        assert [job.jid for job in client.jobs()] == [JOB]
     assert leader.process.wait(60) == 0
     assert not leader.is_announced
     assert standby.is_announced

@@ -81,6 +81,7 @@ class MemoryLeadership:
             self._granted = None
         if self._leader is not None and self._leader.name == name:
             self._leader = None
+            self.tell(None)
         if name in self._candidates:
             self._candidates[name].lose()
         self._settle()
@@ -90,7 +91,6 @@ class MemoryLeadership:
         leader = self._leader
         if leader is None or self.token != dead:
             return False
-        self.tell(None)
         self.revoke(leader.name)
         return True
 

@@ -38,6 +38,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     store_partitions: int = 0  # between the ensemble and anybody, both ways or one
     freezes: int = 0  # of TaskManagers, some past their lease
     lost_results: int = 0  # blocking results that vanish
+    lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
     session_timeout_s: float = 4.0
     until_s: float = 60.0

@@ -106,6 +106,7 @@ def _faults(random: Random) -> Faults:
         lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
         heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
+        lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
     )
 
 
@@ -269,14 +270,18 @@ class _Run:
 
         A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
         """
-        faults = self.cluster.faults
-        if not faults.only_job_managers or faults.heartbeat_timeout_s < _LONG_LEASE_S:
+        if not self._only_leaders_fail():
             return []
         kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
         ]
+
+    def _only_leaders_fail(self) -> bool:
+        """Tell whether whatever runs has no reason to notice anything."""
+        faults = self.cluster.faults
+        return faults.only_job_managers and faults.heartbeat_timeout_s >= _LONG_LEASE_S
 
     def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """A job ends as its own work did, or as it was told to; never because a JobManager died."""
@@ -286,6 +291,8 @@ class _Run:
                 told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_change_s
             ):
                 return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
+            case JobStatus.FINISHED if self._only_leaders_fail() and _failures(job):
+                return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
             case JobStatus.FINISHED if failed > retries:
                 return [f"{told.key} was tried again after {failed} failures; its strategy says {retries}"]
             case JobStatus.FINISHED:

@@ -21,7 +21,7 @@ from flintlock.ha.zookeeper_election import LatchElection
 from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper_link import Create
 from flintlock.ha.zookeeper_writer import FencedWriter
-from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, Fence, TokenSource, Withdraw
 from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
@@ -99,16 +99,10 @@ def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderF
 
 
 class TermProcess:
-    """The Host and Connector of one term: nothing gets in or out while its leader must not act.
+    """The Host and Connector of one term. `acts` is told of what gets in or out: a call that is answered, a command."""
 
-    `acts` is told of what does: a call that is answered, a command that is sent.
-    """
-
-    def __init__(
-        self, process: SimulatedProcess, paused: Callable[[], str | None], acts: Callable[[str], None]
-    ) -> None:
+    def __init__(self, process: SimulatedProcess, acts: Callable[[str], None]) -> None:
         self._process: Final = process
-        self._paused: Final = paused
         self._acts: Final = acts
 
     @property
@@ -120,7 +114,6 @@ class TermProcess:
         """See `rpc.transport.Host.serve`."""
 
         def check(token: FencingToken | None) -> None:
-            self._check()
             if fence is not None:
                 fence(token)
             self._acts(f"answered a call of {gateway.__name__}")
@@ -133,13 +126,7 @@ class TermProcess:
         """See `rpc.transport.Connector.connect`."""
 
         def checked() -> FencingToken | None:
-            self._check()
             self._acts(f"called {gateway.__name__} at {address}")
             return None if token is None else token()
 
         return self._process.connect(gateway, address, checked, timeout_s)
-
-    def _check(self) -> None:
-        reason = self._paused()
-        if reason is not None:
-            raise Unavailable(f"the leader does not act just now: {reason}")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
 from dataclasses import replace
@@ -72,6 +72,10 @@ class KeptBlobs:
     async def release(self, job_id: JobId) -> None:
         """Release."""
         self.jobs.discard(job_id)
+
+    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        """Miss nothing."""
+        return {}
 
     async def retain_only(self, jobs: Mapping[JobId, object]) -> None:
         """Keep only these."""
@@ -182,10 +186,16 @@ class SimulatedCluster:
             work_dir="work",
             clock_ms=now_ms,
             random=self.random,
+            paused=ha.election.paused,
         )
 
         def open_term(token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
-            acting = TermProcess(process, lambda: ha.election.paused(token), partial(self._acts, token))
+            def acts(what: str) -> None:
+                self._acts(token, what)
+                if ha.election.paused(token) is not None:
+                    self.broken.append(f"epoch {token.epoch} {what} while it did not know whether it leads")
+
+            acting = TermProcess(process, acts)
             return replace(term, host=acting, connector=acting).open(token, stores)
 
         def answers(_: FencingToken | None) -> None:
@@ -223,6 +233,8 @@ class SimulatedCluster:
         process.require_alive()
         operation, _, when = name.partition(":")
         back = when == "after"
+        if not back and self._ha[process.name].election.paused(token) is not None:
+            raise Unavailable(f"the store is out of reach at {name}")
         if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:
             self.broken.append(f"epoch {token.epoch} wrote ({operation}) after epoch {self.durable.token.epoch} began")
         doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
@@ -236,6 +248,9 @@ class SimulatedCluster:
         if doomed:
             self.crash(process.name, f"at {name}")
         process.require_alive()
+        if self.faulty() and self.faults.lost_answers and self.random.random() < self.faults.lost_answers:
+            self.tell(f"{process.name} hears nothing at {name}")
+            raise Unavailable(f"no answer at {name}")
 
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard()
