@@ -239,12 +239,16 @@ class _Run:
         return [*map(str, durable.graphs), *map(str, durable.progress), *dirty]
 
     async def _check(self) -> None:
-        jobs = {told.key: await self._answer(told.acknowledged) for told in self._told if told.acknowledged is not None}
         for told in self._told:
             if told.acknowledged is None:
                 continue
-            self.broken += self._outcome_problems(told, jobs[told.key])
-            self.broken += self._file_problems(told, jobs[told.key])
+            try:
+                job = await self._answer(told.acknowledged)
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known in the end")
+                continue
+            self.broken += self._outcome_problems(told, job)
+            self.broken += self._file_problems(told, job)
         self.broken += self.cluster.broken
         self.broken += self.cluster.spark.overlaps
         self.broken += self._restarts()
@@ -257,7 +261,7 @@ class _Run:
             self.broken.append(f"jobs that nobody was told of: {extra}")
 
     async def _answer(self, job_id: JobId) -> JobSnapshot:
-        """Return a job as the leader knows it, whoever that is."""
+        """Return a job as the leader knows it, whoever that is. Raises NotFound."""
         while True:
             try:
                 return await self._gateway().job(JobQuery(job_id=job_id))
