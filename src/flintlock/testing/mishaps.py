@@ -150,21 +150,23 @@ class Mishaps:
 
     async def _cut_off_a_task_manager(self) -> None:
         length_s = self._random.uniform(1.0, 2.0 * self._faults.heartbeat_timeout_s)
-        await self._cut(self._a_job_manager(), self._random.choice(self._cluster.task_managers), length_s)
+        some = self._cluster.job_managers if self._random.random() < 0.5 else [self._a_job_manager()]
+        await self._cut(some, [self._random.choice(self._cluster.task_managers)], length_s)
 
     async def _cut_off_from_the_store(self) -> None:
         everybody = [*self._cluster.job_managers, *self._cluster.task_managers]
         name = self._cluster.leader() if self._random.random() < 0.6 else self._random.choice(everybody)
-        await self._cut(name, ENSEMBLE, self._random.uniform(0.2, 4.0 * self._faults.session_timeout_s))
+        await self._cut([name], [ENSEMBLE], self._random.uniform(0.2, 4.0 * self._faults.session_timeout_s))
 
-    async def _cut(self, one: str, other: str, length_s: float) -> None:
-        sides = [one, other]
+    async def _cut(self, some: list[str], others: list[str], length_s: float) -> None:
+        sides = [some, others]
         self._random.shuffle(sides)
         one_way = self._random.random() < 0.5
-        self._cluster.tell(f"cut from {sides[0]} to {sides[1]}{'' if one_way else ' and back'} for {length_s:.1f} s")
+        what = " to ".join(", ".join(side) for side in sides)
+        self._cluster.tell(f"cut from {what}{'' if one_way else ' and back'} for {length_s:.1f} s")
         self._cluster.network.cut(sides[0], sides[1], one_way=one_way)
         await asyncio.sleep(length_s)
-        self._cluster.tell(f"healed between {sides[0]} and {sides[1]}")
+        self._cluster.tell(f"healed from {what}")
         self._cluster.network.heal(sides[0], sides[1])
 
     async def _freeze_a_task_manager(self) -> None:

@@ -39,7 +39,7 @@ from flintlock.ha.leader_info import Listening
 from flintlock.ha.protocols import Stores
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import NotFound, Unavailable
-from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, TaskManagerId
+from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
 from flintlock.rpc.attendance import ATTENDING_S
@@ -116,7 +116,7 @@ class SimulatedCluster:
         self._mishaps = Mishaps(self)
         self._ha: dict[str, SimulatedHa] = {}  # of the latest life of each JobManager
         self._lives = 0
-        self._buried: set[FencingToken] = set()  # those that somebody has said to be dead
+        self._buried: dict[FencingToken, float] = {}  # when somebody has said them to be dead
         self._doors: dict[str, ResourceManagerDoor] = {}  # of the latest life of each JobManager
 
     def faulty(self) -> bool:
@@ -155,7 +155,7 @@ class SimulatedCluster:
         alive = [name for name in self.job_managers if (process := self.network.at(name)) and process.alive]
         if alive:
             name, token = self.random.choice(alive), self.durable.token
-            self._buried.add(token)
+            self._buried[token] = asyncio.get_running_loop().time()
             self.tell(f"{name} believes that the leader of epoch {token.epoch} is dead")
             process = self.network.at(name)
             if process is not None and name in self._ha:
@@ -225,8 +225,9 @@ class SimulatedCluster:
         await runner.run()
 
     def _acts(self, token: FencingToken, what: str) -> None:
-        """Note what a leader does: nothing once a newer one leads, unless it was taken for dead and cannot know."""
-        if token.epoch < self.durable.token.epoch and token not in self._buried:
+        """Note what a leader does: nothing once a newer one leads. One that was taken for dead hears of it later."""
+        unaware_until_s = self._buried.get(token, 0.0) + self.faults.session_timeout_s
+        if token.epoch < self.durable.token.epoch and asyncio.get_running_loop().time() > unaware_until_s:
             self.broken.append(f"epoch {token.epoch} {what} after epoch {self.durable.token.epoch} began")
 
     async def _step(self, process: SimulatedProcess, token: FencingToken, name: str) -> None:
@@ -282,16 +283,13 @@ class SimulatedCluster:
         await task_manager.run()
 
     def _watched(self, name: str, guard: TokenGuard) -> Fence:
-        """Return the TaskManager's own fence, looked at from outside: nobody gets by who is older than one before."""
-        newest = Epoch(0)
+        """Return the TaskManager's own fence, looked at from outside: nobody gets by whose leader was succeeded."""
 
         def check(token: FencingToken | None) -> None:
-            nonlocal newest
+            followed = guard.token
             guard.check(token)
-            epoch = Epoch(0) if token is None else token.epoch
-            if epoch < newest:
-                self.broken.append(f"{name} took a command of epoch {epoch} after one of epoch {newest}")
-            newest = max(newest, epoch)
+            if token is not None and followed is not None and token.epoch < followed.epoch:
+                self.broken.append(f"{name} took a command of epoch {token.epoch}, and follows epoch {followed.epoch}")
 
         return check
 
