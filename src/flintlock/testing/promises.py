@@ -61,6 +61,7 @@ class Told(Struct):
     graph: JobGraph
     retries: int  # what its strategy says
     acknowledged: JobId | None = None
+    cancel_sent: bool = False  # whether or not anybody has answered
     cancel_asked: bool = False
     cancel_taken_s: float | None = None
     statuses: list[JobStatus] = []  # as they were seen, repeats left out
@@ -195,6 +196,7 @@ class _Run:
         job_id = told.acknowledged
         while job_id is not None:
             sent_s = asyncio.get_running_loop().time()
+            told.cancel_sent = True
             try:
                 await self._gateway().cancel_job(JobQuery(job_id=job_id))
             except Conflict:
@@ -279,7 +281,7 @@ class _Run:
         """
         if not self._only_leaders_fail():
             return []
-        kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
+        kept = {told.acknowledged for told in self._told if not told.cancel_sent}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
@@ -298,7 +300,7 @@ class _Run:
                 told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_change_s
             ):
                 return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
-            case JobStatus.FINISHED if self._only_leaders_fail() and _failures(job):
+            case JobStatus.FINISHED if self._only_leaders_fail() and not told.cancel_sent and _failures(job):
                 return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
             case JobStatus.FINISHED if failed > retries:
                 return [f"{told.key} was tried again after {failed} failures; its strategy says {retries}"]
