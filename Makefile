@@ -49,7 +49,7 @@ soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
 chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; ARGS='--seed 7 --faults 20'
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-mutants: $(READY) ## plant each known bug in a copy of the source: the simulation has to find it
+mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests it names, have to find it
 	@$(BIN)/python -m tests.mutants
 
 docs: $(READY) ## write the generated reference pages anew

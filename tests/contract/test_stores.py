@@ -552,7 +552,29 @@ async def test_an_unreadable_dirty_entry_is_left_out_and_keeps_its_id_used(place
         await stores.graphs.put(stored_job(JOB_A))
 
 
+async def test_the_ids_of_all_results_are_told_dirty_or_clean_readable_or_not(place: Place, stores: Stores) -> None:
+    assert await stores.results.ids() == ()
+    await stores.results.create_dirty(job_result(JOB_A))
+    await stores.results.create_dirty(job_result(JOB_B))
+    await stores.results.mark_clean(JOB_A)
+    place.damage("job_results", JOB_B)
+
+    assert sorted(await stores.results.ids()) == sorted((JOB_A, JOB_B))
+
+
 # --- JobProgressStore
+
+
+async def test_the_ids_of_all_jobs_with_records_are_told_each_once(stores: Stores) -> None:
+    assert await stores.progress.ids() == ()
+    for region in (0, 1):
+        await stores.progress.record(region_record(JOB_A, region=region))
+    await stores.progress.record(region_record(JOB_B))
+    assert sorted(await stores.progress.ids()) == sorted((JOB_A, JOB_B))
+
+    await stores.progress.remove(JOB_A)
+
+    assert await stores.progress.ids() == (JOB_B,)
 
 
 async def test_record_replaces_what_is_known_of_one_region(stores: Stores) -> None:

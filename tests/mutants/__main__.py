@@ -1,11 +1,13 @@
-"""Plant each bug in a copy of the source and run the simulation on it: `make mutants`, or with names to run only those.
+"""Plant each bug in a copy of the source and run what has to find it: `make mutants`, or with names to run only those.
 
-A mutant that survives means that the simulation could not see that promise broken.
+That is the simulation, unless the patch names tests (`Caught by: tests/…`): what no simulated cluster can see. A mutant
+that survives means that nobody could see that promise broken.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 SEEDS = "0:400"
+CAUGHT_BY = re.compile(r"^Caught by: (.+)$", re.MULTILINE)
 
 
 def main(names: list[str]) -> int:
@@ -31,10 +34,11 @@ def main(names: list[str]) -> int:
 
 
 def caught(patch: Path) -> bool:
-    """Plant one bug and tell whether the simulation fails because of it."""
+    """Plant one bug and tell whether what has to find it does."""
     with tempfile.TemporaryDirectory(prefix="flintlock-mutant-") as scratch:
-        source = Path(scratch) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in ("src", "tests"):
+            shutil.copytree(ROOT / part, Path(scratch) / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", scratch)
         planted = subprocess.run(
             ["git", "apply", "--unidiff-zero", "-p1", str(patch)],
             cwd=scratch,
@@ -47,9 +51,9 @@ def caught(patch: Path) -> bool:
             return False
         begun = time.monotonic()
         run = subprocess.run(
-            [sys.executable, "-m", "flintlock.testing.soak", "--seeds", SEEDS],
+            [sys.executable, "-m", *_finder(patch)],
             cwd=scratch,
-            env={**os.environ, "PYTHONPATH": str(source), "PYTHONHASHSEED": "0"},
+            env={**os.environ, "PYTHONPATH": str(Path(scratch) / "src"), "PYTHONHASHSEED": "0"},
             capture_output=True,
             text=True,
             check=False,
@@ -59,6 +63,14 @@ def caught(patch: Path) -> bool:
         sys.stdout.write(f"{patch.stem}: {what} ({time.monotonic() - begun:.0f} s)\n")
         sys.stdout.flush()
         return bool(verdict)
+
+
+def _finder(patch: Path) -> list[str]:
+    """Return the module, with its arguments, that has to fail; both it and pytest say FAILED then."""
+    tests = CAUGHT_BY.search(patch.read_text())
+    if tests is None:
+        return ["flintlock.testing.soak", "--seeds", SEEDS]
+    return ["pytest", "-q", "-x", "-p", "no:cacheprovider", *tests[1].split()]
 
 
 if __name__ == "__main__":

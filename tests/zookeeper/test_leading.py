@@ -19,9 +19,13 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.stage import LIMIT_S, Stage, staged, until
 from tests.zookeeper.wire import Wire, wired
 
+from flintlock.ha import zookeeper_tree as tree
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.payloads import checksum
 from flintlock.ha.tenure import STEP_DOWN_AT
-from flintlock.ha.zookeeper_link import LinkState
-from flintlock.model.errors import Fenced, Unavailable
+from flintlock.ha.zookeeper_link import LinkState, SetData
+from flintlock.ha.zookeeper_tree import Tree
+from flintlock.model.errors import Fenced, Incompatible, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.spark.processes import boot_time_s
 
@@ -128,6 +132,29 @@ async def test_an_expired_session_ends_the_term_and_it_contends_again(stage: Sta
     assert await leader.stores.graphs.recover(JOB_A) == stored_job()
 
 
+async def test_leader_information_is_written_once_and_vanishes_with_its_session(stage: Stage) -> None:
+    ha, reader = await stage.process(timeout_s=3), await stage.process(timeout_s=15)
+    leader = stage.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    told = LeaderInfo(token=leader.tokens[0], rpc="here:1", rest="http://here:2")
+    await ha.leader.publish(told)
+    path = tree.Tree("/flintlock", stage.cluster_id).leader
+    written = await reader.link.get(path)
+    assert written is not None
+
+    await leader.stores.graphs.put(stored_job())  # leading, and beating, changes nothing of it
+    assert await reader.link.get(path) == written
+    assert await reader.leader.current() == told
+
+    changed = asyncio.Event()
+    assert await reader.link.exists(path, changed)
+    await ha.link.close()
+    async with asyncio.timeout(LIMIT_S):
+        await changed.wait()
+    assert await reader.leader.current() is None
+    assert await reader.link.children(tree.Tree("/flintlock", stage.cluster_id).latches) == []
+
+
 async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(stage: Stage) -> None:
     first, second = await stage.process(timeout_s=15), await stage.process(timeout_s=15)
     standby = None
@@ -175,6 +202,21 @@ async def test_no_term_begins_for_a_candidate_whose_latch_has_gone_meanwhile(sta
     assert await late.election._begin("candidate-0000000007") is None
 
     await leader.stores.graphs.put(stored_job())  # its epoch is still the highest
+
+
+async def test_a_cluster_that_a_newer_version_has_led_is_refused_with_the_reason(stage: Stage) -> None:
+    standby: Any = await stage.process(timeout_s=15)
+    paths, body = Tree("/flintlock", stage.cluster_id), b"what only the newer version can read"
+    newer = b"\x02" + checksum(2, body).to_bytes(4, "big") + body
+    assert await standby.link.transact([SetData(paths.epoch, newer, -1)]) is None
+
+    async with asyncio.timeout(30):
+        with pytest.raises(Incompatible, match="written by a newer Flintlock"):
+            await stage.process(timeout_s=15)  # one that starts
+        with pytest.raises(Incompatible, match="written by a newer Flintlock"):
+            await anext(standby.election.terms())  # one that was there before
+        while await standby.link.children(paths.latches):  # noqa: ASYNC110  # nothing of ours blocks who can lead
+            await asyncio.sleep(0.01)
 
 
 async def test_a_killed_leader_is_replaced_at_once_by_who_knows_that_it_is_dead(stage: Stage) -> None:

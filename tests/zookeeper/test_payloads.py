@@ -15,7 +15,7 @@ from tests.zookeeper.stage import Stage, staged
 
 from flintlock.ha.protocols import Stores
 from flintlock.ha.zookeeper import ZooKeeperHaServices, zookeeper_ha
-from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, Refused, Unavailable
+from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +115,23 @@ async def test_a_leader_that_was_overtaken_neither_leaves_nor_removes_a_file(
     assert await another.stores(token(2)).graphs.recover(JOB_A) == stored_job(key="key")
     assert await another.stores(token(2)).progress.read(JOB_A) == (region_record(),)
     assert await another.stores(token(2)).ended.result(JOB_B, "top") == rows("top")
+
+
+async def test_replacement_and_removal_under_concurrent_deletion(ha: ZooKeeperHaServices, stage: Stage) -> None:
+    stores = ha.stores(token(1))
+    for _ in range(10):
+        await stores.graphs.put(stored_job())
+
+        outcomes = await asyncio.gather(
+            stores.graphs.remove(JOB_A),
+            stores.graphs.replace(stored_job()),
+            stores.graphs.remove(JOB_A),
+            return_exceptions=True,
+        )
+
+        assert [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, NotFound)] == []
+        assert await stores.graphs.ids() == ()
+        assert count(stage)["graphs"] == 0, "neither of them leaves a file, or takes one that is not its own"
 
 
 async def test_a_refused_submission_leaves_no_file(ha: ZooKeeperHaServices, stage: Stage) -> None:

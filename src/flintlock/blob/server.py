@@ -182,6 +182,16 @@ class BlobServer:
             self._references.restore(job_id, keys)
             raise
 
+    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        """Return which blobs are not here as they were uploaded, and why; each is read once in this life."""
+        found: dict[BlobKey, str] = {}
+        for key in keys:
+            try:
+                await self.path_of(key)
+            except NotFound as error:
+                found[key] = error.public
+        return found
+
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
         """Begin to lead: these jobs are all there are. Remove what neither they nor uploads of this life keep.
 

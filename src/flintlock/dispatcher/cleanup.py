@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, Resource
 from flintlock.dispatcher.log_events import CLEANUP_RETRY
+from flintlock.ha.standing import Standing
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import JobId
 
@@ -26,8 +27,10 @@ Removals: TypeAlias = Mapping[Resource, Callable[[], Awaitable[None]]]
 """How each resource of a job is removed."""
 
 
-async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, *, failures: int = 0) -> None:
-    """Remove everything, however often it takes; return when all is gone.
+async def clean_up(
+    job_id: JobId, removals: Removals, backoff: Backoff, standing: Standing, *, failures: int = 0
+) -> None:
+    """Remove everything, however often it takes; return when all is gone. A leader that must not act waits.
 
     `failures` counts the rounds that failed before. Cancelled, it leaves the rest. Raises (in a group) Fenced: a
     newer leader cleans up.
@@ -38,7 +41,7 @@ async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, *, failu
         before = REMOVED_AFTER.get(resource)
         if before is not None and before in gone:
             await gone[before].wait()
-        await _until_gone(job_id, resource, removals[resource], backoff, failures)
+        await _until_gone(job_id, resource, removals[resource], backoff, standing=standing, failures=failures)
         gone[resource].set()
 
     async with asyncio.TaskGroup() as tasks:
@@ -67,11 +70,18 @@ async def try_once(removals: Removals) -> dict[Resource, Exception]:
 
 
 async def _until_gone(
-    job_id: JobId, resource: Resource, remove: Callable[[], Awaitable[None]], backoff: Backoff, failures: int
+    job_id: JobId,
+    resource: Resource,
+    remove: Callable[[], Awaitable[None]],
+    backoff: Backoff,
+    *,
+    standing: Standing,
+    failures: int,
 ) -> None:
     if failures:
         await asyncio.sleep(backoff.delay_s(failures))
     while True:
+        await standing.cleared()
         try:
             await remove()
         except Fenced:

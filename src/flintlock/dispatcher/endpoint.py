@@ -30,6 +30,7 @@ from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.tolerance import only_logged
+from flintlock.dispatcher.writes import TermWrites
 from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobs import (
@@ -50,6 +51,10 @@ from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
 log: FilteringBoundLogger = structlog.get_logger()
+
+#: Recovered jobs that begin in one turn of the loop. With all of ten thousand in one, nothing else would be heard for
+#: seconds: a leader would miss its own beat, and step down.
+_BEGUN_AT_ONCE: Final = 50
 
 
 @asynccontextmanager
@@ -86,6 +91,8 @@ class Dispatcher:
         configuration = services.configuration
         self._services: Final = services
         self._stores: Final = term.stores
+        self._standing: Final = term.standing
+        self._writes: Final = TermWrites(term.stores, term.standing)
         self._tasks: Final = tasks
         self._retention_s: Final = configuration.get(JOB_RETENTION)
         self._overrides: Final = configuration.get(PARALLELISM_OVERRIDES)
@@ -93,6 +100,7 @@ class Dispatcher:
         self._ended: Final = EndedJobs(term.stores)
         self._shared: Final = JobServices(
             term=term,
+            writes=self._writes,
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
             clock_ms=services.clock_ms,
@@ -116,11 +124,13 @@ class Dispatcher:
                 self._listing.put(recorded_snapshot(result).summary())
             dirty = DispatchedJob(result.job_id, self._shared, Phase.CLEANING, result=result)
             self._begin(dirty, dirty.live_dirty)
-        for job in recovery.jobs:
+        for number, job in enumerate(recovery.jobs, 1):
             job_id = job.stored.graph.job_id
             recovered = DispatchedJob(job_id, self._shared, Phase.INITIALIZING, stored=job.stored)
             self._begin(recovered, partial(recovered.live_recovered, job.progress))
             self._listing.touch(job_id)
+            if number % _BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
         if self._services.metrics is not None:
             self._services.metrics.recovered(len(recovery.jobs))
         self._child(self._expire(), "dispatcher-retention")
@@ -258,9 +268,15 @@ class Dispatcher:
             decided.set_result(None)
 
     async def _known(self, key: str, digest: str) -> Submitted | None:
+        """Return the job that a key has made. Raises Unavailable while that job is being taken back."""
         known = await self._stores.graphs.key(key)
+        if known is not None and self._jobs.get(known.job_id) is None and self._listing.get(known.job_id) is None:
+            known = await self._stores.graphs.key(key)  # nobody knows that job: it was taken back meanwhile
         if known is None:
             return None
+        job = self._jobs.get(known.job_id)
+        if job is not None and not job.visible:
+            raise Unavailable(f"the submission under the key {key!r} is not decided yet; ask again")
         return Submitted(job_id=core.repeated(key, known.job_id, known.digest, digest), existing=True)
 
     async def _submit(self, message: JobSubmission) -> Submitted:
@@ -359,22 +375,34 @@ class Dispatcher:
         """Remove the blobs of jobs that are no more. Dirty ones keep theirs until their cleanup comes to them."""
         needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
+        await self._standing.cleared()
         with only_logged(events.BLOBS_NOT_PRUNED):
             await self._services.blobs.retain_only(needed)
 
     async def _expire(self) -> None:
         """Forget ended jobs when their retention is over."""
+        open_try = False  # the last one raised: it may have forgotten some of which nobody was told
         while True:
+            await self._standing.cleared()
             before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
+            open_try, look = True, open_try
             with only_logged(events.JOBS_NOT_EXPIRED):
-                self._forget(await self._stores.ended.expire(before_ms))
+                gone = await self._stores.ended.expire(before_ms)
+                self._forget((*gone, *await self._vanished(before_ms)) if look else gone)
+                open_try = False
             await asyncio.sleep(core.expiry_period_s(self._retention_s))
+
+    async def _vanished(self, before_ms: int) -> list[JobId]:
+        """Return the jobs that are listed as ended before then, and no longer stored."""
+        stored = {line.job_id for line in await self._stores.ended.summaries()}
+        return [job_id for job_id in self._listing.ended_before(before_ms) if job_id not in stored]
 
     async def _expire_blobs(self) -> None:
         """Remove uploads whose submission never came, or was refused."""
         retention_s = self._services.configuration.get(BLOB_RETENTION)
         while True:
             await asyncio.sleep(core.expiry_period_s(retention_s))
+            await self._standing.cleared()
             with only_logged(events.BLOBS_NOT_PRUNED):
                 gone = await self._services.blobs.expire_unreferenced(retention_s)
                 if gone:

@@ -33,8 +33,9 @@ from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.listing import Listing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.services import BlobReferences, TermServices
-from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot
+from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text
 from flintlock.dispatcher.tolerance import ends_the_term, only_logged
+from flintlock.dispatcher.writes import TermWrites
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model.errors import (
     Conflict,
@@ -66,6 +67,7 @@ class JobServices:
     """What all jobs of one Dispatcher share."""
 
     term: TermServices
+    writes: TermWrites
     blobs: BlobReferences
     backoff: Backoff
     clock_ms: Callable[[], int]
@@ -97,6 +99,9 @@ class DispatchedJob:
         self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster to tell
         self._client: Final = AttachedClient(self._client_gone)  # expected while the job has a JobMaster
         self._updating = False  # a change of its requirements is being stored
+        self._settling = False  # such a change got no answer, and is set back
+        self._recovered = False  # written by `live_recovered`
+        self._aside_for: str | None = None  # why its graph is kept for inspection when it ends
 
     # What clients see
 
@@ -155,6 +160,10 @@ class DispatchedJob:
             self._client.expect((expires_ms - self._services.clock_ms()) / 1000)
 
     def _client_gone(self) -> None:
+        timeout_s = self._job().graph.client_timeout_s
+        if self._services.term.standing.paused is not None and timeout_s is not None:
+            self._client.expect(timeout_s)  # it could not be heard: it gets the whole timeout anew
+            return
         log.warning(events.JOB_CLIENT_GONE, job_id=self.job_id)
         with suppress(Conflict):  # it is publishing: it goes on to its end
             self.cancel()
@@ -168,31 +177,37 @@ class DispatchedJob:
     async def update_requirements(self, wanted: JobRequirements, done: asyncio.Future[None]) -> None:
         """Persist what the job may use, then let its JobMaster know; `done` tells what came of it."""
         try:
-            runner = self.initialised()
-            await self._persist_requirements(wanted)
-            runner.require(wanted)
+            runner, job = self.initialised(), self._job()
+            self._check_change(job, wanted)
         except FlintlockError as error:
-            if ends_the_term(error):
-                raise
             done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    async def _persist_requirements(self, wanted: JobRequirements) -> None:
-        job = self._job()
-        problems = core.requirement_problems(job.graph, wanted)
-        if problems:
-            raise Invalid("; ".join(problems), problems=problems)
-        if self._updating:
-            raise Conflict(f"another change of job {self.job_id} is under way")
+            return
         self._updating = True
         try:
             changed = structs.replace(job, requirements={**job.requirements, **wanted.vertices})
             await self._services.term.stores.graphs.replace(changed)
+            if self._stored is job:  # else it has ended meanwhile
+                self._stored = changed
+            runner.require(wanted)
+            done.set_result(None)
+        except FlintlockError as error:
+            if ends_the_term(error):
+                raise
+            done.set_exception(error)
+            if isinstance(error, Unavailable):  # it may be stored all the same, and would count from the next leader on
+                self._settling = True
+                await self._services.writes.set_back(job)
         finally:
-            self._updating = False
-        if self._stored is job:  # else it has ended meanwhile
-            self._stored = changed
+            self._updating = self._settling = False
+
+    def _check_change(self, job: StoredJob, wanted: JobRequirements) -> None:
+        problems = core.requirement_problems(job.graph, wanted)
+        if problems:
+            raise Invalid("; ".join(problems), problems=problems)
+        if self._settling:
+            raise Unavailable(f"it is not known yet what came of the last change of job {self.job_id}; ask again")
+        if self._updating:
+            raise Conflict(f"another change of job {self.job_id} is under way")
 
     def initialised(self) -> JobMasterRunner:
         """Return the job's JobMaster. Raises Unavailable while there is none."""
@@ -213,7 +228,8 @@ class DispatchedJob:
         await self._run_and_end(())
 
     async def live_recovered(self, progress: tuple[RegionRecord, ...]) -> None:
-        """Run a job on from what it has durably reached, and clean up."""
+        """Run a job on from what it has durably reached, and clean up. One that cannot be initialised is set aside."""
+        self._recovered = True
         await self._run_and_end(progress)
 
     async def live_dirty(self) -> None:
@@ -266,7 +282,7 @@ class DispatchedJob:
         accepted.set_exception(answer)
         if failed:
             left = {resource: removals[resource] for resource in failed}
-            await clean_up(self.job_id, left, self._services.backoff, failures=1)
+            await clean_up(self.job_id, left, self._services.backoff, self._services.term.standing, failures=1)
 
     async def _run_and_end(self, progress: tuple[RegionRecord, ...]) -> None:
         outcome = await self._outcome(progress)
@@ -280,6 +296,8 @@ class DispatchedJob:
             runner = services.term.job_masters(job, progress, services.listing.touch)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
             log.warning(events.JOB_NOT_INITIALISED, job_id=self.job_id, error=repr(error))
+            if self._recovered:  # it could be initialised once: somebody may want to know why not any more
+                self._aside_for = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
         self._runner = runner
         self._move(Phase.RUNNING, regions_recorded=len(progress))
@@ -312,7 +330,7 @@ class DispatchedJob:
     async def _progress(self) -> tuple[RegionRecord, ...]:
         """Return what is recorded of the job, as far as it can be read: it tells which directories to remove."""
         with only_logged(events.PROGRESS_UNREADABLE, job_id=self.job_id):
-            return await self._services.term.stores.progress.read(self.job_id)
+            return await self._services.writes.progress(self.job_id)
         return ()
 
     async def _end(self, outcome: JobOutcome) -> None:
@@ -322,11 +340,13 @@ class DispatchedJob:
         self._move(Phase.ENDING, status=result.status)
         archived = False
         with only_logged(events.JOB_NOT_ARCHIVED, job_id=self.job_id):
-            await services.term.stores.ended.put(snapshot, outcome.results)
+            await services.writes.archive(snapshot, outcome.results)
             archived = True
         if not archived:
             services.ended.keep_unarchived(outcome)
-        await services.term.stores.results.create_dirty(result)
+        if self._aside_for is not None:  # before its end counts: the cleanup would remove the graph
+            await services.writes.set_aside(self.job_id, self._aside_for)
+        await services.writes.end(result)
         self._move(Phase.CLEANING, status=result.status)
         self._result, self._runner, self._stored = result, None, None
         services.ended.remember(snapshot)
@@ -341,9 +361,9 @@ class DispatchedJob:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
         blobs, scratch = self._result.blobs, self._result.scratch
         removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
-        await clean_up(self.job_id, removals, self._services.backoff)
+        await clean_up(self.job_id, removals, self._services.backoff, self._services.term.standing)
         with only_logged(events.RESULT_NOT_CLEAN, job_id=self.job_id):  # the next leader cleans up once more
-            await self._services.term.stores.results.mark_clean(self.job_id)
+            await self._services.writes.mark_clean(self.job_id)
             log.info(events.JOB_CLEAN, job_id=self.job_id)
 
     def _removals(self, resources: tuple[Resource, ...], scratch: tuple[str, ...]) -> Removals:

@@ -53,6 +53,11 @@ class Listing:
             self._take_out(old)
             self._overview = None
 
+    def ended_before(self, before_ms: int) -> tuple[JobId, ...]:
+        """Return the jobs whose lines say that they ended before then."""
+        lines = self._lines.values()
+        return tuple(line.job_id for line in lines if line.status.globally_terminal and line.end_ms < before_ms)
+
     def overview(self, make: Callable[[JobId, JobSummary | None], JobSummary | None]) -> JobsOverview:
         """Return all lines; `make` is asked, with the old line, for those that may have changed."""
         if self._changed:

@@ -2,15 +2,25 @@
 
 Dirty results are read first: a job that has one has ended and is only cleaned up, whatever else is stored of it. The
 other graphs are run on. What cannot be read is set aside, shown as FAILED with the reason, and the rest goes on; only
-a store that cannot be listed at all is fatal.
+a store that cannot be listed at all is fatal, and one that a newer version has written, in which nothing is wrong. A
+store that does not answer is asked again, as `ha.standing` says; one that can be reached and does not answer for
+`PATIENCE_S` is fatal too, so that a JobManager that can read it may lead.
+
+A job of which nothing was ever deployed is set aside too if an artifact of it is gone or damaged. One that has run has
+its artifacts where it runs: it is adopted, and fails by itself, with the reason, if it ever needs them again.
 
 A job that is archived but has no result has not ended: its leader died in between. It is run on, and its JobMaster
 finds in its progress that nothing is left to do.
+
+Many jobs are read at once: what takes time is waiting for the store. Which of them have results and progress at all is
+listed beforehand, so that a job that only waits costs one read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -18,15 +28,23 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher import log_events as events
+from flintlock.dispatcher.services import BlobReferences
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
 from flintlock.dispatcher.tolerance import only_logged
+from flintlock.dispatcher.writes import TermWrites
 from flintlock.ha.protocols import Stores
-from flintlock.model.errors import Corrupt, Fenced, NotFound, Unavailable
+from flintlock.ha.standing import PATIENCE_S, Standing
+from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord
 
+T = TypeVar("T")
+
 log: FilteringBoundLogger = structlog.get_logger()
+
+#: How many jobs are read at once.
+WIDTH: Final = 64
 
 
 class RecoveredJob(Struct, frozen=True, kw_only=True):
@@ -44,75 +62,116 @@ class Recovery(Struct, frozen=True, kw_only=True):
     ended: tuple[JobSummary, ...] = ()
 
 
-async def recover(stores: Stores, clock_ms: Callable[[], int]) -> Recovery:
-    """Read what the term begins with. Raises only if a store cannot be listed or reached, or Fenced."""
-    dirty = await stores.results.dirty()
-    stored = await stores.graphs.ids()
-    ended = {line.job_id: line for line in await stores.ended.summaries()}
-    jobs: list[RecoveredJob] = []
-    for job_id in core.graphs_to_recover(stored, dirty):
-        if await _has_ended(stores, job_id, ended, clock_ms):
-            continue
-        job = await _recover_job(stores, job_id, ended, clock_ms)
-        if job is not None:
-            jobs.append(job)
-    for result in dirty:
-        if result.job_id not in ended:  # its own archive was never written: keep what the result tells
-            ended[result.job_id] = await _archive(stores, recorded_snapshot(result))
-    log.info(events.LEADER_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(ended))
-    return Recovery(jobs=tuple(jobs), dirty=dirty, ended=tuple(ended.values()))
+async def recover(
+    stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: Standing | None = None
+) -> Recovery:
+    """Read what the term begins with. Raises Fenced, and what makes a store that cannot be listed or read fatal."""
+    return await _Recovering(stores, blobs, clock_ms, standing or Standing()).recover()
 
 
-async def _has_ended(
-    stores: Stores, job_id: JobId, ended: dict[JobId, JobSummary], clock_ms: Callable[[], int]
-) -> bool:
-    """Tell whether a graph without a readable dirty result belongs to a job that has ended, and put it away."""
-    try:
-        if await stores.results.get(job_id) is None:
-            return False
-    except Corrupt as error:  # it has ended; how, its archive may still tell
-        if job_id not in ended:
-            ended[job_id] = await _archive(stores, quarantined_snapshot(job_id, None, error.public, clock_ms()))
-        await _set_aside(stores, job_id, error.public)
+class _Recovering:
+    """One recovery under way."""
+
+    def __init__(self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: Standing) -> None:
+        self._stores: Final = stores
+        self._blobs: Final = blobs
+        self._clock_ms: Final = clock_ms
+        self._standing: Final = standing
+        self._writes: Final = TermWrites(stores, standing)
+        self._ended: Final[dict[JobId, JobSummary]] = {}  # what is listed as ended; what is set aside enters it
+        self._with_result: Collection[JobId] = ()
+        self._with_progress: Collection[JobId] = ()
+
+    async def recover(self) -> Recovery:
+        dirty = await self._known(self._stores.results.dirty)
+        stored = await self._known(self._stores.graphs.ids)
+        self._ended.update({line.job_id: line for line in await self._known(self._stores.ended.summaries)})
+        self._with_result = frozenset(await self._known(self._stores.results.ids))
+        self._with_progress = frozenset(await self._known(self._stores.progress.ids))
+        jobs = await self._recover_jobs(core.graphs_to_recover(stored, dirty))
+        for result in dirty:
+            if result.job_id not in self._ended:  # its own archive was never written: keep what the result tells
+                await self._archive(recorded_snapshot(result))
+        log.info(events.LEADER_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
+        return Recovery(jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()))
+
+    async def _recover_jobs(self, job_ids: tuple[JobId, ...]) -> tuple[RecoveredJob, ...]:
+        """Recover many jobs, WIDTH at once; they keep their order."""
+        found: list[RecoveredJob | None] = [None] * len(job_ids)
+        waiting = iter(enumerate(job_ids))
+
+        async def work() -> None:
+            for place, job_id in waiting:
+                if job_id not in self._with_result or not await self._has_ended(job_id):
+                    found[place] = await self._recover_job(job_id)
+
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for number in range(min(WIDTH, len(job_ids))):
+                    workers.create_task(work(), name=f"recover-{number}")
+        except ExceptionGroup as group:  # one of them is enough to tell why
+            raise group.exceptions[0] from group
+        return tuple(job for job in found if job is not None)
+
+    async def _known(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await self._standing.until_known(read, patience_s=PATIENCE_S)
+
+    async def _has_ended(self, job_id: JobId) -> bool:
+        """Tell whether a graph without a readable dirty result belongs to a job that has ended, and put it away."""
+        try:
+            if await self._known(lambda: self._stores.results.get(job_id)) is None:
+                return False
+        except Corrupt as error:  # it has ended; how, its archive may still tell
+            if job_id not in self._ended:
+                await self._archive(quarantined_snapshot(job_id, None, error.public, self._clock_ms()))
+            await self._set_aside(job_id, error.public)
+            return True
+        log.warning(events.JOB_LEFTOVER, job_id=job_id)
+        await self._writes.remove_graph(job_id)
         return True
-    log.warning(events.JOB_LEFTOVER, job_id=job_id)
-    await stores.graphs.remove(job_id)
-    return True
 
+    async def _recover_job(self, job_id: JobId) -> RecoveredJob | None:
+        """Return a job to run on. One that cannot be read is set aside, and listed as ended."""
+        stored: StoredJob | None = None
+        try:
+            stored = await self._known(lambda: self._stores.graphs.recover(job_id))
+            _check_is(job_id, stored)
+            if job_id not in self._with_progress:
+                await self._check_artifacts(stored)
+                return RecoveredJob(stored=stored)
+            return RecoveredJob(stored=stored, progress=await self._known(lambda: self._stores.progress.read(job_id)))
+        except (Fenced, Unavailable, Incompatible):
+            raise
+        except NotFound:  # removed since it was listed
+            return None
+        except Exception as error:  # noqa: BLE001 - one unreadable job, however it is unreadable, stops nobody else
+            reason = error.public if isinstance(error, Corrupt) else repr(error)
+            # Shown first, then set aside: a crash in between does both again.
+            await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms()))
+            await self._set_aside(job_id, reason)
+            return None
 
-async def _recover_job(
-    stores: Stores, job_id: JobId, ended: dict[JobId, JobSummary], clock_ms: Callable[[], int]
-) -> RecoveredJob | None:
-    """Return a job to run on. One that cannot be read is set aside, and enters `ended`."""
-    stored: StoredJob | None = None
-    try:
-        stored = await stores.graphs.recover(job_id)
-        _check_is(job_id, stored)
-        return RecoveredJob(stored=stored, progress=await stores.progress.read(job_id))
-    except (Fenced, Unavailable):
-        raise
-    except NotFound:  # removed since it was listed
-        return None
-    except Exception as error:  # noqa: BLE001 - one unreadable job, however it is unreadable, stops nobody else
-        reason = error.public if isinstance(error, Corrupt) else repr(error)
-        # Shown first, then set aside: a crash in between does both again.
-        ended[job_id] = await _archive(stores, quarantined_snapshot(job_id, stored, reason, clock_ms()))
-        await _set_aside(stores, job_id, reason)
-        return None
+    async def _check_artifacts(self, stored: StoredJob) -> None:
+        """Raise Corrupt if something that the job needs is not there as it was uploaded."""
+        wanted = core.blobs_of(stored.graph)
+        if not wanted:
+            return
+        unsound = await self._known(lambda: self._blobs.unsound(wanted))
+        for artifact in stored.graph.artifacts:
+            if artifact.blob in unsound:
+                raise Corrupt(f"its artifact {artifact.name!r} cannot be had: {unsound[artifact.blob]}")
+
+    async def _set_aside(self, job_id: JobId, reason: str) -> None:
+        log.error(events.JOB_QUARANTINED, job_id=job_id, reason=reason)
+        await self._writes.set_aside(job_id, reason)
+
+    async def _archive(self, snapshot: JobSnapshot) -> None:
+        """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""
+        with only_logged(events.JOB_NOT_ARCHIVED, job_id=snapshot.graph.job_id):
+            await self._writes.archive(snapshot, ())
+        self._ended[snapshot.graph.job_id] = snapshot.summary()
 
 
 def _check_is(job_id: JobId, stored: StoredJob) -> None:
     if stored.graph.job_id != job_id:
         raise Corrupt(f"what is stored as job {job_id} is job {stored.graph.job_id}")
-
-
-async def _set_aside(stores: Stores, job_id: JobId, reason: str) -> None:
-    log.error(events.JOB_QUARANTINED, job_id=job_id, reason=reason)
-    await stores.graphs.quarantine(job_id, reason)
-
-
-async def _archive(stores: Stores, snapshot: JobSnapshot) -> JobSummary:
-    """Archive the snapshot of a job that has no JobMaster, as far as that is possible; return its line."""
-    with only_logged(events.JOB_NOT_ARCHIVED, job_id=snapshot.graph.job_id):
-        await stores.ended.put(snapshot, ())
-    return snapshot.summary()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.gateways.jobmaster import JobMasterFactory
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.ha.protocols import Stores
+from flintlock.ha.standing import Standing
 from flintlock.model.configuration import Configuration
 from flintlock.model.ids import BlobKey, FencingToken, JobId
 from flintlock.model.jobgraph import Versions
@@ -25,6 +26,13 @@ class BlobReferences(Protocol):
 
     async def release(self, job_id: JobId) -> None:
         """The job needs none of its blobs any more. Idempotent. Called once the job's graph is no longer stored."""
+        ...
+
+    async def unsound(self, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+        """Return which of these blobs cannot be had as they were uploaded, and why: gone, or damaged.
+
+        Raises Unavailable if that cannot be told now.
+        """
         ...
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
@@ -55,6 +63,7 @@ class TermServices:
     job_masters: JobMasterFactory
     resource_manager: ResourceManagerGateway
     admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
+    standing: Standing = field(default_factory=Standing)  # whether the leader may act just now
 
 
 #: Opens what a term needs; leaving the scope ends it.

@@ -33,11 +33,16 @@ def initial_snapshot(job: StoredJob, cancel_asked_ms: int | None = None) -> JobS
     )
 
 
+def public_text(error: BaseException) -> str:
+    """Return what may be told of an error."""
+    return error.public if isinstance(error, FlintlockError) else str(error) or repr(error)
+
+
 def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: tuple[str, ...]) -> JobOutcome:
     """Return the end of a job whose JobMaster could not be made, or ended by an error of its own."""
     failure = Failure(
         kind=FailureKind.INTERNAL,
-        message=error.public if isinstance(error, FlintlockError) else str(error) or repr(error),
+        message=public_text(error),
         exception=type(error).__name__,
         stack_trace="".join(traceback.format_exception(error)),
     )

@@ -10,22 +10,28 @@ from flintlock.client.quorum import check_zookeeper, cluster_id, uses_zookeeper
 from flintlock.entrypoints.process import Settings
 from flintlock.ha.embedded import embedded_ha
 from flintlock.ha.protocols import HaServices
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Invalid
 from flintlock.model.options import (
     HA_CONNECTION_TIMEOUT,
     HA_QUORUM,
+    HA_RECOVERY,
     HA_ROOT,
     HA_SESSION_TIMEOUT,
     HA_SILENCE,
     HA_STORAGE_DIR,
+    HEARTBEAT_TIMEOUT,
     WORK_DIR,
 )
 from flintlock.spark.processes import boot_time_s
+from flintlock.taskmanager.lease import YIELD_PART
 
 
 @asynccontextmanager
 async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncGenerator[HaServices]:
     """Open the services that `high-availability.type` names. Raises Invalid if they lack a setting."""
     configuration = settings.configuration
+    check_leases(configuration)
     if not uses_zookeeper(configuration):
         async with embedded_ha(
             settings.state_dir,
@@ -49,6 +55,23 @@ async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncG
         clock_s=boot_time_s,
     ) as zookeeper:
         yield zookeeper
+
+
+def check_leases(configuration: Configuration) -> None:
+    """Check that running work outlives a change of leader. Raises Invalid, naming keys and values.
+
+    TaskManagers end what they run at YIELD_PART of a lease that nobody renews. A leader that fell silent is replaced
+    after its timeout, and its successor hears TaskManagers once it has recovered the jobs.
+    """
+    timeout = HA_SESSION_TIMEOUT if uses_zookeeper(configuration) else HA_SILENCE
+    lease_s, silence_s, recovery_s = (configuration.get(each) for each in (HEARTBEAT_TIMEOUT, timeout, HA_RECOVERY))
+    if lease_s * YIELD_PART > silence_s + recovery_s:
+        return
+    raise Invalid(
+        f"{HEARTBEAT_TIMEOUT.key} ({lease_s:g} s) is too short: every change of leader would stop the work. "
+        f"{YIELD_PART:g} of it ({lease_s * YIELD_PART:g} s) must be more than {timeout.key} ({silence_s:g} s) and "
+        f"{HA_RECOVERY.key} ({recovery_s:g} s) together"
+    )
 
 
 def work_dir(settings: Settings) -> str:

@@ -103,6 +103,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             resource_manager_metrics=ResourceManagerMetrics(registry),
             job_master_metrics=JobMasterMetrics(registry),
             enrichers=load_enrichers(configuration.get(FAILURE_ENRICHERS)),
+            paused=ha.election.paused,
         )
         services = RestServices(
             dispatcher=dispatcher,

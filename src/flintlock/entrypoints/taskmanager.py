@@ -16,6 +16,7 @@ import psutil
 
 from flintlock.blob.cache import BlobCache
 from flintlock.client.addresses import reached_at
+from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.leader_finding import leader_finder
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
 from flintlock.gateways.blobs import BlobGateway
@@ -31,7 +32,6 @@ from flintlock.model.options import (
     TM_RESOURCE_ID,
     TM_RPC_PORT,
     TM_SLOTS,
-    WORK_DIR,
 )
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
@@ -85,7 +85,7 @@ async def serve(settings: Settings) -> None:
                 configuration=configuration,
                 run_dir=run_dir,
                 log_file=state_dir / "log" / f"{name}-engine.log",
-                work_dir=configuration.get(WORK_DIR) or str(state_dir / "work"),
+                work_dir=work_dir(settings),
                 archive_dir=state_dir / "cache",
             ),
             resource_manager=resource_manager,

@@ -14,11 +14,13 @@ from random import Random
 
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.held import HeldWorkers, held
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.ha.protocols import Stores
+from flintlock.ha.standing import Standing
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
@@ -48,6 +50,7 @@ class TermParts:
     resource_manager_metrics: ResourceManagerMetrics | None = None
     job_master_metrics: JobMasterMetrics | None = None
     enrichers: tuple[FailureEnricher, ...] = ()
+    paused: Callable[[FencingToken], str | None] = lambda _: None  # see LeaderElection.paused
 
     def open(self, token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
         """Open one term; leaving the scope ends all of it."""
@@ -57,19 +60,24 @@ class TermParts:
 @asynccontextmanager
 async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
     directory = JobMasterDirectory()
+    standing = Standing(lambda: parts.paused(token))
 
     def connect(address: str) -> TaskManagerGateway:
-        return parts.connector.connect(TaskManagerGateway, address, lambda: token)
+        behind = parts.connector.connect(TaskManagerGateway, address, lambda: token)
+        return held(TaskManagerGateway, address, behind, standing)
 
     def connect_attending(address: str) -> TaskManagerGateway:
-        return parts.connector.connect(TaskManagerGateway, address, lambda: token, ATTENDING_S)
+        behind = parts.connector.connect(TaskManagerGateway, address, lambda: token, ATTENDING_S)
+        return held(TaskManagerGateway, address, behind, standing)
 
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:
             raise Fenced(f"epoch {presented.epoch} is over: epoch {token.epoch} leads")
+        standing.check()  # a leader that does not know whether it leads takes nobody in and renews no lease
 
     async with AsyncExitStack() as term:
-        workers = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
+        driver = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
+        workers = None if driver is None else HeldWorkers(driver, standing)
         resource_manager = ResourceManager(
             job_masters=directory,
             task_managers=connect,
@@ -93,6 +101,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 random=parts.random,
                 enrichers=parts.enrichers,
                 metrics=parts.job_master_metrics,
+                standing=standing,
             )
         )
 
@@ -105,7 +114,11 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
             running = tasks.create_task(resource_manager.run(), name=f"resourcemanager-{token.epoch}")
             try:
                 yield TermServices(
-                    stores=stores, job_masters=job_masters, resource_manager=resource_manager, admit=admit
+                    stores=stores,
+                    job_masters=job_masters,
+                    resource_manager=resource_manager,
+                    admit=admit,
+                    standing=standing,
                 )
             finally:
                 running.cancel()

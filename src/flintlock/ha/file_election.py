@@ -28,6 +28,7 @@ from typing import Final
 import structlog
 
 from flintlock.ha.silent_holder import HeartbeatRow, Silence, end_holder
+from flintlock.ha.sqlite_file import check_version
 from flintlock.ha.sqlite_stores import check_token
 from flintlock.ha.sqlite_writer import GroupWriter
 from flintlock.ha.terms import Offer, RevocableScope
@@ -153,6 +154,7 @@ class FileElection:
         session, pid, at_ms = self._new_session(), os.getpid(), self._now_ms()
 
         def work(connection: sqlite3.Connection) -> FencingToken:
+            check_version(connection)  # who stood by may have been overtaken by an upgrade
             (epoch,) = connection.execute(
                 "UPDATE leadership SET epoch = epoch + 1, session = ? RETURNING epoch", (session,)
             ).fetchone()

@@ -204,6 +204,10 @@ class MemoryJobResultStore(_TermStore):
 
         return payloads.JOB_RESULT.readable(await self._read("results.dirty", effect))
 
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries."""
+        return await self._read("results.ids", lambda: tuple(self._cluster.results))
+
 
 class MemoryJobProgressStore(_TermStore):
     """Records of regions."""
@@ -223,6 +227,10 @@ class MemoryJobProgressStore(_TermStore):
         return tuple(
             payloads.REGION_RECORD.decode(payload, f"job {job_id}, region {region}") for region, payload in stored
         )
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs with records."""
+        return await self._read("progress.ids", lambda: tuple(self._cluster.progress))
 
     async def remove(self, job_id: JobId) -> None:
         """Forget a job."""

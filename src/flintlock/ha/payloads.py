@@ -3,6 +3,9 @@
 A store hands back what was written or says Corrupt; it never hands back something else. msgpack alone cannot promise
 that (a flipped bit inside a text decodes well), and SQLite checks no page by itself, so each payload carries a CRC-32.
 
+A record of a newer format is not Corrupt: nothing is wrong with it, only this reader is too old. It is Incompatible,
+which ends the reader instead of setting the record aside.
+
 Rejected: pickle (runs code on reading); JSON (three times the size, and result rows are bytes).
 """
 
@@ -17,7 +20,7 @@ import msgspec
 import structlog
 
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.model.errors import Corrupt
+from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -29,7 +32,12 @@ log = structlog.get_logger(__name__)
 #: Raised when a reader of the present version could misread what is written from now on.
 FORMAT_VERSION: Final = 1
 
-_HEADER: Final = struct.Struct(">BI")  # format version, CRC-32 of what follows
+_HEADER: Final = struct.Struct(">BI")  # format version, CRC-32
+
+
+def checksum(version: int, body: bytes | memoryview) -> int:
+    """Return the CRC-32 of a record. From format 2 on it covers the version: a damaged one is not taken for a newer."""
+    return zlib.crc32(body) if version == 1 else zlib.crc32(body, version)
 
 
 class Payload(Generic[T]):
@@ -43,20 +51,23 @@ class Payload(Generic[T]):
     def encode(self, value: T) -> bytes:
         """Return the record as it is stored."""
         body = self._encoder.encode(value)
-        return _HEADER.pack(FORMAT_VERSION, zlib.crc32(body)) + body
+        return _HEADER.pack(FORMAT_VERSION, checksum(FORMAT_VERSION, body)) + body
 
     def decode(self, stored: bytes, owner: str) -> T:
-        """Return the record; `owner` names in errors whose it is. Raises Corrupt."""
+        """Return the record; `owner` names in errors whose it is. Raises Corrupt; Incompatible for a newer format."""
         if len(stored) < _HEADER.size:
             raise Corrupt(f"the {self._name} of {owner} is cut off: {len(stored)} bytes")
-        version, checksum = _HEADER.unpack_from(stored)
-        if version != FORMAT_VERSION:
-            raise Corrupt(
-                f"the {self._name} of {owner} has format {version}; this version reads format {FORMAT_VERSION}"
-            )
+        version, said = _HEADER.unpack_from(stored)
         body = memoryview(stored)[_HEADER.size :]
-        if zlib.crc32(body) != checksum:
+        if checksum(version, body) != said:
             raise Corrupt(f"the {self._name} of {owner} is damaged: its checksum does not fit")
+        if version > FORMAT_VERSION:
+            raise Incompatible(
+                f"the {self._name} of {owner} was written by a newer Flintlock (format {version}); this one reads up to"
+                f" format {FORMAT_VERSION}: use the newer version"
+            )
+        if version != FORMAT_VERSION:
+            raise Corrupt(f"the {self._name} of {owner} has format {version}, which never was one")
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError as error:

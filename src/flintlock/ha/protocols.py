@@ -103,8 +103,12 @@ class JobResultStore(Protocol):
         """Return all dirty entries that can be read.
 
         One that cannot is left out and logged; it keeps its id used, and `get` raises Corrupt for it. So recovery asks
-        `get` for each graph that it is about to run.
+        `get` for each graph that it is about to run and whose id is among `ids`.
         """
+        ...
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries, dirty or clean, readable or not."""
         ...
 
 
@@ -117,6 +121,10 @@ class JobProgressStore(Protocol):
 
     async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
         """Return all records of a job, by region. Raises Corrupt."""
+        ...
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that may have records, readable or not."""
         ...
 
     async def remove(self, job_id: JobId) -> None:

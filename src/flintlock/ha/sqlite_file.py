@@ -15,7 +15,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from flintlock.model.errors import Corrupt, FlintlockError, InvariantBroken, Refused, Unavailable
+from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
 SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": tells our file from any other SQLite database
@@ -156,9 +156,18 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
         raise Refused(f"{path} is not an SQLite database: it is damaged, or another program's") from error
     if owner != APPLICATION_ID and (owner or version or tables):
         raise Refused(f"{path} is a database of another program, not a store of Flintlock")
+    _check_version(version, f"the store {path}")
+
+
+def check_version(connection: sqlite3.Connection) -> None:
+    """Raise Incompatible if a newer version has taken the store over since it was opened."""
+    _check_version(_pragma(connection, "user_version"), "the store")
+
+
+def _check_version(version: object, store: str) -> None:
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise Refused(
-            f"the store {path} was written by a newer Flintlock (schema {version}); this one reads up to schema"
+        raise Incompatible(
+            f"{store} was written by a newer Flintlock (schema {version}); this one reads up to schema"
             f" {SCHEMA_VERSION}. Use the newer version, or another state directory"
         )
 

@@ -16,7 +16,7 @@ import structlog
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.sqlite_stores import StoreFile, check_token
-from flintlock.model.errors import Corrupt, Unavailable
+from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
 
 log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ class SqliteLeaderRegister:
         rows = await self._file.rows("SELECT payload FROM leader_info")
         try:
             return LEADER_INFO.decode(rows[0][0], "the leader") if rows else None
-        except Corrupt as error:
+        except (Corrupt, Incompatible) as error:
             log.warning("unreadable record left out", reason=error.public)
             return None
 

@@ -190,6 +190,10 @@ class SqliteJobResultStore(_TermStore):
         rows = await self._file.rows("SELECT job_id, payload FROM job_results WHERE dirty ORDER BY job_id")
         return payloads.JOB_RESULT.readable(rows)
 
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries."""
+        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_results"))
+
 
 class SqliteJobProgressStore(_TermStore):
     """Records of regions."""
@@ -212,6 +216,10 @@ class SqliteJobProgressStore(_TermStore):
         return tuple(
             payloads.REGION_RECORD.decode(payload, f"job {job_id}, region {region}") for region, payload in rows
         )
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs with records."""
+        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT DISTINCT job_id FROM region_records"))
 
     async def remove(self, job_id: JobId) -> None:
         """Forget a job."""

@@ -9,7 +9,7 @@ contest, `zookeeper_writer` the fence that every write passes; `zookeeper_jobs` 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from flintlock.ha import zookeeper_tree as tree
@@ -20,7 +20,8 @@ from flintlock.ha.zookeeper_leader import ZooKeeperLeaderRegister, ZooKeeperLead
 from flintlock.ha.zookeeper_link import Create, ZooKeeperLink
 from flintlock.ha.zookeeper_records import ZooKeeperStores
 from flintlock.ha.zookeeper_sweep import Sweeper, sweep_later
-from flintlock.ha.zookeeper_writer import FencedWriter, Storage
+from flintlock.ha.zookeeper_writer import FencedWriter, Storage, read_epoch
+from flintlock.model.errors import Corrupt
 from flintlock.model.ids import Epoch, FencingToken
 
 
@@ -62,6 +63,7 @@ async def zookeeper_ha(
     """Connect to the ensemble and make what is not there yet; on exit the session ends, and with it leadership.
 
     `clock_s` only grows and runs while the machine sleeps. Raises Refused for settings that cannot be used,
+    Incompatible if a newer version has led this cluster,
     Unavailable for an ensemble or a storage directory that cannot be reached now.
     """
     files = payload_files(storage_dir, cluster_id)
@@ -74,6 +76,8 @@ async def zookeeper_ha(
         await link.ensure(paths.latches)
         nobody = tree.EpochRecord(epoch=Epoch(0), session="")
         await link.transact([Create(paths.epoch, tree.EPOCH.encode(nobody))])  # refused if it is there
+        with suppress(Corrupt):  # its election will tell; Incompatible: the cluster has been led by a newer version
+            await read_epoch(link, paths)
         await _open_storage(link, paths, files)
         election = LatchElection(
             link=link,

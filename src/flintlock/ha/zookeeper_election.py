@@ -26,7 +26,7 @@ from flintlock.ha.tenure import Tenure
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.ha.zookeeper_link import Check, Delete, LinkState, Op, SetData, ZooKeeperLink
 from flintlock.ha.zookeeper_writer import read_epoch
-from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Unavailable
+from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Incompatible, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 
 log = structlog.get_logger(__name__)
@@ -245,6 +245,8 @@ class LatchElection:
                     term.end(f"epoch {record.epoch} has begun")
                 elif not there:
                     term.end("its latch was removed")
+            except Incompatible as error:
+                term.end(error.public)
             except FlintlockError as error:
                 # Out of reach: the clock decides. A damaged epoch: the next write tells.
                 changed = None

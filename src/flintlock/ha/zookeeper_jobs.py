@@ -178,6 +178,10 @@ class ZooKeeperJobResultStore(TermStore):
 
         return tuple(result for result in await for_each(await self._names(self._paths.dirty), read) if result)
 
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries."""
+        return tuple(JobId(name) for name in await self._names(self._paths.results))
+
 
 async def key_removal(store: TermStore, job_id: JobId) -> tuple[Op, ...]:
     """Return operations that remove the key that stands for a job, if one does."""

@@ -15,7 +15,7 @@ from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper_link import Check, Create, Delete, Op, SetData, ZooKeeperLink, reading
 from flintlock.ha.zookeeper_writer import FencedWriter, read_epoch
-from flintlock.model.errors import Corrupt, Unavailable
+from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
 
 log = structlog.get_logger(__name__)
@@ -113,6 +113,6 @@ def serving_leader(quorum: str, paths: tree.Tree, *, connect_s: float, wait_s: f
 def _decoded(data: bytes) -> LeaderInfo | None:
     try:
         return LEADER_INFO.decode(data, "the leader")
-    except Corrupt as error:
+    except (Corrupt, Incompatible) as error:
         log.warning("unreadable record left out", reason=error.public)
         return None

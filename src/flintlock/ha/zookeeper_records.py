@@ -47,6 +47,10 @@ class ZooKeeperJobProgressStore(TermStore):
 
         return tuple(record for record in await for_each(regions, read) if record is not None)
 
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that have a place for records."""
+        return tuple(JobId(name) for name in await self._names(self._paths.progress))
+
     async def remove(self, job_id: JobId) -> None:
         """Forget a job."""
         parent = self._paths.regions(job_id)

@@ -11,9 +11,9 @@ Rejected: a mailbox task for each job. It would cost a turn of the loop for each
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Final, TypeAlias
@@ -25,6 +25,7 @@ from flintlock.gateways.jobmaster import JobListener, JobMasterDirectory, JobMas
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.ha.protocols import JobProgressStore
+from flintlock.ha.standing import Standing, waits
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted
 from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
 from flintlock.jobmaster.events import (
@@ -76,7 +77,6 @@ from flintlock.model.tasks import CancelTask, RegionRecord, TaskReport
 log: FilteringBoundLogger = structlog.get_logger()
 
 MOVED: Final = "state-changed"
-STORE_UNAVAILABLE: Final = "store-unavailable"
 RESOURCE_MANAGER_UNAVAILABLE: Final = "resource-manager-unavailable"
 ENRICHERS_SLOW: Final = "enrichers-slow"
 TASK_MANAGER_UNAVAILABLE: Final = "task-manager-unavailable"
@@ -104,6 +104,7 @@ class JobMasterServices:
     work_dir: str  # where jobs keep their blocking results, each in a directory of its own
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
+    standing: Standing = field(default_factory=Standing)  # whether the leader may act just now
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
@@ -222,7 +223,8 @@ class JobMaster:
         self._hear(message)
         while (task := self._recording.get(message.attempt.region)) is not None and not task.done():
             await asyncio.wait((task,))
-        if self._crash is not None or self._state.status is JobStatus.SUSPENDED:
+        # A record that was cut off stays in the list: the job may learn of its suspension only after this does.
+        if task is not None or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
             raise self._stopped()
 
     # Events
@@ -323,13 +325,7 @@ class JobMaster:
     async def _record(self, record: RegionRecord, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait((before,))
-        for wait_s in _waits():
-            try:
-                await self._services.progress.record(record)
-                break
-            except Unavailable as error:
-                self._warn(STORE_UNAVAILABLE, error)
-                await asyncio.sleep(wait_s)
+        await self._services.standing.until_known(lambda: self._services.progress.record(record))
         if self._recording.get(record.region) is asyncio.current_task():
             del self._recording[record.region]
         self._feed(Recorded(record))
@@ -340,16 +336,16 @@ class JobMaster:
             self._declaring = self._spawn(scope, self._tell_wants, "declare")
 
     async def _tell_wants(self) -> None:
-        waits = _waits()
+        pauses = waits()
         while (wanted := self._wanted) is not None:
             try:
                 await self._services.resource_manager.declare_requirements(wanted)
-                waits = _waits()
+                pauses = waits()
                 if self._wanted is wanted:
                     self._wanted = None
             except Unavailable as error:
                 self._warn(RESOURCE_MANAGER_UNAVAILABLE, error)
-                await asyncio.sleep(next(waits))
+                await asyncio.sleep(next(pauses))
         self._declaring = None
 
     async def _deploy(self, effect: SendDeploy) -> None:
@@ -451,11 +447,3 @@ class JobMaster:
 
     def _warn(self, event: str, error: Exception, **facts: str) -> None:
         log.warning(event, job_id=self._state.plan.job_id, reason=str(error) or repr(error), **facts)
-
-
-def _waits() -> Iterator[float]:
-    """Yield growing pauses, without end."""
-    wait_s = 0.1
-    while True:
-        yield wait_s
-        wait_s = min(wait_s * 2, 5.0)

@@ -49,6 +49,10 @@ class DuplicateJob(Conflict):
     globally_terminated: bool = False
 
 
+class Incompatible(Refused):
+    """What was stored or sent comes from a version that this one must not work with: nothing is wrong with it."""
+
+
 class KeyReused(Refused):
     """An idempotency key came back with another graph."""
 

@@ -175,10 +175,10 @@ class ResourceManagerCore:
 
     def _check(self, offer: TaskManagerRegistration) -> None:
         theirs, ours = offer.versions, self._versions
-        if theirs != ours:
+        if _minors(theirs) != _minors(ours):
             raise Refused(
                 f"TaskManager {offer.id!r} does not fit this cluster: it runs {_versions(theirs)}, "
-                f"the JobManager {_versions(ours)}"
+                f"the JobManager {_versions(ours)}; they must agree up to the minor version"
             )
         if offer.slots < 1:
             raise Refused(f"TaskManager {offer.id!r} offers {offer.slots} slots; it needs at least one")
@@ -241,3 +241,8 @@ class ResourceManagerCore:
 
 def _versions(versions: Versions) -> str:
     return f"Flintlock {versions.flintlock}, Python {versions.python}, PySpark {versions.pyspark}"
+
+
+def _minors(versions: Versions) -> tuple[tuple[str, ...], ...]:
+    """Return what must agree: members of one cluster may differ in their patches, while it is being upgraded."""
+    return tuple(tuple(one.split(".")[:2]) for one in (versions.flintlock, versions.python, versions.pyspark))

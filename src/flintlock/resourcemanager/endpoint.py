@@ -43,6 +43,7 @@ from flintlock.resourcemanager.slot_manager import SlotRules
 log: FilteringBoundLogger = structlog.get_logger()
 
 TASK_MANAGER_REGISTERED: Final = "task-manager-registered"
+TASK_MANAGER_REFUSED: Final = "task-manager-refused"
 TASK_MANAGER_LOST: Final = "task-manager-lost"
 TASK_MANAGER_RELEASED: Final = "task-manager-released"
 TASK_MANAGER_NOT_ATTENDED: Final = "task-manager-not-attended"
@@ -121,7 +122,11 @@ class ResourceManager:
         self._require_term()
         if self._workers is not None and self._workers.is_leaving(message.id):
             raise Refused(f"TaskManager {message.id!r} is being released")
-        self._core.register(message, _now_s())
+        try:
+            self._core.register(message, _now_s())
+        except Refused as error:
+            log.warning(TASK_MANAGER_REFUSED, task_manager=message.id, instance=message.instance, reason=error.public)
+            raise
         return self._answer
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:

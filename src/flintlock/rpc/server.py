@@ -103,6 +103,7 @@ class RpcServer:
         try:
             token = wire.read_headers(context.invocation_metadata() or ())
         except Refused as refusal:
+            _log.warning("rpc-refused", peer=context.peer(), method=f"{gateway}.{method}", reason=refusal.public)
             outcome = failure_of(refusal)
         else:
             task = asyncio.get_running_loop().create_task(

@@ -140,6 +140,7 @@ class FakeJobMasterFactory:
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.made: Final[list[FakeJobMasterRunner]] = []
         self.fail_with: Exception | None = None  # raised instead of making a runner
+        self.fail_for: Final[dict[JobId, Exception]] = {}  # the same, for some jobs
         self.prepare: Callable[[FakeJobMasterRunner], None] = lambda _: None  # called with each before it is run
         self._clock_ms: Final = clock_ms
 
@@ -147,8 +148,9 @@ class FakeJobMasterFactory:
         self, job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener
     ) -> FakeJobMasterRunner:
         """Make a runner."""
-        if self.fail_with is not None:
-            raise self.fail_with
+        failure = self.fail_for.get(job.graph.job_id, self.fail_with)
+        if failure is not None:
+            raise failure
         runner = FakeJobMasterRunner(job, progress, listener, self._clock_ms)
         self.made.append(runner)
         self.prepare(runner)

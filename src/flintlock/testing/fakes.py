@@ -285,6 +285,10 @@ class FakeProgressStore:
         keys = sorted(key for key in self.records if key[0] == job_id)
         return tuple(self.records[key] for key in keys)
 
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return whose records were kept."""
+        return tuple({key[0] for key in self.records})
+
     async def remove(self, job_id: JobId) -> None:
         """Forget it."""
         for key in [key for key in self.records if key[0] == job_id]:

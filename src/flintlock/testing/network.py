@@ -17,6 +17,7 @@ Rejected: tasks as processes without a barrier at their borders (a dying JobMana
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from functools import partial
@@ -32,6 +33,8 @@ from flintlock.rpc.exports import Exports, too_large
 from flintlock.rpc.failures import Failure, error_of
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, Fence, TokenSource, Withdraw
 from flintlock.testing.virtual_time import OWNER, NotVirtual, VirtualTimeLoop
+
+_REPEAT_S: Final = 0.2  # between two tries to get something through a cut
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -110,6 +113,14 @@ class SimulatedNetwork:
             for other in _names(others):
                 self._cuts -= {(one, other), (other, one)}
 
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """Tell whether nothing passes from `sender` to `receiver`."""
+        return (sender, receiver) in self._cuts
+
+    def stream(self, sender: str, receiver: str, context: Context | None = None) -> Stream:
+        """Open one direction of a connection; what arrives runs in `context`."""
+        return Stream(self, sender, receiver, self._context if context is None else context)
+
     def carry(
         self, sender: str, receiver: str, what: str, arrive: Callable[[], None], *, repeatable: bool = False
     ) -> None:
@@ -119,20 +130,64 @@ class SimulatedNetwork:
         link = self._links.get((sender, receiver), self.link)
         if (sender, receiver) in self._cuts or (link.loss and self._random.random() < link.loss):
             return
-        self._deliver(sender, receiver, link, arrive)
+        self._deliver(sender, receiver, arrive)
         if repeatable and link.duplication and self._random.random() < link.duplication:
-            self._deliver(sender, receiver, link, arrive)
+            self._deliver(sender, receiver, arrive)
 
-    def _deliver(self, sender: str, receiver: str, link: Link, arrive: Callable[[], None]) -> None:
+    def delay_s(self, sender: str, receiver: str) -> float:
+        """Draw how long a message takes."""
+        link = self._links.get((sender, receiver), self.link)
         delay_s = link.min_delay_s + (link.max_delay_s - link.min_delay_s) * self._random.random()
         if link.late and self._random.random() < link.late:
             delay_s += self._random.random() * link.max_late_s
-        loop = asyncio.get_running_loop()
+        return delay_s
+
+    def _deliver(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
+        loop, delay_s = asyncio.get_running_loop(), self.delay_s(sender, receiver)
         loop.call_later(delay_s, self._arrive, sender, receiver, arrive, context=self._context)
 
     def _arrive(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
         if (sender, receiver) not in self._cuts:
             arrive()
+
+
+class Stream:
+    """One direction of a connection, as TCP has it: in order, repeated through a cut, and lost with the connection."""
+
+    def __init__(self, network: SimulatedNetwork, sender: str, receiver: str, context: Context) -> None:
+        self._network: Final = network
+        self._ends: Final = (sender, receiver)
+        self._context: Final = context
+        self._under_way: Final[deque[tuple[float, Callable[[], None]]]] = deque()  # with the moment of each arrival
+        self._waits = False  # a timer is set
+
+    def send(self, arrive: Callable[[], None]) -> None:
+        """Have `arrive` called when the message has arrived."""
+        due_s = asyncio.get_running_loop().time() + self._network.delay_s(*self._ends)
+        if self._under_way:
+            due_s = max(due_s, self._under_way[-1][0])
+        self._under_way.append((due_s, arrive))
+        self._wait(self._under_way[0][0])
+
+    def close(self) -> None:
+        """Lose what is under way."""
+        self._under_way.clear()
+
+    def _wait(self, until_s: float) -> None:
+        if not self._waits:
+            self._waits = True
+            asyncio.get_running_loop().call_at(until_s, self._arrive, context=self._context)
+
+    def _arrive(self) -> None:
+        self._waits = False
+        now_s = asyncio.get_running_loop().time()
+        while self._under_way and self._under_way[0][0] <= now_s:
+            if self._network.is_cut(*self._ends):
+                self._wait(now_s + _REPEAT_S)
+                return
+            self._under_way.popleft()[1]()
+        if self._under_way:
+            self._wait(self._under_way[0][0])
 
 
 class SimulatedProcess:
@@ -141,6 +196,7 @@ class SimulatedProcess:
     def __init__(self, network: SimulatedNetwork, name: str) -> None:
         self.name: Final = name
         self.alive = True  # until crash or stop, then never again
+        self.frozen = False
         self.silent = False  # dead together with its host: connections are not even refused
         self.failure: BaseException | None = None
         """The exception that left one of its spawned tasks, and so ended it."""
@@ -250,13 +306,22 @@ class SimulatedProcess:
                 call.broken()
         self._inbound.clear()
 
-    def freeze(self) -> None:
-        """Stop the process where it stands, as SIGSTOP does: connections are open, and nobody answers. Idempotent."""
+    def freeze(self, length_s: float | None = None) -> None:
+        """Stop the process where it stands, as SIGSTOP does: connections are open, and nobody answers. Idempotent.
+
+        With a length it goes on by itself after it. May be called by a task of the process, which runs to its next
+        await.
+        """
         if self.alive:
-            _virtual_loop().freeze(self)
+            self.frozen = True
+            loop = _virtual_loop()
+            loop.freeze(self)
+            if length_s is not None:
+                loop.call_later(length_s, self.thaw, context=Context())
 
     def thaw(self) -> None:
         """Let it go on, as SIGCONT does. Idempotent."""
+        self.frozen = False
         _virtual_loop().thaw(self)
 
     async def stop(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound
+from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import (
     Exchange,
@@ -32,17 +32,16 @@ from flintlock.model.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK
-from flintlock.testing.simulation import JOB_MANAGER, Faults, SimulatedCluster
+from flintlock.testing.mishaps import Faults
+from flintlock.testing.simulation import SimulatedCluster
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
-PATIENCE_S: Final = 4 * 3600.0
+PATIENCE_S: Final = 1800.0  # beside one lease; the longest that was ever seen is a third of it
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
-_STUBBORN: Final = {
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "1000",
-    "restart-strategy.fixed-delay.delay": "200 ms",
-}
+_FOR_EVER: Final = 1000
+#: How often jobs are tried again after failures of their own: by no strategy, once, or as long as it takes.
+_RETRIES: Final = (0, 1, _FOR_EVER)
 
 
 class PromiseBroken(AssertionError):
@@ -60,7 +59,9 @@ class Told(Struct):
 
     key: str
     graph: JobGraph
+    retries: int  # what its strategy says
     acknowledged: JobId | None = None
+    cancel_sent: bool = False  # whether or not anybody has answered
     cancel_asked: bool = False
     cancel_taken_s: float | None = None
     statuses: list[JobStatus] = []  # as they were seen, repeats left out
@@ -80,17 +81,25 @@ def check_seed(seed: int) -> list[str]:
 
 
 def _faults(random: Random) -> Faults:
-    """Half of the runs have only a JobManager that dies; the others lose TaskManagers, engines and messages too.
+    """Four runs in ten have only JobManagers that fail; the others lose TaskManagers, engines and messages too.
 
-    In those, TaskManagers are also cut off or frozen past their leases, and results vanish.
+    In those, TaskManagers are also cut off or frozen past their leases, and results vanish. In a third of them one
+    JobManager leads throughout: it alone remembers what has failed so far.
     """
-    harsh = random.random() < 0.5
+    harsh = random.random() < 0.6
+    steady = harsh and random.random() < 0.35
     return Faults(
-        crash_at_step=random.choice([0.0, 0.01, 0.05, 0.2]),
-        job_manager_crashes=random.choice([0, 1, 3, 8]),
+        crash_at_step=0.0 if steady else random.choice([0.0, 0.01, 0.05, 0.2]),
+        job_manager_crashes=0 if steady else random.choice([0, 1, 3, 8]),
+        freeze_at_step=0.0 if steady else random.choice([0.0, 0.0, 0.01, 0.03]),
+        job_manager_freezes=0 if steady else random.choice([0, 0, 1, 3]),
+        burials=0 if steady else random.choice([0, 0, 1, 3]),
+        deaths_noticed=random.random() < 0.7,
+        store_partitions=0 if steady else random.choice([0, 0, 1, 4]),
+        session_timeout_s=random.choice([2.0, 4.0]),
         task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
-        engine_crashes=random.choice([0, 1, 2]) if harsh else 0,
-        spark_failures=random.choice([0.0, 0.1]) if harsh else 0.0,
+        engine_crashes=random.choice([0, 1, 2, 8]) if harsh else 0,
+        spark_failures=random.choice([0.0, 0.1, 0.4]) if harsh else 0.0,
         work_s=random.choice([2.0, 2.0, 40.0]) if harsh else 2.0,
         late_messages=random.choice([0.0, 0.05]),
         lost_messages=random.choice([0.0, 0.02, 0.1]) if harsh else 0.0,
@@ -100,6 +109,8 @@ def _faults(random: Random) -> Faults:
         lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
         heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
         until_s=random.choice([5.0, 20.0, 60.0]),
+        slow_reads_s=random.choice([0.0, 0.0, 1.0]),
+        lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
     )
 
 
@@ -108,8 +119,11 @@ class _Run:
 
     def __init__(self, random: Random, faults: Faults, jobs: int) -> None:
         self._random = random
-        self.cluster = SimulatedCluster(random, faults, task_managers=random.randint(1, 2))
-        self._told = [Told(key=f"key-{number}", graph=self._graph(number)) for number in range(jobs)]
+        self.cluster = SimulatedCluster(
+            random, faults, job_managers=random.randint(1, 3), task_managers=random.randint(1, 2)
+        )
+        self._leader = self.cluster.job_managers[0]  # where the clients look for it; see _look_elsewhere
+        self._told = [self._plan(number) for number in range(jobs)]
         self.broken: list[str] = []
 
     async def main(self) -> None:
@@ -118,18 +132,24 @@ class _Run:
             self.cluster.spark.files.content[f"{target}/old"] = "old"
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(self.cluster.run(), name="cluster")
+            faults = self.cluster.faults
+            patience_s = faults.until_s + faults.heartbeat_timeout_s + PATIENCE_S
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(patience_s):
                     await self._clients()
                     await self._quiet()
             except TimeoutError:
-                self.broken.append(f"not over after {PATIENCE_S} s: {self._open_ends()}")
+                self.broken.append(f"not over after {patience_s} s: {self._open_ends()}")
             else:
                 await self._check()
             running.cancel()
 
     def _gateway(self) -> DispatcherGateway:
-        return self._client.connect(DispatcherGateway, JOB_MANAGER)
+        return self._client.connect(DispatcherGateway, self._leader)
+
+    def _look_elsewhere(self) -> None:
+        """Ask another JobManager the next time: this one does not lead, or does not answer."""
+        self._leader = self._random.choice(self.cluster.job_managers)
 
     async def _clients(self) -> None:
         self._client = self.cluster.network.process("client")
@@ -163,6 +183,7 @@ class _Run:
                 if not error.retryable:
                     self.broken.append(f"{told.key}: submission refused: {error.public}")
                     return
+                self._look_elsewhere()
                 await asyncio.sleep(self._random.uniform(0.05, 0.5))
                 continue
             if told.acknowledged not in (None, answer.job_id):
@@ -175,6 +196,7 @@ class _Run:
         job_id = told.acknowledged
         while job_id is not None:
             sent_s = asyncio.get_running_loop().time()
+            told.cancel_sent = True
             try:
                 await self._gateway().cancel_job(JobQuery(job_id=job_id))
             except Conflict:
@@ -183,6 +205,7 @@ class _Run:
                 self.broken.append(f"{told.key}: acknowledged, and not known when cancelled")
                 return
             except FlintlockError:
+                self._look_elsewhere()
                 await asyncio.sleep(0.3)
                 continue
             told.cancel_asked = True
@@ -199,6 +222,7 @@ class _Run:
                 self.broken.append(f"{told.key}: acknowledged, and not known")
                 return
             except FlintlockError:
+                self._look_elsewhere()
                 await asyncio.sleep(0.5)
                 continue
             if not told.statuses or told.statuses[-1] is not job.status:
@@ -215,73 +239,82 @@ class _Run:
             await asyncio.sleep(5.0)
 
     def _open_ends(self) -> list[str]:
-        durable = self.cluster.durable
+        durable = self.cluster.durable.records
         dirty = [str(job_id) for job_id, entry in durable.results.items() if entry.dirty]
         return [*map(str, durable.graphs), *map(str, durable.progress), *dirty]
 
     async def _check(self) -> None:
-        jobs = {
-            told.key: await self._gateway().job(JobQuery(job_id=told.acknowledged))
-            for told in self._told
-            if told.acknowledged is not None
-        }
         for told in self._told:
             if told.acknowledged is None:
                 continue
-            self.broken += self._outcome_problems(told, jobs[told.key])
-            self.broken += self._file_problems(told, jobs[told.key])
-        self.broken += [f"a process ended by itself: {line}" for line in self.cluster.broken]
+            try:
+                job = await self._answer(told.acknowledged)
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known in the end")
+                continue
+            self.broken += self._outcome_problems(told, job)
+            self.broken += self._file_problems(told, job)
+        self.broken += self.cluster.broken
         self.broken += self.cluster.spark.overlaps
         self.broken += self._restarts()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
             self.broken.append(f"left over: {stray}")
         known = {str(told.acknowledged) for told in self._told}
-        extra = [job_id for job_id in self.cluster.durable.ended if str(job_id) not in known]
+        extra = [job_id for job_id in self.cluster.durable.records.ended if str(job_id) not in known]
         if extra:
             self.broken.append(f"jobs that nobody was told of: {extra}")
+
+    async def _answer(self, job_id: JobId) -> JobSnapshot:
+        """Return a job as the leader knows it, whoever that is. Raises NotFound."""
+        while True:
+            try:
+                return await self._gateway().job(JobQuery(job_id=job_id))
+            except Unavailable:
+                self._look_elsewhere()
+                await asyncio.sleep(0.5)
 
     def _restarts(self) -> list[str]:
         """Where only JobManagers die, for less than a lease, no task is begun twice: it is adopted.
 
         A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
         """
-        faults = self.cluster.faults
-        if not faults.only_job_managers or faults.heartbeat_timeout_s < _LONG_LEASE_S:
+        if not self._only_leaders_fail():
             return []
-        kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
+        kept = {told.acknowledged for told in self._told if not told.cancel_sent}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
         ]
 
+    def _only_leaders_fail(self) -> bool:
+        """Tell whether whatever runs has no reason to notice anything."""
+        faults = self.cluster.faults
+        return faults.only_job_managers and faults.heartbeat_timeout_s >= _LONG_LEASE_S
+
     def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """A job ends as its own work did, or as it was told to; never because a JobManager died."""
-        stubborn = bool(told.graph.config)
+        failed, retries = _counted(_failures(job)), told.retries
         match job.status:
             case JobStatus.FINISHED if (
-                told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_death_s
+                told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_change_s
             ):
                 return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
-            case JobStatus.FINISHED if not stubborn and len(_failures(job)) > INFRASTRUCTURE_ATTEMPTS.default:
-                return [f"{told.key} was helped over {len(_failures(job))} losses"]
+            case JobStatus.FINISHED if self._only_leaders_fail() and not told.cancel_sent and _failures(job):
+                return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
+            case JobStatus.FINISHED if failed > retries:
+                return [f"{told.key} was tried again after {failed} failures; its strategy says {retries}"]
             case JobStatus.FINISHED:
                 missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
                 kept = set(job.result_names)
                 return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
             case JobStatus.CANCELED if told.cancel_asked or self._asked_in_vain(told):
                 return []
-            case JobStatus.FAILED if not stubborn and self._has_reason_to_fail(job):
+            case JobStatus.FAILED if failed > retries:
                 return []
             case status:
                 cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
                 return [f"{told.key} ended {status} ({cause}), and had no reason to"]
-
-    def _has_reason_to_fail(self, job: JobSnapshot) -> bool:
-        """A job without a strategy fails by its own fault, or when it has been helped over as many losses as it may."""
-        failures = _failures(job)
-        own = [failure for failure in failures if failure.kind not in _NOT_ITS_FAULT]
-        return bool(own) or len(failures) > INFRASTRUCTURE_ATTEMPTS.default
 
     def _asked_in_vain(self, told: Told) -> bool:
         """A cancel whose answer was lost may have been taken all the same."""
@@ -311,7 +344,11 @@ class _Run:
         operations = [vertex.operation for told in self._told for vertex in told.graph.vertices]
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
-    def _graph(self, number: int) -> JobGraph:
+    def _plan(self, number: int) -> Told:
+        retries = self._random.choice([_FOR_EVER, *_RETRIES])
+        return Told(key=f"key-{number}", graph=self._graph(number, retries), retries=retries)
+
+    def _graph(self, number: int, retries: int) -> JobGraph:
         """A source, then one to three steps with a blocking result each, and sinks or results.
 
         Some of those belong to the task that makes the blocking result, the others read it.
@@ -350,7 +387,7 @@ class _Run:
                 for name, operation, inputs, exchange in steps
             ),
             parallelism=self._random.choice([1, 2, None]),
-            config=_STUBBORN if self._random.random() < 0.5 else {},
+            config=_strategy(retries),
         )
 
     def _output(self, number: int, region: int, output: int) -> Operation:
@@ -370,3 +407,19 @@ class _Run:
 def _failures(job: JobSnapshot) -> list[Failure]:
     """Return what failed under the leader who saw the job's end."""
     return [entry.failure for root in job.exceptions for entry in (root, *root.concurrent)]
+
+
+def _counted(failures: list[Failure]) -> int:
+    """Return how many of them count against the job's strategy: it is helped over the first losses."""
+    losses = sum(failure.kind in _NOT_ITS_FAULT for failure in failures)
+    return len(failures) - min(losses, INFRASTRUCTURE_ATTEMPTS.default)
+
+
+def _strategy(retries: int) -> dict[str, str]:
+    if not retries:
+        return {}
+    return {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": str(retries),
+        "restart-strategy.fixed-delay.delay": "200 ms",
+    }

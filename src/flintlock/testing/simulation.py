@@ -12,70 +12,52 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.leader_watch import LeaderWatch
 from flintlock.dispatcher.runner import DispatcherRunner
-from flintlock.dispatcher.services import DispatcherServices
+from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.leader import LeaderGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import Listening
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.protocols import Stores
 from flintlock.model.configuration import Configuration
-from flintlock.model.errors import NotFound
-from flintlock.model.ids import BlobKey, InstanceId, JobId, TaskManagerId
+from flintlock.model.errors import NotFound, Unavailable
+from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
-from flintlock.model.slots import TaskManagerRegistration
+from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
+from flintlock.rpc.attendance import ATTENDING_S
+from flintlock.rpc.transport import Fence
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
 from flintlock.testing.fake_spark import FakeSpark, FakeSparkHouse
+from flintlock.testing.fake_zookeeper import ENSEMBLE
+from flintlock.testing.mishaps import Faults, Mishaps
 from flintlock.testing.network import Link, SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulated_ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.virtual_time import now_ms
 
-JOB_MANAGER: Final = "jobmanager"
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
 _RESTART_S: Final = 1.0
-
-
-class Faults(Struct, frozen=True, kw_only=True):
-    """What goes wrong, and how often; all of it until `until_s`."""
-
-    crash_at_step: float = 0.0  # probability that the JobManager dies at a step of the stores
-    job_manager_crashes: int = 0  # at moments of their own
-    task_manager_crashes: int = 0
-    engine_crashes: int = 0
-    spark_failures: float = 0.0
-    work_s: float = 2.0  # what an output of a task takes at most
-    late_messages: float = 0.0
-    lost_messages: float = 0.0
-    duplicates: float = 0.0
-    partitions: int = 0  # between the JobManager and a TaskManager, both ways or one
-    freezes: int = 0  # of TaskManagers, some past their lease
-    lost_results: int = 0  # blocking results that vanish
-    heartbeat_timeout_s: float = 60.0
-    until_s: float = 60.0
-
-    @property
-    def only_job_managers(self) -> bool:
-        """Whether nobody but JobManagers can fail, and no message is lost."""
-        return not (
-            self.task_manager_crashes
-            or self.engine_crashes
-            or self.spark_failures
-            or self.lost_messages
-            or self.partitions
-            or self.freezes
-            or self.lost_results
-        )
+_LOOK_S: Final = 1.7
+_REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
+_RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
+_WRITES: Final = frozenset({"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "expire"})
 
 
 class KeptBlobs:
@@ -92,6 +74,10 @@ class KeptBlobs:
         """Release."""
         self.jobs.discard(job_id)
 
+    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        """Miss nothing."""
+        return {}
+
     async def retain_only(self, jobs: Mapping[JobId, object]) -> None:
         """Keep only these."""
         self.jobs &= set(jobs)
@@ -102,24 +88,36 @@ class KeptBlobs:
 
 
 class SimulatedCluster:
-    """One JobManager (in many lives), some TaskManagers, and all that outlives them."""
+    """Some JobManagers and TaskManagers, each in many lives, and all that outlives them."""
 
-    def __init__(self, random: Random, faults: Faults, *, task_managers: int = 2, slots: int = 2) -> None:
+    def __init__(
+        self, random: Random, faults: Faults, *, job_managers: int = 1, task_managers: int = 2, slots: int = 2
+    ) -> None:
         self.random = random
         self.faults = faults
         self._faulty = Link(
             late=faults.late_messages, max_late_s=5.0, duplication=faults.duplicates, loss=faults.lost_messages
         )
         self.network = SimulatedNetwork(random, self._faulty)
-        self.durable = MemoryCluster(automatic=True)
+        self.durable = DurableCluster(self.network, faults.session_timeout_s)
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.story: list[str] = []  # what happened, for whoever reads a failed seed
-        self.broken: list[str] = []  # processes that ended by themselves
-        self.last_death_s = -1.0  # of a JobManager: what it was only told, and had not stored, is gone
+        self.broken: list[str] = []  # processes that ended by themselves, and commands of old leaders that were taken
+        self.last_change_s = -1.0  # of leader: what the one before was only told, and had not stored, is gone
+        self.job_managers = [f"jm-{number}" for number in range(job_managers)]
+        self.task_managers = [f"tm-{number}" for number in range(task_managers)]
+        self.houses: dict[str, FakeSparkHouse] = {}
+        for name in (*self.job_managers, *self.task_managers):
+            # A connection that repeats what was lost: later, but not by much, or nobody could ever keep a session.
+            steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 4)
+            self.network.set_link(name, ENSEMBLE, steady)
+            self.network.set_link(ENSEMBLE, name, steady)
         self._slots = slots
-        self._names = [f"tm-{number}" for number in range(task_managers)]
-        self._houses: dict[str, FakeSparkHouse] = {}
+        self._mishaps = Mishaps(self)
+        self._ha: dict[str, SimulatedHa] = {}  # of the latest life of each JobManager
         self._lives = 0
+        self._buried: dict[FencingToken, float] = {}  # when somebody has said them to be dead
+        self._doors: dict[str, ResourceManagerDoor] = {}  # of the latest life of each JobManager
 
     def faulty(self) -> bool:
         """Tell whether things may still go wrong."""
@@ -129,24 +127,20 @@ class SimulatedCluster:
         """Add to the story."""
         self.story.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
 
+    def leader(self) -> str:
+        """Return which JobManager was the latest to lead."""
+        return self.durable.token.session.rpartition("/")[0] or self.job_managers[0]
+
     async def run(self) -> None:
         """Keep all processes running: whoever dies is started again, as a service manager would."""
+        self.durable.on_term = self._term_begun
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_job_manager(), name="keep-jobmanager")
-            for name in self._names:
-                tasks.create_task(self._keep_task_manager(name), name=f"keep-{name}")
-            for moment in self._moments(self.faults.job_manager_crashes):
-                tasks.create_task(self._crash_later(moment, JOB_MANAGER), name="crash")
-            for moment in self._moments(self.faults.task_manager_crashes):
-                tasks.create_task(self._crash_later(moment, self.random.choice(self._names)), name="crash")
-            for moment in self._moments(self.faults.engine_crashes):
-                tasks.create_task(self._crash_engine_later(moment, self.random.choice(self._names)), name="crash")
-            for moment in self._moments(self.faults.partitions):
-                tasks.create_task(self._cut_later(moment, self.random.choice(self._names)), name="cut")
-            for moment in self._moments(self.faults.freezes):
-                tasks.create_task(self._freeze_later(moment, self.random.choice(self._names)), name="freeze")
-            for moment in self._moments(self.faults.lost_results):
-                tasks.create_task(self._lose_result_later(moment), name="lose-a-result")
+            for name in self.job_managers:
+                tasks.create_task(self._keep(name, self._job_manager), name=f"keep-{name}")
+            for name in self.task_managers:
+                tasks.create_task(self._keep(name, self._task_manager), name=f"keep-{name}")
+            self._mishaps.begin(tasks)
+            tasks.create_task(self._look_at_slots(), name="look-at-slots")
             tasks.create_task(self._calm_down(), name="calm-down")
 
     def crash(self, name: str, why: str) -> None:
@@ -155,66 +149,117 @@ class SimulatedCluster:
         if process is not None and process.alive:
             self.tell(f"{name} dies: {why}")
             process.crash()
-            if name == JOB_MANAGER:
-                self.last_death_s = asyncio.get_running_loop().time()
-                self.durable.depart(name)
 
-    async def _keep_job_manager(self) -> None:
-        while True:
-            process = self.network.process(JOB_MANAGER)
-            self.tell("jobmanager starts")
-            await self._death(process, process.spawn(self._job_manager(process), JOB_MANAGER))
-            await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
+    def bury_leader(self) -> None:
+        """Have some JobManager say that the latest leader is dead, whether or not it is."""
+        alive = [name for name in self.job_managers if (process := self.network.at(name)) and process.alive]
+        if alive:
+            name, token = self.random.choice(alive), self.durable.token
+            self._buried[token] = asyncio.get_running_loop().time()
+            self.tell(f"{name} believes that the leader of epoch {token.epoch} is dead")
+            process = self.network.at(name)
+            if process is not None and name in self._ha:
+                process.spawn(self._ha[name].bury(token), "bury")
 
-    async def _keep_task_manager(self, name: str) -> None:
+    async def _keep(self, name: str, live: Callable[[SimulatedProcess], Coroutine[None, None, None]]) -> None:
         while True:
             process = self.network.process(name)
             self.tell(f"{name} starts")
-            await self._death(process, process.spawn(self._task_manager(process), name))
+            await asyncio.wait({process.spawn(live(process), name)})
+            if process.failure is not None:
+                self.broken.append(f"{name} ended by itself: {process.failure!r}")
+                self.tell(f"{name} ended by itself: {process.failure!r}")
             await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
 
-    async def _death(self, process: SimulatedProcess, life: asyncio.Task[None]) -> None:
-        await asyncio.wait({life})
-        if process.failure is not None:
-            self.broken.append(f"{process.name}: {process.failure!r}")
-            self.tell(f"{process.name} ended by itself: {process.failure!r}")
-            if process.name == JOB_MANAGER:
-                self.durable.depart(JOB_MANAGER)
-
     async def _job_manager(self, process: SimulatedProcess) -> None:
-        async def step(name: str) -> None:
-            process.require_alive()
-            doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
-            await asyncio.sleep(self.random.uniform(0.0, 0.01))  # what was sent meanwhile may arrive
-            if doomed:
-                self.crash(JOB_MANAGER, f"at {name}")
-            process.require_alive()
-
+        ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
         configuration = Configuration(
             {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
         )
-        door = LeaderDoor()
+        door, resource_manager = LeaderDoor(ha.election.paused), ResourceManagerDoor()
+        self._doors[process.name] = resource_manager
         term = TermParts(
             host=process,
             connector=process,
-            resource_manager_door=ResourceManagerDoor(),
+            resource_manager_door=resource_manager,
             configuration=configuration,
             versions=VERSIONS,
             work_dir="work",
             clock_ms=now_ms,
             random=self.random,
+            paused=ha.election.paused,
         )
+
+        def open_term(token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
+            def acts(what: str) -> None:
+                self._acts(token, what)
+                if ha.election.paused(token) is not None:
+                    self.broken.append(f"epoch {token.epoch} {what} while it did not know whether it leads")
+
+            acting = TermProcess(process, acts)
+            return replace(term, host=acting, connector=acting).open(token, stores)
+
+        def answers(_: FencingToken | None) -> None:
+            token = door.acting()
+            if token is not None:
+                self._acts(token, "answered a client")
+
         services = DispatcherServices(
             blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
         )
-        process.serve(DispatcherGateway, door)
-        ha = MemoryHaServices(self.durable, JOB_MANAGER, step)
         listening = Listening(rpc=process.address, rest="")
-        await DispatcherRunner(ha, services, term.open, door, listening).run()
+        runner = DispatcherRunner(ha, services, open_term, door, listening)
+        process.serve(DispatcherGateway, door, answers)
+        process.serve(LeaderGateway, runner)
+        if self.faults.deaths_noticed:
+            known = KnownLeader()
+            watch = LeaderWatch(
+                known=known,
+                register=ha.leader,
+                connect=lambda address: process.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
+                is_own=runner.is_in,
+                host=process.name,
+            )
+            process.spawn(known.follow(ha.leader), "known-leader")
+            process.spawn(watch.run(), "leader-watch")
+        await runner.run()
+
+    def _acts(self, token: FencingToken, what: str) -> None:
+        """Note what a leader does: nothing once a newer one leads. One that was taken for dead hears of it later."""
+        unaware_until_s = self._buried.get(token, 0.0) + self.faults.session_timeout_s
+        if token.epoch < self.durable.token.epoch and asyncio.get_running_loop().time() > unaware_until_s:
+            self.broken.append(f"epoch {token.epoch} {what} after epoch {self.durable.token.epoch} began")
+
+    async def _step(self, process: SimulatedProcess, token: FencingToken, name: str) -> None:
+        """Be on the way to the store, or back from it."""
+        process.require_alive()
+        operation, _, when = name.partition(":")
+        back = when == "after"
+        if not back and self._ha[process.name].election.paused(token) is not None:
+            raise Unavailable(f"the store is out of reach at {name}")
+        if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:
+            self.broken.append(f"epoch {token.epoch} wrote ({operation}) after epoch {self.durable.token.epoch} began")
+        doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
+        if self.faulty() and self.faults.freeze_at_step and self.random.random() < self.faults.freeze_at_step:
+            self.tell(f"{process.name} at {name}")
+            self._mishaps.freeze(process.name, self._mishaps.stillness_s())
+        if operation in _RECOVERING and self.faults.slow_reads_s:
+            await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_reads_s))
+        sides = (ENSEMBLE, process.name) if back else (process.name, ENSEMBLE)
+        await asyncio.sleep(self.network.delay_s(*sides))  # what was sent meanwhile may arrive
+        while self.network.is_cut(*sides):  # noqa: ASYNC110 (cuts do not ring a bell)
+            await asyncio.sleep(_REPEAT_S)
+        if doomed:
+            self.crash(process.name, f"at {name}")
+        process.require_alive()
+        if self.faulty() and self.faults.lost_answers and self.random.random() < self.faults.lost_answers:
+            self.tell(f"{process.name} hears nothing at {name}")
+            raise Unavailable(f"no answer at {name}")
 
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard()
-        house = self._houses[process.name] = self.spark.house()
+        house = self.houses[process.name] = self.spark.house()
+        leader = leader_finder(self.durable, process)
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
                 id=TaskManagerId(process.name),
@@ -224,8 +269,9 @@ class SimulatedCluster:
                 versions=VERSIONS,
             ),
             house=house,
-            resource_manager=lambda: process.connect(ResourceManagerGateway, JOB_MANAGER),
-            job_masters=lambda: process.connect(JobMasterGateway, JOB_MANAGER, lambda: guard.token),
+            resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
+            moved=leader.moved,
+            job_masters=lambda: process.connect(JobMasterGateway, leader.look(), lambda: guard.token),
             fetch_blob=_no_blobs,
             log_directory=Path("log"),
             prepare_log=lambda _: None,
@@ -233,65 +279,57 @@ class SimulatedCluster:
             watch=_Watchdog(house, self.spark.context).watch,
         )
         task_manager = TaskManager(services, guard)
-        process.serve(TaskManagerGateway, task_manager, guard.check)
+        process.serve(TaskManagerGateway, task_manager, self._watched(process.name, guard))
         await task_manager.run()
+
+    def _watched(self, name: str, guard: TokenGuard) -> Fence:
+        """Return the TaskManager's own fence, looked at from outside: nobody gets by whose leader was succeeded."""
+
+        def check(token: FencingToken | None) -> None:
+            followed = guard.token
+            guard.check(token)
+            if token is not None and followed is not None and token.epoch < followed.epoch:
+                self.broken.append(f"{name} took a command of epoch {token.epoch}, and follows epoch {followed.epoch}")
+
+        return check
+
+    async def _look_at_slots(self) -> None:
+        """See to it that no slot is given twice, and that nobody waits for what is free."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for door in self._doors.values():
+                with suppress(Unavailable):
+                    problems = slot_problems(await door.overview())
+                    self.broken += [problem for problem in problems if problem not in self.broken]
 
     def _new_instance(self) -> InstanceId:
         self._lives += 1
         return InstanceId(f"life-{self._lives}")
 
-    def _moments(self, count: int) -> list[float]:
-        return [self.random.uniform(1.0, self.faults.until_s) for _ in range(count)]
-
-    async def _crash_later(self, moment_s: float, name: str) -> None:
-        await asyncio.sleep(moment_s)
-        self.crash(name, "at a moment of its own")
-
-    async def _crash_engine_later(self, moment_s: float, name: str) -> None:
-        await asyncio.sleep(moment_s)
-        if name in self._houses and self._houses[name].engines:
-            self.tell(f"the engine of {name} dies")
-            self._houses[name].engines[-1].crash("java.lang.OutOfMemoryError: simulated")
-
-    async def _cut_later(self, moment_s: float, name: str) -> None:
-        await asyncio.sleep(moment_s)
-        sides = [JOB_MANAGER, name]
-        self.random.shuffle(sides)
-        one_way, length_s = self.random.random() < 0.5, self.random.uniform(1.0, 2.0 * self.faults.heartbeat_timeout_s)
-        self.tell(f"cut from {sides[0]} to {sides[1]}{'' if one_way else ' and back'} for {length_s:.1f} s")
-        self.network.cut(sides[0], sides[1], one_way=one_way)
-        await asyncio.sleep(length_s)
-        self.tell(f"healed between {sides[0]} and {sides[1]}")
-        self.network.heal(sides[0], sides[1])
-
-    async def _freeze_later(self, moment_s: float, name: str) -> None:
-        await asyncio.sleep(moment_s)
-        process = self.network.at(name)
-        if process is None or not process.alive:
-            return
-        length_s = self.random.uniform(0.5, 1.5 * self.faults.heartbeat_timeout_s)
-        self.tell(f"{name} freezes for {length_s:.1f} s")
-        process.freeze()
-        try:
-            await asyncio.sleep(length_s)
-            self.tell(f"{name} goes on")
-        finally:
-            process.thaw()
-
-    async def _lose_result_later(self, moment_s: float) -> None:
-        await asyncio.sleep(moment_s)
-        files = self.spark.files
-        results = sorted({path.rpartition("/")[0] for path in files.content if path.startswith("work/")})
-        if results:
-            gone = self.random.choice(results)
-            self.tell(f"{gone} vanishes")
-            for path in files.below(gone):
-                del files.content[path]
+    def _term_begun(self, token: FencingToken) -> None:
+        self.tell(f"{self.leader()} leads in epoch {token.epoch}")
+        self.last_change_s = asyncio.get_running_loop().time()
 
     async def _calm_down(self) -> None:
         """Lose no more messages once the faults are over: a promise needs somebody who can be reached."""
         await asyncio.sleep(self.faults.until_s)
         self.network.link = structs.replace(self._faulty, loss=0.0)
+
+
+def slot_problems(seen: ResourceOverview) -> list[str]:
+    """Return what is wrong with how slots are given out, as a ResourceManager shows it between two of its steps."""
+    problems = [
+        f"{tm.id} has {tm.slots} slots: {tm.free_slots} are free, and given out are {tm.allocated}"
+        for tm in seen.task_managers
+        if tm.free_slots + sum(share.slots for share in tm.allocated) > tm.slots
+    ]
+    for next_in_line in seen.waiting[:1]:  # order is strict: the others wait for it
+        problems += [
+            f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots, and {tm.id} has {tm.free_slots} free"
+            for tm in seen.task_managers
+            if tm.free_slots >= (next_in_line.slots or tm.slots)
+        ]
+    return problems
 
 
 class _Watchdog:

@@ -16,6 +16,7 @@ from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.ha.memory import MemoryCluster, MemoryHaServices, MemoryStores
 from flintlock.ha.protocols import Stores
+from flintlock.ha.standing import Standing
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, RegionId, StepName, TaskManagerId
@@ -93,6 +94,7 @@ class Faults:
     def __init__(self) -> None:
         self.seen: Final[list[str]] = []
         self.failing: dict[str, Exception] = {}
+        self.failing_once: dict[str, Exception] = {}  # each goes when it has been raised
         self.held: Final[dict[str, asyncio.Event]] = {}
         self.dead = False  # no step returns any more
         self._steps_to_live: int | None = None
@@ -108,6 +110,8 @@ class Faults:
             await self.held[name].wait()
         if name in self.failing:
             raise self.failing[name]
+        if name in self.failing_once:
+            raise self.failing_once.pop(name)
         await asyncio.sleep(0)
 
     def hold(self, name: str) -> asyncio.Event:
@@ -150,6 +154,9 @@ class FakeBlobs:
         if self.fail_with is not None:
             raise self.fail_with
         self.references.pop(job_id, None)
+
+    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        return {key: f"no blob {key} is stored here" for key in keys if key in self.missing}
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
         if self.fail_with is not None:
@@ -224,7 +231,21 @@ class Stage:
         return self.ha.stores(self.cluster.token)
 
     def term(self, stores: Stores) -> TermServices:
-        return TermServices(stores=stores, job_masters=self.job_masters, resource_manager=self.resource_manager)
+        token = self.cluster.token
+        return TermServices(
+            stores=stores,
+            job_masters=self.job_masters,
+            resource_manager=self.resource_manager,
+            standing=Standing(lambda: self.ha.election.paused(token)),
+        )
+
+    def cut_off(self) -> None:
+        """Let the present leader reach the stores no more: it writes nothing."""
+        self.cluster.pauses[self.cluster.token] = "the stores are out of reach"
+
+    def mend(self) -> None:
+        """Let every leader reach the stores again."""
+        self.cluster.pauses.clear()
 
     @asynccontextmanager
     async def leading(self) -> AsyncGenerator[Dispatcher]:
@@ -234,8 +255,9 @@ class Stage:
         """
         stores = self.stores()
         async with asyncio.timeout(30 * 86400):
-            recovery = await recover(stores, now_ms)
-            async with dispatching(self.services, self.term(stores), recovery) as dispatcher:
+            term = self.term(stores)
+            recovery = await recover(stores, self.blobs, now_ms, term.standing)
+            async with dispatching(self.services, term, recovery) as dispatcher:
                 yield dispatcher
 
     def runner(self, job_id: JobId = A) -> FakeJobMasterRunner:

@@ -139,13 +139,30 @@ async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
 
 
 @virtual_time
-async def test_new_term_waits_until_the_earlier_one_has_wholly_ended() -> None:
+async def test_grant_waits_until_the_earlier_term_has_wholly_ended() -> None:
     async with running() as manager:
         await lead(manager)
         (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
         first = manager.stage.runner()
 
-        for _ in range(3):  # several changes: the last waits for all
+        manager.stage.cluster.grant("jm")
+        await asyncio.sleep(29)
+        assert manager.story == ["open 1"]
+        assert manager.door.leading is None
+        await asyncio.sleep(2)
+
+        assert first.suspended
+        assert manager.story == ["open 1", "close 1", "open 2"]
+
+
+@virtual_time
+async def test_of_several_changes_the_last_waits_for_all() -> None:
+    async with running() as manager:
+        await lead(manager)
+        (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
+        first = manager.stage.runner()
+
+        for _ in range(3):
             manager.stage.cluster.grant("jm")
             await asyncio.sleep(1)
         assert manager.story == ["open 1"]

@@ -22,11 +22,13 @@ from tests.unit.dispatcher.stage import (
 )
 
 from flintlock.dispatcher.endpoint import dispatching
-from flintlock.dispatcher.recovery import RecoveredJob, Recovery, recover
+from flintlock.dispatcher.recovery import WIDTH, RecoveredJob, Recovery, recover
+from flintlock.ha import payloads
 from flintlock.ha.memory import ResultEntry
-from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, Unavailable
-from flintlock.model.ids import RegionId
-from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob
+from flintlock.ha.standing import PATIENCE_S
+from flintlock.model.errors import Conflict, DuplicateJob, Incompatible, InvariantBroken, Unavailable
+from flintlock.model.ids import JobId, RegionId
+from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
 from flintlock.model.states import JobStatus
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
@@ -88,7 +90,7 @@ async def test_dirty_results_are_read_before_graphs() -> None:
     await ended_dirty(stage)
     before = len(stage.faults.seen)
 
-    recovery = await recover(stage.stores(), now_ms)
+    recovery = await recover(stage.stores(), stage.blobs, now_ms)
 
     seen = stage.faults.seen[before:]
     assert seen.index("results.dirty:after") < seen.index("graphs.ids:before")
@@ -141,6 +143,87 @@ async def test_several_jobs_and_dirty_results_are_told_apart() -> None:
 
 
 @virtual_time
+async def test_recovery_with_several_graphs_and_their_dirty_results_runs_none_of_them() -> None:
+    stage = Stage()
+    stage.faults.failing["graphs.remove:before"] = OSError("busy")
+    async with stage.leading() as dispatcher:
+        for job_id in (A, B, C):
+            (await stage.submitted(dispatcher, job_id)).finish()
+        await until(lambda: len(stage.cluster.results) == 3)
+    stage.faults.failing.clear()
+    stage.job_masters.made.clear()
+    assert stage.cluster.graphs.keys() == {A, B, C}
+    async with stage.leading() as dispatcher:
+        await empty(dispatcher)
+
+        assert stage.job_masters.made == []
+        assert stage.cluster.graphs == {}
+        assert not any(entry.dirty for entry in stage.cluster.results.values())
+
+
+@virtual_time
+async def test_concurrent_recovery_and_submission_make_one_job_of_one_id() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission(A, key="k"))
+    async with stage.leading() as dispatcher:  # nothing recovered has had its turn yet
+        answers = await asyncio.gather(
+            outcome_of(dispatcher.submit_job(submission(A))),
+            outcome_of(dispatcher.submit_job(submission(A, key="k"))),
+            outcome_of(dispatcher.submit_job(submission(B))),
+        )
+        await settle()
+
+        assert isinstance(answers[0], DuplicateJob)
+        assert answers[1:] == [Submitted(job_id=A, existing=True), Submitted(job_id=B)]
+        latest = [runner.job.graph.job_id for runner in stage.job_masters.made if not runner.suspended]
+        assert sorted(latest) == [A, B]
+
+
+@virtual_time
+async def test_graph_removed_by_somebody_else_leaves_what_else_is_stored_alone() -> None:
+    """Only a leader changes graphs, so nobody listens for this: the job runs on, and ends as it does."""
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await stage.submitted(dispatcher, A)
+        await stage.submitted(dispatcher, B)
+        await stage.ha.stores(stage.cluster.token).progress.record(record(A))
+        graph_of_b = stage.cluster.graphs[B]
+        del stage.cluster.graphs[A]
+        await asyncio.sleep(60)
+        assert stage.cluster.graphs == {B: graph_of_b}
+        assert stage.cluster.progress.keys() == {A}
+
+        stage.runner(A).finish()
+        await until(lambda: A in stage.cluster.results and not stage.cluster.results[A].dirty)
+
+        assert stage.cluster.graphs == {B: graph_of_b}
+        assert stage.cluster.progress == {}
+        assert await status(dispatcher, B) is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_recovery_reads_many_jobs_at_once_and_keeps_their_order() -> None:
+    stage = Stage()
+    job_ids = [JobId(f"{number:032x}") for number in range(3 * WIDTH)]
+    async with stage.leading() as dispatcher:
+        for job_id in job_ids:
+            await dispatcher.submit_job(submission(job_id))
+    reading = stage.faults.hold("graphs.recover:before")
+    async with asyncio.TaskGroup() as tasks:
+        recovering = tasks.create_task(recover(stage.stores(), stage.blobs, now_ms))
+        await settle()
+        assert stage.faults.seen.count("graphs.recover:before") == WIDTH
+        reading.set()
+        recovery = await recovering
+
+    assert [job.stored.graph.job_id for job in recovery.jobs] == job_ids
+    assert stage.faults.seen.count("graphs.recover:before") == len(job_ids)
+    assert "results.get:before" not in stage.faults.seen, "what has no result is not asked for one"
+    assert "progress.read:before" not in stage.faults.seen
+
+
+@virtual_time
 async def test_graph_handed_over_together_with_its_dirty_result_is_a_programming_error() -> None:
     stage = Stage()
     both = Recovery(
@@ -189,6 +272,71 @@ async def test_unreadable_graph_is_set_aside_and_shown_as_failed_while_the_other
             assert stage.cluster.quarantined[A][1] == b"\xc1 not a graph"
             with pytest.raises(DuplicateJob):
                 await dispatcher.submit_job(submission(A))
+
+
+@virtual_time
+async def test_job_whose_artifact_is_gone_or_damaged_is_set_aside_while_the_others_recover() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission(A, blobs=[CODE]))
+        await stage.submitted(dispatcher, B)
+    stage.blobs.missing.add(CODE)
+    for _ in range(2):
+        async with stage.leading() as dispatcher:
+            await settle()
+
+            assert await status(dispatcher, A) is JobStatus.FAILED
+            failure = (await dispatcher.job(JobQuery(job_id=A))).exceptions[0].failure
+            assert "its artifact 'lib0.zip' cannot be had" in failure.message
+            assert await status(dispatcher, B) is JobStatus.RUNNING
+            assert stage.cluster.quarantined.keys() == {A}
+
+
+@virtual_time
+async def test_job_that_has_run_is_adopted_though_its_artifact_is_gone() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await dispatcher.submit_job(submission(A, blobs=[CODE]))
+        await settle()
+        await stage.ha.stores(stage.cluster.token).progress.record(record(A))
+    stage.blobs.missing.add(CODE)
+    async with stage.leading() as dispatcher:
+        await settle()
+        assert await status(dispatcher, A) is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_recovered_job_that_cannot_be_initialised_is_failed_and_kept_aside_while_the_others_run() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await stage.submitted(dispatcher, A)
+        await stage.submitted(dispatcher, B)
+    graph_of_a = stage.cluster.graphs[A]
+    stage.job_masters.fail_for[A] = ValueError("no plan for this")
+    for _ in range(3):  # never a crash loop: the next leaders find it ended
+        async with stage.leading() as dispatcher:
+            await until(lambda: A in stage.cluster.results and not stage.cluster.results[A].dirty)
+
+            assert await status(dispatcher, A) is JobStatus.FAILED
+            assert "no plan for this" in (await dispatcher.job(JobQuery(job_id=A))).exceptions[0].failure.message
+            assert await status(dispatcher, B) is JobStatus.RUNNING
+            assert stage.cluster.quarantined == {A: ("no plan for this", graph_of_a)}
+            assert stage.cluster.graphs.keys() == {B}
+
+
+@virtual_time
+async def test_newer_version_of_a_record_ends_the_older_reader_and_sets_nothing_aside() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        await stage.submitted(dispatcher, A)
+        await stage.submitted(dispatcher, B)
+    body = b"of the future"
+    stage.cluster.graphs[A] = b"\x02" + payloads.checksum(2, body).to_bytes(4, "big") + body
+    with pytest.raises(Incompatible, match="newer Flintlock"):
+        async with stage.leading():
+            pass
+    assert stage.cluster.quarantined == {}
+    assert stage.cluster.graphs.keys() == {A, B}
 
 
 @virtual_time
@@ -244,14 +392,20 @@ async def test_store_that_cannot_be_listed_is_fatal() -> None:
 
 
 @virtual_time
-async def test_store_that_is_unavailable_sets_nothing_aside() -> None:
+async def test_store_that_is_unavailable_is_asked_again_for_a_while_and_sets_nothing_aside() -> None:
     stage = Stage()
     async with stage.leading() as dispatcher:
         await stage.submitted(dispatcher)
-    stage.faults.failing["graphs.recover:before"] = Unavailable("connection lost")
-    with pytest.raises(Unavailable):
+    stage.faults.failing_once["graphs.recover:before"] = Unavailable("connection lost")
+    async with stage.leading() as dispatcher:
+        await settle()
+        assert await status(dispatcher) is JobStatus.RUNNING
+    stage.faults.failing["graphs.recover:before"] = Unavailable("not mounted")
+    before_s = asyncio.get_running_loop().time()
+    with pytest.raises(Unavailable, match="not mounted"):
         async with stage.leading():
             pass
+    assert PATIENCE_S <= asyncio.get_running_loop().time() - before_s < 2 * PATIENCE_S
     assert stage.cluster.graphs.keys() == {A}
     assert stage.cluster.quarantined == {}
 

@@ -62,6 +62,9 @@ async def test_an_update_that_cannot_be_persisted_is_not_applied() -> None:
             await dispatcher.update_requirements(use(2))
         assert runner.required == []
         stage.faults.failing.clear()
+        with pytest.raises(Unavailable, match="not known yet"):
+            await dispatcher.update_requirements(use(2))
+        await asyncio.sleep(1)
         await dispatcher.update_requirements(use(2))
         assert runner.required == [use(2)]
 

@@ -14,7 +14,8 @@ import pytest
 
 from flintlock.ha.embedded import EmbeddedHaServices, embedded_ha
 from flintlock.ha.file_election import LockFile
-from flintlock.model.errors import InvariantBroken
+from flintlock.ha.sqlite_file import SCHEMA_VERSION
+from flintlock.model.errors import Incompatible, InvariantBroken
 
 pytestmark = pytest.mark.anyio
 
@@ -154,3 +155,19 @@ async def test_a_candidate_that_cannot_raise_the_epoch_gives_the_lock_back_and_t
         other.execute("ALTER TABLE away RENAME TO leadership")
         await leading
         other.close()
+
+
+async def test_a_standby_that_an_upgrade_has_overtaken_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with opened(tmp_path) as services, asyncio.timeout(30):
+        newer = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+        newer.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+        epoch = newer.execute("SELECT epoch FROM leadership").fetchone()
+
+        with pytest.raises(Incompatible, match="written by a newer Flintlock"):
+            await anext(services.election.terms())
+
+        assert newer.execute("SELECT epoch FROM leadership").fetchone() == epoch
+        newer.close()
+        lock = LockFile(tmp_path / "leader.lock")
+        assert lock.take(), "who can lead finds it free"
+        lock.release()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.contract.records import job_result, region_record, rows, snapshot, stored_job
 
 from flintlock.ha import payloads
-from flintlock.model.errors import Corrupt
+from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.tasks import RegionPhase
 
 STORED = payloads.STORED_JOB.encode(stored_job(key="key"))
@@ -38,9 +38,14 @@ def test_a_cut_is_noticed(length: int) -> None:
         payloads.STORED_JOB.decode(STORED[:length], "job a")
 
 
-def test_a_newer_format_is_named() -> None:
-    with pytest.raises(Corrupt, match="format 2"):
-        payloads.STORED_JOB.decode(b"\x02" + STORED[1:], "job a")
+def test_a_newer_format_is_not_corrupt_but_incompatible_and_named() -> None:
+    body = b"what only the newer version can read"
+    newer = b"\x02" + payloads.checksum(2, body).to_bytes(4, "big") + body
+
+    with pytest.raises(Incompatible, match=r"job a was written by a newer Flintlock \(format 2\)"):
+        payloads.STORED_JOB.decode(newer, "job a")
+    with pytest.raises(Corrupt):
+        payloads.STORED_JOB.decode(newer[:-1] + b"?", "job a")
 
 
 def test_a_whole_payload_of_another_kind_is_corrupt() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flintlock.ha.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, open_reader, open_writer
-from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.errors import Incompatible, Refused, Unavailable
 
 
 def pragma(connection: sqlite3.Connection, name: str) -> object:
@@ -61,7 +61,7 @@ def test_a_file_of_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> N
     newer.close()
     before = path.read_bytes()
 
-    with pytest.raises(Refused, match=f"newer Flintlock \\(schema {SCHEMA_VERSION + 1}\\)"):
+    with pytest.raises(Incompatible, match=f"newer Flintlock \\(schema {SCHEMA_VERSION + 1}\\)"):
         open_writer(path)
 
     assert path.read_bytes() == before

@@ -259,6 +259,29 @@ async def test_a_report_whose_meaning_did_not_become_durable_is_not_answered_as_
         assert isinstance(await report, Unavailable)
 
 
+@virtual_time
+async def test_a_report_whose_record_is_cut_off_is_not_answered_while_the_job_master_still_ends() -> None:
+    stage = Stage()
+
+    async def slow_to_end(_: DeployTask) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(5)  # the job master is told of its suspension only after this
+
+    async with asyncio.TaskGroup() as scope:
+        stage.machine.on_deploy = slow_to_end
+        job = scope.create_task(stage.master.run(), name="job")
+        await settle()
+        stage.store.gate.clear()
+        report = scope.create_task(_caught(stage.report(TaskFinished())), name="report")
+        await settle()
+
+        job.cancel()
+
+        assert isinstance(await report, Unavailable)
+
+
 async def _caught(work: Awaitable[None]) -> Exception | None:
     try:
         await work

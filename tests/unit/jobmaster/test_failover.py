@@ -31,8 +31,8 @@ from flintlock.jobmaster.events import (
 )
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.model.errors import Corrupt
-from flintlock.model.ids import InstanceId, RegionId, StepName, TaskManagerId
-from flintlock.model.slots import TaskManagerLost
+from flintlock.model.ids import InstanceId, RegionId, RequestId, StepName, TaskManagerId
+from flintlock.model.slots import SlotGrant, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
     FailureKind,
@@ -167,6 +167,24 @@ def test_other_regions_go_on_while_one_waits_for_its_restart() -> None:
 
     assert story.status is J.RESTARTING
     assert story.state(1) is E.FINISHED
+
+
+def test_slots_granted_while_restarting_are_taken_by_who_waits_for_them_and_by_nobody_else() -> None:
+    story = Story(PAIR, cluster=RETRY)
+    story.start()
+    first, second = story.wanted
+    story.run_region(0)
+    story.fail(region=0)
+    assert story.status is J.RESTARTING
+    assert story.wanted == [second], "the failed attempt wants nothing any more"
+
+    story.hear(_late_grant(first))
+    assert story.deployed == [(0, 0)]
+    story.grant(second, on="tm-2")
+    story.recorded()
+
+    assert story.status is J.RESTARTING
+    assert story.deployed == [(0, 0), (1, 0)]
 
 
 def test_failing_cancels_the_other_executions_first() -> None:
@@ -734,3 +752,15 @@ def test_an_accepted_attempt_hears_nothing_else_any_more() -> None:
     story.report(TaskRunning())
     story.report(TaskFinished(sinks=(staged("another"),)))
     assert story.job is before
+
+
+def _late_grant(request: str) -> SlotGrant:
+    """Slots for a request that is no longer open."""
+    return SlotGrant(
+        job_id=JOB,
+        request=RequestId(request),
+        task_manager=TaskManagerId("tm-1"),
+        instance=InstanceId("tm-1-life"),
+        address="tm-1:1",
+        slots=(0,),
+    )

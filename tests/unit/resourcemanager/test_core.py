@@ -250,6 +250,16 @@ def test_versions_that_do_not_fit_are_refused_naming_both() -> None:
     assert "Python 3.11" in refused.value.public
 
 
+def test_another_patch_of_the_same_minor_version_fits() -> None:
+    ours = offer().versions
+    patched = Versions(
+        flintlock=f"{'.'.join(ours.flintlock.split('.')[:2])}.99",
+        python=f"{'.'.join(ours.python.split('.')[:2])}.99",
+        pyspark=f"{'.'.join(ours.pyspark.split('.')[:2])}.99",
+    )
+    core_with().register(offer(versions=patched), 0.0)
+
+
 def test_a_task_manager_without_slots_is_refused() -> None:
     with pytest.raises(Refused, match="at least one"):
         core_with().register(offer(slots=0), 0.0)

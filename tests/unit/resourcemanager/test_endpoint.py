@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec import structs
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
 
 from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
+from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
     DeployedTasks,
     Heartbeat,
@@ -25,7 +27,7 @@ from flintlock.model.slots import (
     UnwantedTasks,
 )
 from flintlock.model.tasks import LogQuery, RemoveFiles
-from flintlock.resourcemanager.endpoint import ResourceManager
+from flintlock.resourcemanager.endpoint import TASK_MANAGER_REFUSED, ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.testing.fake_workers import FakeWorkers
 from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManagers
@@ -91,6 +93,17 @@ async def test_a_registered_task_manager_learns_whom_to_follow() -> None:
         answer = await enter(manager, offer())
     assert answer.token == TOKEN
     assert (answer.heartbeat_interval_s, answer.heartbeat_timeout_s) == (3.0, 50.0)
+
+
+@virtual_time
+async def test_a_member_of_an_incompatible_version_is_refused_with_the_reason_in_the_log_here_too() -> None:
+    stage = Stage()
+    other = Versions(flintlock="9.9.9", python="3.11", pyspark="4.3.0")
+    with capture_logs() as logs:
+        async with stage.running() as manager:
+            with pytest.raises(Refused, match=r"it runs Flintlock 9\.9\.9") as refusal:
+                await manager.register_task_manager(offer(versions=other))
+    assert [line["reason"] for line in logs if line["event"] == TASK_MANAGER_REFUSED] == [refusal.value.public]
 
 
 @virtual_time

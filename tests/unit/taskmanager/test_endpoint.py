@@ -24,6 +24,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.taskmanager.endpoint import TokenGuard
+from flintlock.taskmanager.lease import YIELD_PART
 from flintlock.testing.virtual_time import virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
@@ -186,13 +187,18 @@ async def test_the_lease_is_not_renewed_by_a_registration_with_work(stage: Stage
     async with stage.playing() as task_manager:
         await task_manager.deploy(order(A, 0))
         await stage.runner(A)
+        await until(lambda: len(stage.resource_manager.heartbeats) == 3)
+        answered_s = asyncio.get_running_loop().time()
         stage.resource_manager.lead(epoch=2)
         stage.resource_manager.deaf = True
         await until(lambda: "release 0: True" in stage.story)
+        ended_s = asyncio.get_running_loop().time()
         stage.resource_manager.deaf = False
         await until(lambda: stage.resource_manager.heartbeats[-1].instance == "life-2")
 
         assert stage.resource_manager.registered[1].busy
+        lease_s = 10 * stage.resource_manager.heartbeat_interval_s
+        assert ended_s - answered_s < YIELD_PART * lease_s + 1.0, "the registration came two seconds later"
 
 
 @virtual_time

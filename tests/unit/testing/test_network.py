@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextvars import ContextVar
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -480,3 +481,43 @@ def test_equal_seeds_give_equal_runs(seed: int) -> None:
 
 def test_different_seeds_give_different_runs() -> None:
     assert run_virtual(_story(1)) != run_virtual(_story(2))
+
+
+@virtual_time
+async def test_stream_keeps_order_though_messages_are_late() -> None:
+    network = SimulatedNetwork(Random(3), Link(late=0.5, max_late_s=10.0))
+    stream, heard = network.stream("a", "b"), list[int]()
+    for number in range(20):
+        stream.send(partial(heard.append, number))
+
+    await asyncio.sleep(60)
+
+    assert heard == list(range(20))
+
+
+@virtual_time
+async def test_stream_gets_through_once_the_cut_is_healed_and_a_closed_one_loses_what_is_under_way() -> None:
+    network, heard = SimulatedNetwork(Random(1)), list[str]()
+    kept, closed = network.stream("a", "b"), network.stream("a", "b")
+    network.cut("a", "b", one_way=True)
+    kept.send(lambda: heard.append("kept"))
+    closed.send(lambda: heard.append("closed"))
+    await asyncio.sleep(5)
+    assert heard == []
+
+    closed.close()
+    network.heal()
+    await asyncio.sleep(5)
+
+    assert heard == ["kept"]
+
+
+@virtual_time
+async def test_frozen_process_goes_on_by_itself_after_its_time() -> None:
+    pair = Pair()
+    pair.keeper.freeze(length_s=7)
+
+    await pair.writer.connect(LedgerGateway, "keeper", timeout_s=60).write(Entry("late"))
+
+    assert 7 <= now_s() < 8
+    assert not pair.keeper.frozen

@@ -1,0 +1,359 @@
+"""ZooKeeper without ZooKeeper: an ensemble on the simulated network, and the link of a simulated process to it.
+
+What runs over the link is the real thing: the election by latch, the tenure that a leader counts for itself, the
+retrieval of who leads. What is kept of the ensemble is what they rest on: sessions that end a whole timeout after the
+last word of their client, ephemeral znodes that go with them, watches that fire once, transactions that take place as a
+whole or not at all, the order of one connection's messages. Of the client: it drops a connection on which it has heard
+nothing for two thirds of the timeout (SUSPENDED), refuses requests until it has another, and learns that its session is
+over only when it can connect again. Whoever watches is woken when the connection is lost, as by kazoo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from flintlock.ha.zookeeper_link import (
+    Check,
+    Create,
+    Delete,
+    LinkState,
+    Node,
+    Op,
+    Refusal,
+    SetData,
+    Trouble,
+    ZooKeeperLink,
+)
+from flintlock.model.errors import Unavailable
+from flintlock.testing.network import SimulatedNetwork, SimulatedProcess, Stream
+
+T = TypeVar("T")
+
+ENSEMBLE: Final = "zookeeper"
+_PING_AT: Final = 0.25  # of the session timeout
+_SILENT_AT: Final = 2 / 3  # of it: the connection counts as dead
+_CONNECT_AGAIN_S: Final = 0.3
+
+
+class _Znode(Struct, frozen=True):
+    """A znode; `owner` is the session that it goes with, 0 for none."""
+
+    data: bytes = b""
+    version: int = 0
+    owner: int = 0
+
+
+class _Expired(Exception):
+    """The session of whoever asked is over."""
+
+
+class FakeEnsemble:
+    """The servers, as one. What arrives takes effect at once; no crash touches it."""
+
+    def __init__(self, network: SimulatedNetwork, session_timeout_s: float) -> None:
+        self.network: Final = network
+        self.timeout_s: Final = session_timeout_s
+        self.on_change: Callable[[str, bytes], None] | None = None  # told of each znode that is made or set
+        self._nodes: dict[str, _Znode] = {"": _Znode()}
+        self._heard_s: Final[dict[int, float]] = {}  # of each session that lives
+        self._watches: Final[dict[str, list[Callable[[], None]]]] = {}
+        self._sessions: Final = itertools.count(1)
+        self._latches: Final = itertools.count(1)
+        self._context: Final = Context()  # it runs whoever is frozen
+
+    def connect(self, session: int) -> int:
+        """Go on with a session that lives; else begin another one. Returns its number."""
+        if session not in self._heard_s:
+            session = next(self._sessions)
+            self._expire_later(session, self._now_s() + self.timeout_s)
+        self._heard_s[session] = self._now_s()
+        return session
+
+    def hear(self, session: int) -> None:
+        """Take a word of a session as a sign of its life. Raises _Expired."""
+        if session not in self._heard_s:
+            raise _Expired
+        self._heard_s[session] = self._now_s()
+
+    def get(self, path: str) -> Node | None:
+        """Return a znode."""
+        node = self._nodes.get(path)
+        return None if node is None else Node(node.data, node.version)
+
+    def children(self, path: str) -> list[str]:
+        """Return the names below a znode."""
+        return [name.rpartition("/")[2] for name in self._nodes if name and name.rpartition("/")[0] == path]
+
+    def exists(self, path: str, watch: Callable[[], None] | None) -> bool:
+        """Tell whether a znode is there, and when that changes."""
+        if watch is not None:
+            self._watches.setdefault(path, []).append(watch)
+        return path in self._nodes
+
+    def create_sequential(self, path: str, data: bytes, session: int) -> str:
+        """Add an ephemeral znode with a number."""
+        made = f"{path}{next(self._latches):010d}"
+        self.transact((Create(made, data, ephemeral=True),), session)
+        return made
+
+    def ensure(self, path: str) -> None:
+        """Make a znode, and those above it."""
+        parts = path.split("/")
+        for length in range(2, len(parts) + 1):
+            self._nodes.setdefault("/".join(parts[:length]), _Znode())
+
+    def transact(self, ops: Sequence[Op], session: int) -> Refusal | None:
+        """Do all of it or nothing."""
+        nodes, changed = dict(self._nodes), list[str]()
+        for op in ops:
+            trouble = _apply(nodes, op, session)
+            if trouble is not None:
+                return Refusal(op, trouble)
+            if not isinstance(op, Check):
+                changed.append(op.path)
+        self._nodes = nodes
+        for path in changed:
+            self._tell(path)
+        return None
+
+    def _tell(self, path: str) -> None:
+        node = self._nodes.get(path)
+        if node is not None and self.on_change is not None:
+            self.on_change(path, node.data)
+        for watch in self._watches.pop(path, ()):
+            watch()
+
+    def _expire_later(self, session: int, due_s: float) -> None:
+        asyncio.get_running_loop().call_at(due_s, self._look_at, session, context=self._context)
+
+    def _look_at(self, session: int) -> None:
+        due_s = self._heard_s[session] + self.timeout_s
+        if self._now_s() < due_s:
+            self._expire_later(session, due_s)
+            return
+        del self._heard_s[session]
+        gone = [path for path, node in self._nodes.items() if node.owner == session]
+        for path in gone:
+            del self._nodes[path]
+        for path in gone:
+            self._tell(path)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+class FakeLink(ZooKeeperLink):
+    """The link of one life of a process. `run` is what kazoo's threads do, and is frozen with the process."""
+
+    def __init__(self, ensemble: FakeEnsemble, process: SimulatedProcess) -> None:
+        super().__init__(
+            ENSEMBLE,
+            session_timeout_s=ensemble.timeout_s,
+            connection_timeout_s=ensemble.timeout_s,
+            clock_s=asyncio.get_running_loop().time,
+        )
+        self._ensemble: Final = ensemble
+        self._process: Final = process
+        self._context: Final = copy_context()  # of the process: what comes back waits while it is frozen
+        self._pending: Final[dict[asyncio.Future[object], None]] = {}  # in order of asking
+        self._watching: Final[dict[asyncio.Event, None]] = {}
+        self._there, self._back = self._streams()  # of the present connection
+        self._heard = asyncio.Event()  # set when anything has come back
+        self._over = asyncio.Event()  # set when the ensemble has closed the connection
+
+    async def run(self) -> None:
+        """Stay connected until cancelled, with one session after another."""
+        while True:
+            session = await self._connect()
+            if self.session not in (0, session):
+                self._hear(LinkState.LOST, self.session)
+            self._hear(LinkState.CONNECTED, session)
+            await self._ping()
+            self._hear(LinkState.SUSPENDED, self.session)
+
+    async def get(self, path: str) -> Node | None:
+        """See `ZooKeeperLink`."""
+        return await self._request(lambda: self._ensemble.get(path))
+
+    async def children(self, path: str) -> list[str]:
+        """See `ZooKeeperLink`."""
+        return await self._request(lambda: self._ensemble.children(path))
+
+    async def exists(self, path: str, changed: asyncio.Event | None = None) -> bool:
+        """See `ZooKeeperLink`."""
+        watch = None if changed is None else self._watched(changed)
+        return await self._request(lambda: self._ensemble.exists(path, watch))
+
+    async def create_sequential(self, path: str, data: bytes) -> str:
+        """See `ZooKeeperLink`."""
+        session = self.session
+        return await self._request(
+            lambda: self._ensemble.create_sequential(path, data, session),
+            unclaimed=lambda made: self.transact_soon([Delete(made)]),
+        )
+
+    async def ensure(self, path: str) -> None:
+        """See `ZooKeeperLink`."""
+        await self._request(lambda: self._ensemble.ensure(path))
+
+    async def transact(self, ops: Sequence[Op]) -> Refusal | None:
+        """See `ZooKeeperLink`."""
+        session = self.session
+        return await self._request(lambda: self._ensemble.transact(ops, session))
+
+    def transact_soon(self, ops: Sequence[Op]) -> None:
+        """See `ZooKeeperLink`."""
+        session = self.session
+        if self.state is LinkState.CONNECTED and self._process.alive:
+            self._send(lambda: self._ensemble.transact(ops, session), lambda _: None)
+
+    def _watched(self, changed: asyncio.Event) -> Callable[[], None]:
+        """Return what the ensemble calls, once. Its word may be lost with the connection: then that tells as much."""
+        back = self._back
+        self._watching[changed] = None
+
+        def arrive() -> None:
+            self._watching.pop(changed, None)
+            changed.set()
+
+        return lambda: back.send(arrive)
+
+    async def _connect(self) -> int:
+        while True:
+            self._there.close()
+            self._back.close()
+            self._there, self._back = self._streams()
+            self._process.require_alive()
+            answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            there, back, former = self._there, self._back, self.session
+            there.send(partial(_answer, back, lambda former=former: self._ensemble.connect(former), answer))
+            try:
+                async with asyncio.timeout(self._ensemble.timeout_s / 3):
+                    return await answer
+            except TimeoutError:
+                await asyncio.sleep(_CONNECT_AGAIN_S)
+
+    async def _ping(self) -> None:
+        """Return when the connection is of no use any more."""
+        self._over.clear()
+        loop = asyncio.get_running_loop()
+        heard_s = loop.time()
+        while not self._over.is_set():
+            self._heard.clear()
+            self._send(lambda: None, lambda _: None)
+            try:
+                async with asyncio.timeout_at(heard_s + self._ensemble.timeout_s * _SILENT_AT):
+                    await self._heard.wait()
+            except TimeoutError:
+                return
+            heard_s = loop.time()
+            try:
+                async with asyncio.timeout(self._ensemble.timeout_s * _PING_AT):
+                    await self._over.wait()
+            except TimeoutError:
+                continue
+
+    async def _request(self, op: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> T:
+        if self.state is not LinkState.CONNECTED:
+            raise Unavailable("ZooKeeper is out of reach")
+        self._process.require_alive()
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        answer: list[T] = []
+        sent_s = self._clock_s()
+
+        def settle(value: T) -> None:
+            if self.on_answer is not None:
+                self.on_answer(sent_s)
+            if not future.done():
+                answer.append(value)
+                future.set_result(None)
+            elif unclaimed is not None:
+                unclaimed(value)
+
+        self._pending[future] = None
+        self._send(op, settle)
+        try:
+            await future
+        finally:
+            del self._pending[future]
+        self._process.require_alive()
+        return answer[0]
+
+    def _send(self, op: Callable[[], T], settle: Callable[[T], None]) -> None:
+        """Have `op` done at the ensemble and `settle` called with what came of it, if both messages arrive."""
+        session, there, back = self.session, self._there, self._back
+
+        def arrive() -> None:
+            try:
+                self._ensemble.hear(session)
+                value = op()
+            except _Expired:
+                back.send(self._closed)
+            else:
+                back.send(lambda: heard(value))
+
+        def heard(value: T) -> None:
+            self._heard.set()
+            settle(value)
+
+        there.send(arrive)
+
+    def _closed(self) -> None:
+        self._over.set()
+        self._heard.set()
+
+    def _fail_all(self, reason: str) -> None:
+        for changed in self._watching:
+            changed.set()
+        self._watching.clear()
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(Unavailable(reason))
+
+    def _streams(self) -> tuple[Stream, Stream]:
+        network, name = self._ensemble.network, self._process.name
+        return network.stream(name, ENSEMBLE), network.stream(ENSEMBLE, name, self._context)
+
+
+def _answer(back: Stream, op: Callable[[], int], answer: asyncio.Future[int]) -> None:
+    value = op()
+
+    def arrive() -> None:
+        if not answer.done():
+            answer.set_result(value)
+
+    back.send(arrive)
+
+
+def _apply(nodes: dict[str, _Znode], op: Op, session: int) -> Trouble | None:
+    """Change `nodes`, or say why not."""
+    node = nodes.get(op.path)
+    match op:
+        case Create(path, data, ephemeral):
+            if node is not None:
+                return Trouble.NODE_EXISTS
+            if path.rpartition("/")[0] not in nodes:
+                return Trouble.NO_NODE
+            nodes[path] = _Znode(data, 0, session if ephemeral else 0)
+            return None
+        case _ if node is None:
+            return Trouble.NO_NODE
+        case SetData(version=version) | Delete(version=version) | Check(version=version) if version not in (
+            -1,
+            node.version,
+        ):
+            return Trouble.BAD_VERSION
+        case SetData(path, data):
+            nodes[path] = _Znode(data, node.version + 1, node.owner)
+        case Delete(path):
+            del nodes[path]
+        case Check():
+            pass
+    return None

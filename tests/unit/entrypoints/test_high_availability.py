@@ -1,0 +1,42 @@
+"""What is checked before a JobManager starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from flintlock.entrypoints.high_availability import check_leases
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Invalid
+
+
+@pytest.mark.parametrize("kind", ["embedded", "zookeeper"])
+def test_the_defaults_let_work_outlive_a_change_of_leader(kind: str) -> None:
+    check_leases(Configuration({"high-availability.type": kind}))
+
+
+def test_a_lease_that_ends_before_another_can_lead_is_refused_with_keys_and_values() -> None:
+    wanted = {
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.client.session-timeout": "60 s",
+        "high-availability.recovery-time": "20 s",
+    }
+    with pytest.raises(Invalid) as refusal:
+        check_leases(Configuration(wanted))
+
+    said = refusal.value.public
+    for part in (
+        "heartbeat.timeout (50 s)",
+        "(40 s)",
+        "high-availability.zookeeper.client.session-timeout (60 s)",
+        "high-availability.recovery-time (20 s)",
+    ):
+        assert part in said
+    check_leases(Configuration({**wanted, "heartbeat.timeout": "101 s"}))
+    with pytest.raises(Invalid):
+        check_leases(Configuration({**wanted, "heartbeat.timeout": "100 s"}))
+
+
+def test_on_one_machine_the_silence_of_the_leader_counts() -> None:
+    with pytest.raises(Invalid, match=r"high-availability\.embedded\.silence-timeout \(25 s\)"):
+        check_leases(Configuration({"high-availability.embedded.silence-timeout": "25 s"}))
+    check_leases(Configuration({"high-availability.zookeeper.client.session-timeout": "1 h"}))  # not used

@@ -1,0 +1,101 @@
+"""A leader that must not act waits, and does again what it does not know the outcome of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flintlock.ha.standing import PATIENCE_S, Standing
+from flintlock.model.errors import NotFound, Unavailable
+from flintlock.testing.virtual_time import virtual_time
+
+
+class Store:
+    """A write that fails as often as it is told to, and counts."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.tries = 0
+
+    async def write(self) -> int:
+        self.tries += 1
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.tries
+
+
+@virtual_time
+async def test_a_leader_that_may_act_does_so_at_once() -> None:
+    standing = Standing()
+
+    standing.check()
+    await standing.cleared()
+
+    assert standing.paused is None
+    assert asyncio.get_running_loop().time() == 0
+
+
+@virtual_time
+async def test_everybody_who_waits_is_let_go_when_the_leader_may_act_again() -> None:
+    reason: list[str] = ["cut off"]
+    standing = Standing(lambda: reason[0] if reason else None)
+    with pytest.raises(Unavailable, match="cut off"):
+        standing.check()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = [tasks.create_task(standing.cleared()) for _ in range(100)]
+        await asyncio.sleep(60)
+        assert not any(task.done() for task in waiting)
+
+        reason.clear()
+        await asyncio.sleep(0.1)
+
+        assert all(task.done() for task in waiting)
+        reason.append("cut off once more")
+        late = tasks.create_task(standing.cleared())
+        await asyncio.sleep(1)
+        assert not late.done()
+        reason.clear()
+
+
+@virtual_time
+async def test_a_write_is_not_tried_while_the_leader_must_not_act() -> None:
+    reason: list[str] = ["cut off"]
+    standing, store = Standing(lambda: reason[0] if reason else None), Store()
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(standing.until_known(store.write))
+        await asyncio.sleep(3600)
+        assert store.tries == 0
+
+        reason.clear()
+
+        assert await writing == 1
+
+
+@virtual_time
+async def test_a_write_whose_outcome_is_open_is_done_again_until_it_is_known() -> None:
+    store = Store(*(Unavailable("no answer") for _ in range(20)))
+
+    assert await Standing().until_known(store.write) == 21
+
+
+@virtual_time
+async def test_what_is_known_to_have_failed_is_raised_at_once() -> None:
+    store = Store(NotFound("no such thing"))
+
+    with pytest.raises(NotFound):
+        await Standing().until_known(store.write)
+    assert store.tries == 1
+
+
+@virtual_time
+async def test_patience_ends_and_does_not_count_the_time_in_which_the_leader_was_cut_off() -> None:
+    reason: list[str] = ["cut off"]
+    standing, store = Standing(lambda: reason[0] if reason else None), Store(*(Unavailable("full") for _ in range(99)))
+    asyncio.get_running_loop().call_later(3600, reason.clear)
+
+    with pytest.raises(Unavailable, match="full"):
+        await standing.until_known(store.write, patience_s=PATIENCE_S)
+
+    assert 3600 + PATIENCE_S <= asyncio.get_running_loop().time() < 3600 + 2 * PATIENCE_S

@@ -1,0 +1,215 @@
+"""The fake ZooKeeper keeps what the election rests on: sessions, ephemeral znodes, transactions, order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.zookeeper_link import Check, Create, Delete, LinkState, Refusal, SetData, Trouble
+from flintlock.model.errors import Fenced, Unavailable
+from flintlock.model.ids import FencingToken, JobId
+from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble, FakeLink
+from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulated_ha import DurableCluster, SimulatedHa
+from flintlock.testing.virtual_time import virtual_time
+
+TIMEOUT_S = 4.0
+_JOB = JobId("a" * 32)
+
+
+class Members:
+    """Processes with a link each; every state of a link is noted with its time."""
+
+    def __init__(self) -> None:
+        self.network = SimulatedNetwork(Random(1))
+        self.ensemble = FakeEnsemble(self.network, TIMEOUT_S)
+        self.states: dict[str, list[LinkState]] = {}
+
+    async def join(self, name: str) -> tuple[SimulatedProcess, FakeLink]:
+        process = self.network.process(name)
+        link = await process.spawn(_made(lambda: FakeLink(self.ensemble, process)), "link")
+        states = self.states[name] = []
+        link.listeners.add(lambda state, _: states.append(state))
+        process.spawn(link.run(), "run")
+        await link.connected()
+        return process, link
+
+
+async def _made(make: Callable[[], FakeLink]) -> FakeLink:
+    return make()
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.01)
+
+
+@virtual_time
+async def test_transactions_take_place_as_a_whole_or_not_at_all() -> None:
+    _, link = await Members().join("a")
+    assert await link.transact([Create("/x", b"1"), Create("/x/y")]) is None
+
+    refused = await link.transact([SetData("/x", b"2", 0), Delete("/x/z")])
+
+    assert refused == Refusal(Delete("/x/z"), Trouble.NO_NODE)
+    node = await link.get("/x")
+    assert node is not None
+    assert (node.data, node.version) == (b"1", 0)
+    assert await link.transact([SetData("/x", b"2", 0)]) is None
+    assert await link.transact([Check("/x", 0)]) == Refusal(Check("/x", 0), Trouble.BAD_VERSION)
+    assert await link.transact([Create("/x")]) == Refusal(Create("/x"), Trouble.NODE_EXISTS)
+
+
+@virtual_time
+async def test_ephemeral_znodes_go_a_whole_timeout_after_the_last_word_of_their_session() -> None:
+    members = Members()
+    process, link = await members.join("a")
+    _, other = await members.join("b")
+    await link.transact([Create("/mine", ephemeral=True)])
+    gone = asyncio.Event()
+    assert await other.exists("/mine", gone)
+
+    process.freeze()
+    frozen_s = asyncio.get_running_loop().time()
+    await gone.wait()
+
+    assert frozen_s + TIMEOUT_S * 0.7 < asyncio.get_running_loop().time() <= frozen_s + TIMEOUT_S + 0.1
+    assert not await other.exists("/mine")
+    process.thaw()
+
+
+@virtual_time
+async def test_whoever_was_frozen_past_its_session_hears_of_it_when_it_wakes_up() -> None:
+    members = Members()
+    process, link = await members.join("a")
+    session = link.session
+
+    process.freeze(length_s=3 * TIMEOUT_S)
+    await asyncio.sleep(2 * TIMEOUT_S)
+    assert members.states["a"] == [LinkState.CONNECTED]
+    await until(lambda: LinkState.LOST in members.states["a"])
+    await link.connected()
+
+    assert link.session != session
+
+
+@virtual_time
+async def test_a_short_cut_changes_nothing_and_a_longer_one_suspends() -> None:
+    members = Members()
+    _, link = await members.join("a")
+    session = link.session
+
+    members.network.cut("a", ENSEMBLE)
+    await asyncio.sleep(0.3 * TIMEOUT_S)
+    members.network.heal()
+    await asyncio.sleep(TIMEOUT_S)
+    assert members.states["a"] == [LinkState.CONNECTED]
+
+    members.network.cut(ENSEMBLE, "a", one_way=True)
+    await until(lambda: link.state is LinkState.SUSPENDED)
+    with pytest.raises(Unavailable):
+        await link.get("/x")
+    members.network.heal()
+    await link.connected()
+
+    assert link.session == session, "it was back in time"
+    assert members.states["a"] == [LinkState.CONNECTED, LinkState.SUSPENDED, LinkState.CONNECTED]
+
+
+@virtual_time
+async def test_a_write_whose_answer_is_lost_is_unavailable_and_has_taken_place() -> None:
+    members = Members()
+    _, link = await members.join("a")
+
+    members.network.cut(ENSEMBLE, "a", one_way=True)
+    with pytest.raises(Unavailable):
+        await link.transact([Create("/x")])
+    members.network.heal()
+    await link.connected()
+
+    assert await link.exists("/x")
+
+
+class Contest:
+    """JobManagers that contend through the fake."""
+
+    def __init__(self) -> None:
+        self.network = SimulatedNetwork(Random(1))
+        self.durable = DurableCluster(self.network, TIMEOUT_S)
+        self.story: list[str] = []
+        self.ha: dict[str, SimulatedHa] = {}
+
+    def join(self, name: str) -> SimulatedProcess:
+        process = self.network.process(name)
+        process.spawn(self._contend(process), name)
+        return process
+
+    async def _contend(self, process: SimulatedProcess) -> None:
+        ha = self.ha[process.name] = SimulatedHa(self.durable, process, _at_once)
+        async for term in ha.election.terms():
+            async with term as token:
+                self.story.append(f"{process.name} leads")
+                await ha.leader.publish(LeaderInfo(token=token, rpc=process.name, rest=""))
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.story.append(f"{process.name} is over")
+
+
+def _at_once(_token: FencingToken, _name: str) -> Awaitable[None]:
+    return asyncio.sleep(0)
+
+
+@virtual_time
+async def test_a_frozen_leader_is_succeeded_after_its_session_and_steps_down_when_it_wakes_up() -> None:
+    contest = Contest()
+    first = contest.join("jm-0")
+    await until(lambda: contest.story == ["jm-0 leads"])
+    contest.join("jm-1")
+    await asyncio.sleep(1)
+    old = contest.durable.token
+
+    first.freeze(length_s=3 * TIMEOUT_S)
+    await until(lambda: contest.story == ["jm-0 leads", "jm-1 leads"])
+    await until(lambda: contest.story == ["jm-0 leads", "jm-1 leads", "jm-0 is over"])
+
+    assert contest.durable.token.epoch == old.epoch + 1
+    with pytest.raises(Fenced):
+        await contest.ha["jm-0"].stores(old).progress.remove(_JOB)
+    told = contest.durable.told()
+    assert told is not None
+    assert told.rpc == "jm-1"
+
+
+@virtual_time
+async def test_a_leader_that_is_cut_off_has_stepped_down_before_another_leads() -> None:
+    contest = Contest()
+    contest.join("jm-0")
+    await until(lambda: contest.story == ["jm-0 leads"])
+    contest.join("jm-1")
+    await asyncio.sleep(1)
+
+    contest.network.cut("jm-0", ENSEMBLE)
+    await until(lambda: "jm-1 leads" in contest.story)
+
+    assert contest.story == ["jm-0 leads", "jm-0 is over", "jm-1 leads"]
+
+
+@virtual_time
+async def test_a_leader_that_is_buried_alive_steps_down_and_leads_again_after_the_other() -> None:
+    contest = Contest()
+    contest.join("jm-0")
+    await until(lambda: contest.story == ["jm-0 leads"])
+    second = contest.join("jm-1")
+    await asyncio.sleep(1)
+
+    second.spawn(contest.ha["jm-1"].bury(contest.durable.token), "bury")
+    await until(lambda: sorted(contest.story) == ["jm-0 is over", "jm-0 leads", "jm-1 leads"], limit_s=1)
+    await asyncio.sleep(1)
+    second.crash()
+    await until(lambda: contest.story[-1] == "jm-0 leads", limit_s=2 * TIMEOUT_S)
