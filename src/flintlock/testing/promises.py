@@ -278,7 +278,7 @@ class _Run:
         """
         if not self._only_leaders_fail():
             return []
-        kept = {told.acknowledged for told in self._told if not told.cancel_asked and not self._asked_in_vain(told)}
+        kept = {told.acknowledged for told in self._told if not self._was_cancelled(told)}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
@@ -297,7 +297,7 @@ class _Run:
                 told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_change_s
             ):
                 return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
-            case JobStatus.FINISHED if self._only_leaders_fail() and _failures(job):
+            case JobStatus.FINISHED if self._only_leaders_fail() and _failures(job) and not self._was_cancelled(told):
                 return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
             case JobStatus.FINISHED if failed > retries:
                 return [f"{told.key} was tried again after {failed} failures; its strategy says {retries}"]
@@ -305,7 +305,7 @@ class _Run:
                 missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
                 kept = set(job.result_names)
                 return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
-            case JobStatus.CANCELED if told.cancel_asked or self._asked_in_vain(told):
+            case JobStatus.CANCELED if self._was_cancelled(told):
                 return []
             case JobStatus.FAILED if failed > retries:
                 return []
@@ -313,9 +313,9 @@ class _Run:
                 cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
                 return [f"{told.key} ended {status} ({cause}), and had no reason to"]
 
-    def _asked_in_vain(self, told: Told) -> bool:
-        """A cancel whose answer was lost may have been taken all the same."""
-        return JobStatus.CANCELLING in told.statuses or JobStatus.CANCELED in told.statuses
+    def _was_cancelled(self, told: Told) -> bool:
+        """Tell whether a leader may have begun to end it, though the next one forgot; the answer may have been lost."""
+        return told.cancel_asked or JobStatus.CANCELLING in told.statuses or JobStatus.CANCELED in told.statuses
 
     def _file_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """Each target holds what was there before, or all files of exactly one attempt with their marker."""
