@@ -308,17 +308,13 @@ class _Run:
                 missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
                 kept = set(job.result_names)
                 return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
-            case JobStatus.CANCELED if told.cancel_asked or self._asked_in_vain(told):
+            case JobStatus.CANCELED if told.cancel_sent:
                 return []
             case JobStatus.FAILED if failed > retries:
                 return []
             case status:
                 cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
                 return [f"{told.key} ended {status} ({cause}), and had no reason to"]
-
-    def _asked_in_vain(self, told: Told) -> bool:
-        """A cancel whose answer was lost may have been taken all the same."""
-        return JobStatus.CANCELLING in told.statuses or JobStatus.CANCELED in told.statuses
 
     def _file_problems(self, told: Told, job: JobSnapshot) -> list[str]:
         """Each target holds what was there before, or all files of exactly one attempt with their marker."""
