@@ -183,12 +183,12 @@ class BlobServer:
             raise
 
     async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
-        """Return which blobs are not here as they were uploaded, and why; each is read once in this life."""
+        """Return which blobs are not there as they were uploaded, and why. Raises Unavailable."""
         found: dict[BlobKey, str] = {}
         for key in keys:
             try:
                 await self.path_of(key)
-            except NotFound as error:
+            except (NotFound, Corrupt) as error:
                 found[key] = error.public
         return found
 

@@ -62,7 +62,6 @@ class Told(Struct):
     retries: int  # what its strategy says
     acknowledged: JobId | None = None
     cancel_sent: bool = False  # whether or not anybody has answered
-    cancel_asked: bool = False
     cancel_taken_s: float | None = None
     statuses: list[JobStatus] = []  # as they were seen, repeats left out
 
@@ -208,7 +207,6 @@ class _Run:
                 self._look_elsewhere()
                 await asyncio.sleep(0.3)
                 continue
-            told.cancel_asked = True
             told.cancel_taken_s = sent_s
             self.cluster.tell(f"{told.key} cancel taken")
             return

@@ -77,6 +77,7 @@ class SimulatedHa:
             clock_s=asyncio.get_running_loop().time,
         )
         self.leader: Final = ZooKeeperLeaderRegister(link, _PATHS, FencedWriter(link, _PATHS, self.election.guard))
+        self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""

@@ -281,6 +281,17 @@ async def test_a_damaged_copy_is_replaced_by_the_next_upload(one: Host, two: Hos
     server.retain(JOB_A, [key])
 
 
+async def test_what_is_missing_or_damaged_is_told_by_name(one: Host, two: Host, shared: SharedBlobs) -> None:
+    leader = await one.lead(1)
+    sound, damaged, missing = await put(leader, b"sound"), await put(leader, b"content"), key_of(b"never uploaded")
+    damage(shared, damaged)
+
+    unsound = await (await two.lead(2)).unsound([sound, damaged, missing])
+
+    assert set(unsound) == {damaged, missing}
+    assert all(key in reason for key, reason in unsound.items())
+
+
 async def test_a_damaged_local_file_is_fetched_again(one: Host, shared: SharedBlobs) -> None:
     key = await put(await one.lead(1), b"content")
     for path in one.files:
