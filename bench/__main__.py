@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from bench import control_plane, failover, high_availability, scheduling, spark
+from bench import control_plane, failover, high_availability, leader_change, scheduling, spark
 from bench.figures import Figure
 
 MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
@@ -25,6 +25,10 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "hundred-jobs": spark.hundred_jobs,
     "twenty-jobs": spark.twenty_jobs,
     "taskmanager-killed": failover.task_manager_killed,
+    "leader-change": leader_change.leader_change,
+    "embedded-leader-change": leader_change.embedded_change,
+    "standby-reads": leader_change.standby_reads,
+    "ensemble-acknowledgements": leader_change.ensemble_acknowledgements,
     "recovery": high_availability.recovery,
 }
 RESULTS: Final = Path(__file__).parent / "results.json"

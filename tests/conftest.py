@@ -33,6 +33,7 @@ hypothesis.settings.register_profile("flintlock-ci", deadline=None, print_blob=T
 hypothesis.settings.load_profile("flintlock-ci" if os.environ.get("CI") else "flintlock")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is under tests/cluster as such, and run it after everything else.
 

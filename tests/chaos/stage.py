@@ -21,7 +21,6 @@ from tests.cluster.processes import ROOT, until
 from tests.zookeeper.servers import Ensemble, Server, free_ports, running_ensemble
 
 SESSION_S: Final = 4
-SLOTS: Final = 2
 
 
 class Member:
@@ -33,10 +32,16 @@ class Member:
         flags = [part for key, value in settings.items() for part in ("-D", f"{key}={value}")]
         self._command: Final = [
             sys.executable, "-m", f"flintlock.entrypoints.{kind}", "--state-dir", str(state_dir),
-            "--die-with-parent", str(os.getpid()), *flags,
+            "--index", str(index), "--die-with-parent", str(os.getpid()), *flags,
         ]  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
-        state_dir.mkdir(parents=True)
+        self._announcement: Final = state_dir / "run" / (f"{self.name}.json" if index else f"{kind}.json")
+        state_dir.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        """Where this JobManager answers; it may have ended."""
+        return str(msgspec.json.decode(self._announcement.read_bytes())["rest"])
 
     @property
     def alive(self) -> bool:
@@ -46,7 +51,7 @@ class Member:
     def start(self) -> None:
         """Start it, if it is not there."""
         if not self.alive:
-            with (self.state_dir / "out.log").open("ab") as out:
+            with (self.state_dir / f"{self.name}.log").open("ab") as out:
                 self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=out, stderr=out)
 
     def kill(self) -> None:
@@ -58,6 +63,10 @@ class Member:
     def freeze(self) -> None:
         """SIGSTOP it."""
         self._signal(signal.SIGSTOP)
+
+    def terminate(self) -> None:
+        """SIGTERM it."""
+        self._signal(signal.SIGTERM)
 
     def mend(self) -> None:
         """Wake it up, or start it again: it may have ended itself meanwhile."""
@@ -76,7 +85,7 @@ class Member:
 
     def said(self) -> str:
         """Return the end of what it has printed."""
-        return (self.state_dir / "out.log").read_text()[-3000:]
+        return (self.state_dir / f"{self.name}.log").read_text()[-3000:]
 
     def _signal(self, number: signal.Signals) -> None:
         if self.alive and self.process is not None:
@@ -112,41 +121,13 @@ class ZooKeeperMember:
 class Stage:
     """All members."""
 
-    def __init__(self, home: Path, ensemble: Ensemble, jobmanagers: int, taskmanagers: int) -> None:
+    def __init__(
+        self, home: Path, jobmanagers: list[Member], taskmanagers: list[Member], servers: list[ZooKeeperMember]
+    ) -> None:
         self.home: Final = home
-        shared = {
-            "high-availability.type": "zookeeper",
-            "high-availability.zookeeper.quorum": ensemble.quorum,
-            "high-availability.zookeeper.client.session-timeout": f"{SESSION_S} s",
-            "high-availability.cluster-id": home.name,
-            "high-availability.storageDir": str(home / "ha"),
-            "heartbeat.interval": "1 s",
-            "heartbeat.timeout": "15 s",
-        }
-        ports = iter(free_ports(2 * jobmanagers))
-        self.jobmanagers: Final = [
-            Member(
-                "jobmanager",
-                index,
-                home / f"jobmanager-{index}",
-                {**shared, "rest.port": str(next(ports)), "jobmanager.rpc.port": str(next(ports))},
-            )
-            for index in range(jobmanagers)
-        ]
-        self.taskmanagers: Final = [
-            Member(
-                "taskmanager",
-                index,
-                home / f"taskmanager-{index}",
-                {
-                    **shared,
-                    "taskmanager.numberOfTaskSlots": str(SLOTS),
-                    "taskmanager.resource-id": f"taskmanager-{index}",
-                },
-            )
-            for index in range(taskmanagers)
-        ]
-        self.servers: Final = [ZooKeeperMember(server, index) for index, server in enumerate(ensemble.servers)]
+        self.jobmanagers: Final = jobmanagers
+        self.taskmanagers: Final = taskmanagers
+        self.servers: Final = servers
 
     @property
     def urls(self) -> list[str]:
@@ -154,9 +135,7 @@ class Stage:
         found: list[str] = []
         for member in self.jobmanagers:
             with suppress(OSError, msgspec.DecodeError):
-                found.append(
-                    str(msgspec.json.decode((member.state_dir / "run" / "jobmanager.json").read_bytes())["rest"])
-                )
+                found.append(member.url)
         return found
 
     def leader(self) -> tuple[Member, int] | None:
@@ -172,11 +151,14 @@ class Stage:
     def listing(self, after_epoch: int = 0) -> dict[str, str] | None:
         """Return the state of every job, by id, from whoever answers for a leader of a later epoch."""
         for url in self.urls:
-            with suppress(httpx.TransportError):
-                answer = httpx.get(f"{url}/jobs/overview", headers={"cache-control": "no-cache"}, timeout=2)
-                if answer.status_code == 200 and int(answer.headers["flintlock-leader-epoch"]) > after_epoch:
-                    return {line["jid"]: line["state"] for line in answer.json()["jobs"]}
+            answer = _overview(url)
+            if answer is not None and int(answer.headers["flintlock-leader-epoch"]) > after_epoch:
+                return {line["jid"]: line["state"] for line in answer.json()["jobs"]}
         return None
+
+    def answering(self) -> int:
+        """Return how many JobManagers answer for whoever leads."""
+        return sum(_overview(url) is not None for url in self.urls)
 
     def get(self, path: str) -> httpx.Response:
         """Ask any JobManager until one answers."""
@@ -197,18 +179,61 @@ class Stage:
             member.mend()
 
 
+def zookeeper_stage(home: Path, ensemble: Ensemble, *, jobmanagers: int, taskmanagers: int, slots: int) -> Stage:
+    """Return members on machines of their own, as it were."""
+    shared = {
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.quorum": ensemble.quorum,
+        "high-availability.zookeeper.client.session-timeout": f"{SESSION_S} s",
+        "high-availability.cluster-id": home.name,
+        "high-availability.storageDir": str(home / "ha"),
+        "high-availability.recovery-time": "5 s",
+        "heartbeat.interval": "1 s",
+        "heartbeat.timeout": "15 s",
+    }
+    ports = iter(free_ports(2 * jobmanagers))
+
+    def member(kind: str, index: int, own: dict[str, str]) -> Member:
+        return Member(kind, index, home / f"{kind}-{index}", {**shared, **own})
+
+    return Stage(
+        home,
+        [
+            member("jobmanager", index, {"rest.port": str(next(ports)), "jobmanager.rpc.port": str(next(ports))})
+            for index in range(jobmanagers)
+        ],
+        [member("taskmanager", index, {"taskmanager.numberOfTaskSlots": str(slots)}) for index in range(taskmanagers)],
+        [ZooKeeperMember(server, index) for index, server in enumerate(ensemble.servers)],
+    )
+
+
+def embedded_stage(home: Path, jobmanagers: int) -> Stage:
+    """Return JobManagers that share a state directory."""
+    return Stage(home, [Member("jobmanager", index, home, {"rest.port": "0"}) for index in range(jobmanagers)], [], [])
+
+
 @contextmanager
-def running_stage(home: Path, *, servers: int = 3, jobmanagers: int = 3, taskmanagers: int = 2) -> Generator[Stage]:
-    """Start everything; yields it when all slots are there."""
+def running_stage(
+    home: Path, *, servers: int = 3, jobmanagers: int = 3, taskmanagers: int = 2, slots: int = 2
+) -> Generator[Stage]:
+    """Start everything over an ensemble; yields it when all slots are there."""
     with running_ensemble(home / "ensemble", servers) as ensemble, ExitStack() as leaving:
-        stage = Stage(home, ensemble, jobmanagers, taskmanagers)
+        stage = zookeeper_stage(home, ensemble, jobmanagers=jobmanagers, taskmanagers=taskmanagers, slots=slots)
         for member in (*stage.jobmanagers, *stage.taskmanagers):
             leaving.callback(member.end)
             member.start()
 
-        def slots() -> bool:
-            return stage.get("/overview").json()["slots-total"] == taskmanagers * SLOTS
+        def offered() -> bool:
+            return stage.get("/overview").json()["slots-total"] == taskmanagers * slots
 
         until("a leader", stage.leader, 60)
-        until("all slots", slots, 300)
+        until("all slots", offered, 300)
         yield stage
+
+
+def _overview(url: str) -> httpx.Response | None:
+    """Ask for all jobs, as they are now."""
+    with suppress(httpx.TransportError):
+        answer = httpx.get(f"{url}/jobs/overview", headers={"cache-control": "no-cache"}, timeout=2)
+        return answer if answer.status_code == 200 else None
+    return None

@@ -21,7 +21,7 @@ ROOT: Final = HERE.parent.parent
 T = TypeVar("T")
 
 
-def until(what: str, condition: Callable[[], T | None], limit_s: float = 120.0) -> T:
+def until(what: str, condition: Callable[[], T | None], limit_s: float = 120.0, *, pause_s: float = 0.05) -> T:
     """Wait for a condition and return what it returned; TimeoutError names what did not come."""
     end, pause = time.monotonic() + limit_s, Event()
     while True:
@@ -30,7 +30,7 @@ def until(what: str, condition: Callable[[], T | None], limit_s: float = 120.0) 
             return found
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {limit_s} s")
-        pause.wait(0.05)
+        pause.wait(pause_s)
 
 
 class Processes:

@@ -37,6 +37,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FLINTLOCK_HEARTBEAT_INTERVAL", "500 ms")
         environment.setenv("FLINTLOCK_HEARTBEAT_TIMEOUT", f"{LEASE_S} s")
+        environment.setenv("FLINTLOCK_HIGH_AVAILABILITY_EMBEDDED_SILENCE_TIMEOUT", "2 s")
+        environment.setenv("FLINTLOCK_HIGH_AVAILABILITY_RECOVERY_TIME", "2 s")
         with running_processes(tmp_path_factory.mktemp("leases")) as processes:
             yield processes
             if processes.taskmanager is not None and processes.taskmanager.poll() is None:

@@ -28,6 +28,8 @@ def cluster(tmp_path: Path) -> Iterator[Processes]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FLINTLOCK_HEARTBEAT_INTERVAL", "500 ms")
         environment.setenv("FLINTLOCK_HEARTBEAT_TIMEOUT", "6 s")
+        environment.setenv("FLINTLOCK_HIGH_AVAILABILITY_EMBEDDED_SILENCE_TIMEOUT", "2 s")
+        environment.setenv("FLINTLOCK_HIGH_AVAILABILITY_RECOVERY_TIME", "2 s")
         with running_processes(tmp_path / "turmoil") as processes:
             processes.start_another_taskmanager(1)
             processes.await_slots(4)
