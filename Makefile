@@ -28,8 +28,8 @@ venv: $(READY) ## set up .venv (every other target does it when needed)
 demo: $(READY) ## run an example job on an embedded cluster
 	@$(BIN)/flintlock run examples/revenue.py:job --local
 
-test: $(READY) ## every test: one process has those with Spark, another one the rest; ARGS='-k name -n 0' for pytest
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup $(ARGS)
+test: $(READY) ## every test, the files spread over two processes; ARGS='-k name -n 0' for pytest
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/ruff check --quiet

@@ -23,9 +23,6 @@ TESTS: Final = Path(__file__).parent
 #: Cheap and telling first. A folder that is not named here runs before the cluster tests.
 ORDER: Final = ("unit", "simulation", "scenarios", "contract")
 
-#: Folders whose tests share servers, and which.
-SHARED_SERVERS: Final = {"cluster": "engine", "zookeeper": "zookeeper", "contract": "zookeeper"}
-
 pytest_plugins = ["pytester"]
 
 hypothesis.settings.register_profile("flintlock", deadline=None, print_blob=True)
@@ -33,12 +30,8 @@ hypothesis.settings.register_profile("flintlock-ci", deadline=None, print_blob=T
 hypothesis.settings.load_profile("flintlock-ci" if os.environ.get("CI") else "flintlock")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is under tests/cluster as such, and run it after everything else.
-
-    Where tests are spread over processes (`make test`), those that share servers stay together in one of them.
-    """
+    """Mark what is under tests/cluster as such, and run it after everything else."""
 
     def folder(item: pytest.Item) -> str:
         return item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
@@ -52,8 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if folder(item) == "cluster":
             item.add_marker(pytest.mark.cluster)
-        if folder(item) in SHARED_SERVERS:
-            item.add_marker(pytest.mark.xdist_group(SHARED_SERVERS[folder(item)]))
     items.sort(key=rank)
 
 
