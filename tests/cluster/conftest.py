@@ -1,4 +1,4 @@
-"""One standing cluster, and one engine with runners, for all tests that only use one: an engine takes long to start."""
+"""One standing cluster for tests that only use one, and one engine with runners for each file: both start slowly."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
         yield processes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """An engine with a pool of runners."""
+    """An engine with a pool of runners. Tasks that tests kill may run on in it, so it does not serve too many."""
     loop = Loop()
     home = tmp_path_factory.mktemp("bench")
     with spark_engine(loop, home) as engine, bench(loop, engine, home) as made:

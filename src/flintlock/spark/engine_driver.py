@@ -6,6 +6,10 @@ and threads have names. A thread that ends cancels its jobs, by a message to the
 message of ours through the same loop comes back when theirs has been heard. A cancelled job's tasks may still run; as
 long as one does, the scheduler keeps its task set, with the session's tag on it.
 
+One thing escapes this: a stage of a query that adapts itself is begun by a thread of Spark's that nobody can wait for,
+and on a busy machine that may be after its query was cancelled. Such work belongs to no session any more; `end_orphans`
+finds it by that.
+
 A session that never existed is made before it is closed. What was closed stays closed: a call that a dead client had
 already sent cannot open it again.
 
@@ -44,6 +48,7 @@ OPERATIONS_AT_MOST: Final = 1000
 ASKED_ONE_BY_ONE: Final = 50
 
 _OPERATION_THREAD: Final = "SparkConnectExecuteThread_opId=([0-9a-fA-F-]+)"
+_SESSION_OF_TAG: Final = re.compile("_Session_([0-9a-fA-F-]{36})_")
 _TAGS_PROPERTY: Final = "spark.job.tags"
 
 
@@ -87,8 +92,8 @@ class EngineDriver:
     def release(self, user_id: str, session_id: str | None, timeout_s: float) -> tuple[str, ...]:
         """End the user's session, or all of the user's; return what is still active when the time is up.
 
-        Once it returns (), nothing of the session runs and nothing ever will. Idempotent, and true of sessions that
-        their clients closed, or that never were.
+        Once it returns (), nothing of the session runs, and what may still be begun for it is ended by `end_orphans`.
+        Idempotent, and true of sessions that their clients closed, or that never were.
         """
         scope = self._scope(user_id, session_id)
         give_up_s = time.monotonic() + timeout_s
@@ -106,6 +111,22 @@ class EngineDriver:
             if problems or not active or time.monotonic() >= give_up_s:
                 return (*problems, *active)
             threading.Event().wait(LOOK_S)
+
+    def end_orphans(self) -> tuple[str, ...]:
+        """End the work of sessions that are closed; return the names of its task sets. To be called now and then."""
+        found: list[str] = []
+        for tasks in items(self.context.taskScheduler().rootPool().getSortedTaskSetQueue()):
+            tags = _tags_of(tasks)
+            sessions = {match[1] for tag in tags if (match := _SESSION_OF_TAG.search(tag))}
+            # Asked after the task set was seen: its session was there before it.
+            if sessions and sessions.isdisjoint(
+                str(info.sessionId()) for info in items(self._sessions.listActiveSessions())
+            ):
+                found.append(str(tasks.name()))
+                for tag in tags:
+                    self.context.cancelJobsWithTag(tag)
+                self._kill_again(tasks)
+        return tuple(found)
 
     def measure(self, user_id: str, session_id: str, operations: tuple[str, ...]) -> dict[str, TaskMetrics]:
         """Count what Spark read, wrote and ran for each of the operations; also once their session is closed."""
@@ -189,6 +210,9 @@ class EngineDriver:
             raise Refused(f"{session_id!r} is not a session id: Spark's are UUIDs") from None
         return str(self._job_tag.apply(user_id, session_id, ""))
 
+    def _open_sessions(self) -> Iterator[str]:
+        return (str(info.sessionId()) for info in items(self._sessions.listActiveSessions()))
+
     def _sessions_of(self, user_id: str) -> Iterator[str]:
         for info in items(self._sessions.listActiveSessions()):
             if info.userId() == user_id:
@@ -264,9 +288,7 @@ class EngineDriver:
         """Return the jobs and task sets that carry a tag of this scope; the jobs are cancelled once more."""
         found: list[str] = []
         for tasks in items(self.context.taskScheduler().rootPool().getSortedTaskSetQueue()):
-            properties = tasks.taskSet().properties()
-            tags = str(properties.getProperty(_TAGS_PROPERTY) or "") if properties is not None else ""
-            if any(tag.startswith(scope) for tag in tags.split(",")):
+            if any(tag.startswith(scope) for tag in _tags_of(tasks)):
                 found.append(f"{tasks.runningTasks()} tasks of {tasks.name()} run")
                 self._kill_again(tasks)
         running = [self.jvm.org.apache.spark.JobExecutionStatus.RUNNING]
@@ -276,3 +298,10 @@ class EngineDriver:
                 self.context.cancelJobsWithTag(tag)
             found += [f"job {job.jobId()} runs" for _ in tags[:1]]
         return found
+
+
+def _tags_of(tasks: JavaObject) -> list[str]:
+    """Return the tags of the job that a task set belongs to."""
+    properties = tasks.taskSet().properties()
+    tags = properties.getProperty(_TAGS_PROPERTY) if properties is not None else None
+    return str(tags).split(",") if tags else []

@@ -72,6 +72,9 @@ COMMANDS_AT_ONCE: Final = 16
 #: How long the one who waits for the JVM's end may take to tell of it, when a call into the JVM has failed.
 DEATH_S: Final = 2.0
 
+#: How often work of closed sessions is looked for.
+ORPHANS_S: Final = 1.0
+
 #: How long a JVM may take to write a class archive as it ends.
 RECORD_S: Final = 600.0
 
@@ -184,6 +187,16 @@ class EngineProcess:
         self._files = HadoopFiles(driver.jvm, driver.context.hadoopConfiguration(), self._settings.work_root)
         self._driver = driver
         self._say(ready)
+        self._end_orphans(driver)
+
+    def _end_orphans(self, driver: EngineDriver) -> None:
+        """End what is begun for sessions that are closed, as long as the engine lives."""
+        while not self._stopping.wait(ORPHANS_S):
+            try:
+                for name in driver.end_orphans():
+                    sys.stderr.write(f"{name} was begun for a session that is closed: cancelled\n")
+            except Py4JError:
+                continue  # whoever waits for the JVM's end tells of it
 
     def _failed_to_start(self, error: Exception) -> None:
         """Tell why; if the JVM is dying of it, whoever waits for its end knows more."""
