@@ -29,7 +29,7 @@ demo: $(READY) ## run an example job on an embedded cluster
 	@$(BIN)/flintlock run examples/revenue.py:job --local
 
 test: $(READY) ## every test, the files spread over two processes; ARGS='-k name -n 0' for pytest
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/ruff check --quiet

@@ -63,6 +63,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId | None = None  # written when slots are granted, kept for the record
     address: str = ""
     slots: int = 0
+    recording: int = 0  # records of where it goes that are not durable yet
     deployments: int = 0  # how often it was sent in vain
     in_flight: bool = False  # a deployment was sent and not yet answered
     unseen: int = 0  # heartbeats in a row in which its TaskManager did not name it

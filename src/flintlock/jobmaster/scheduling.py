@@ -83,7 +83,11 @@ def take_slots(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
     """Record that the attempt will be at that TaskManager; it is sent once that is durable."""
     attempt = turn.job.attempt_id(life)
     execution = structs.replace(
-        life.current, task_manager=grant.task_manager, address=grant.address, slots=len(grant.slots)
+        life.current,
+        task_manager=grant.task_manager,
+        address=grant.address,
+        slots=len(grant.slots),
+        recording=life.current.recording + 1,
     )
     own = staging_directories(turn.job.plan.graph, life.region, attempt)
     staging = (*life.staging, *(directory for directory in own if directory not in life.staging))
@@ -93,10 +97,15 @@ def take_slots(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
 
 
 def deployment_recorded(turn: Turn, life: RegionLife, record: RegionRecord) -> None:
-    """Send the attempt, if it is still wanted there."""
-    grant = life.grant
-    if life.current.state is E.SCHEDULED and grant is not None and grant.instance == record.instance:
-        _send(turn, turn.move(life, E.DEPLOYING), grant)
+    """Send the attempt, if it is still wanted there, and no later record of where it goes is on its way.
+
+    It may have been granted, lost and granted again at one TaskManager while the first record was being written.
+    """
+    execution = structs.replace(life.current, recording=life.current.recording - 1)
+    life, grant = turn.put(life.with_current(execution)), life.grant
+    if execution.recording or execution.state is not E.SCHEDULED or grant is None or grant.instance != record.instance:
+        return
+    _send(turn, turn.move(life, E.DEPLOYING), grant)
 
 
 def deployment_taken(turn: Turn, event: DeploymentTaken) -> RegionLife | None:

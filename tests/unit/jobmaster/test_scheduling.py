@@ -22,7 +22,7 @@ from tests.unit.jobmaster.story import (
     source,
 )
 
-from flintlock.jobmaster.events import Declare, DeploymentUndelivered, Moment, Record, SendDeploy, Started
+from flintlock.jobmaster.events import Declare, DeploymentUndelivered, Moment, Record, Recorded, SendDeploy, Started
 from flintlock.jobmaster.scheduling import DEPLOYMENT_WAITS_S
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.jobmaster.turn import Turn
@@ -92,6 +92,23 @@ def test_nothing_is_deployed_before_attempt_and_task_manager_are_recorded() -> N
     story.recorded()
     assert story.deployed == [(0, 0)]
     assert story.of(SendDeploy)[-1].address == "tm-7:1"
+
+
+def test_nothing_is_deployed_while_a_record_of_another_place_is_on_its_way() -> None:
+    """Granted, lost and granted again where it was granted first: the first record is not the last one."""
+    story = Story(FILES)
+    story.start()
+    for name in ("tm-1", "tm-2"):
+        story.grant("0-0", on=name)
+        story.lose(name)
+    story.grant("0-0", on="tm-1")
+    first, second, third = [effect.record for effect in story.of(Record)]
+
+    for record in (first, second):
+        story.hear(Recorded(record))
+        assert story.deployed == []
+    story.hear(Recorded(third))
+    assert story.deployed == [(0, 0)]
 
 
 def test_a_region_is_finished_only_once_that_is_recorded() -> None:
