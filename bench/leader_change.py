@@ -136,7 +136,7 @@ def _change(stage: Stage, known: set[str], hurt: Callable[[Member], None]) -> fl
     leader, epoch = until("a leader", stage.leader, 60)
     begun = time.perf_counter()
     hurt(leader)
-    until("the next leader", lambda: known <= (stage.listing(epoch) or {}).keys(), 60, pause_s=0.01)
+    until("the next leader", lambda: known <= (stage.listing(epoch, besides=leader) or {}).keys(), 60, pause_s=0.01)
     elapsed = time.perf_counter() - begun
     if hurt is Member.terminate:
         leader.end()

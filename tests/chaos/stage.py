@@ -21,6 +21,7 @@ from tests.cluster.processes import ROOT, until
 from tests.zookeeper.servers import Ensemble, Server, free_ports, running_ensemble
 
 SESSION_S: Final = 4
+_CLIENT: Final = httpx.Client(timeout=2, trust_env=False)  # to make one takes as long as a change of leader's parts
 
 
 class Member:
@@ -148,17 +149,20 @@ class Stage:
                     told.append((int(file["epoch"]), member))
         return max(((member, epoch) for epoch, member in told), key=lambda found: found[1], default=None)
 
-    def listing(self, after_epoch: int = 0) -> dict[str, str] | None:
-        """Return the state of every job, by id, from whoever answers for a leader of a later epoch."""
-        for url in self.urls:
-            answer = _overview(url)
+    def listing(self, after_epoch: int = 0, besides: Member | None = None) -> dict[str, str] | None:
+        """Return the state of every job, by id, from whoever answers for a leader of a later epoch.
+
+        The one `besides` is not asked: it may be frozen, and whoever asks would wait.
+        """
+        for member in self.jobmanagers:
+            answer = None if member is besides else _overview(member)
             if answer is not None and int(answer.headers["flintlock-leader-epoch"]) > after_epoch:
                 return {line["jid"]: line["state"] for line in answer.json()["jobs"]}
         return None
 
     def answering(self) -> int:
         """Return how many JobManagers answer for whoever leads."""
-        return sum(_overview(url) is not None for url in self.urls)
+        return sum(_overview(member) is not None for member in self.jobmanagers)
 
     def get(self, path: str) -> httpx.Response:
         """Ask any JobManager until one answers."""
@@ -231,9 +235,9 @@ def running_stage(
         yield stage
 
 
-def _overview(url: str) -> httpx.Response | None:
+def _overview(member: Member) -> httpx.Response | None:
     """Ask for all jobs, as they are now."""
-    with suppress(httpx.TransportError):
-        answer = httpx.get(f"{url}/jobs/overview", headers={"cache-control": "no-cache"}, timeout=2)
+    with suppress(httpx.TransportError, OSError, msgspec.DecodeError):
+        answer = _CLIENT.get(f"{member.url}/jobs/overview", headers={"cache-control": "no-cache"})
         return answer if answer.status_code == 200 else None
     return None
