@@ -16,6 +16,7 @@ from typing import Final
 import httpx
 import msgspec
 import psutil
+from tests.cluster.processes import until
 from tests.zookeeper.servers import running_ensemble
 
 from bench.figures import Bound, Figure
@@ -108,14 +109,12 @@ def _job(number: int) -> StoredJob:
 
 
 def _await_listed(state_dir: Path, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + _LIMIT_S
-    while time.monotonic() < end:
+    def listed() -> bool:
         if process.poll() is not None:
             raise RuntimeError((state_dir / "out").read_text()[-2000:])
-        if _listed(state_dir) == JOBS:
-            return
-        time.sleep(0.05)  # noqa: TID251 nobody rings a bell
-    raise TimeoutError(f"not listed after {_LIMIT_S} s: {(state_dir / 'out').read_text()[-2000:]}")
+        return _listed(state_dir) == JOBS
+
+    until("all jobs in the listing", listed, _LIMIT_S)
 
 
 def _listed(state_dir: Path) -> int:

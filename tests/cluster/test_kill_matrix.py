@@ -145,7 +145,7 @@ def _left_over(state_dir: Path, target: Path) -> list[str]:
     """Name what is still there of a job that has ended."""
     left = [str(path) for path in target.glob(".flintlock-*")]
     left += [str(path) for path in (state_dir / "work").glob("*")]
-    left += [str(path) for path in (state_dir / "blobs").glob("sha256-*")]
+    left += [str(path) for path in (state_dir / "blobs").glob("*/*")]
     store = sqlite3.connect(f"file:{state_dir / 'store.db'}?mode=ro", uri=True)
     try:
         for query in (

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
 from flintlock.blob import files
 from flintlock.blob.files import IncomingFile, Offload, on_disk
+from flintlock.blob.holds import Holds
 from flintlock.gateways.blobs import BlobGateway, BlobRange
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import BlobKey
@@ -46,7 +46,7 @@ class BlobCache:
         self._offload: Final = offload
         self._swept = False  # leftovers of a former self are gone; set by the first fetch
         self._used: Final[dict[BlobKey, Path]] = {}  # checked in this life, longest unused first; emptied by eviction
-        self._holds: Final[Counter[BlobKey]] = Counter()
+        self._holds: Final = Holds()
         self._turns: Final = WeakValueDictionary[BlobKey, asyncio.Lock]()  # of blobs that are being fetched
 
     async def fetch(self, key: BlobKey) -> Path:
@@ -73,19 +73,13 @@ class BlobCache:
     async def drop(self, key: BlobKey) -> None:
         """Remove a copy, unless it is held. Idempotent. Raises Unavailable."""
         async with self._turn(key):
-            if not self._holds[key]:
+            if key not in self._holds:
                 path = self._used.pop(key, self._directory / files.digest_of(key))
                 await on_disk(self._offload, path.unlink, missing_ok=True)
 
-    @contextmanager
-    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
+    def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
         """Evict none of these while the context lasts, even if there is no room."""
-        held = tuple(keys)
-        self._holds.update(held)
-        try:
-            yield
-        finally:
-            self._holds.subtract(held)
+        return self._holds.hold(keys)
 
     async def _download(self, key: BlobKey, path: Path) -> None:
         if not self._swept:
@@ -121,7 +115,7 @@ class BlobCache:
     def _by_use(self) -> dict[str, float]:
         """When each copy was used: turns of this life, later ones are higher; held ones are used now and for ever."""
         turns: dict[str, float] = {files.digest_of(key): turn for turn, key in enumerate(self._used)}
-        turns.update((files.digest_of(key), math.inf) for key, holds in self._holds.items() if holds > 0)
+        turns.update((files.digest_of(key), math.inf) for key in self._holds)
         return turns
 
 

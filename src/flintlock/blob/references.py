@@ -6,10 +6,11 @@ All of it lives in memory: which job refers to what is told anew by the stored g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 
+from flintlock.blob.holds import Holds
 from flintlock.model.ids import BlobKey, JobId
 
 
@@ -27,12 +28,12 @@ class References:
     def __init__(self) -> None:
         self._jobs: Final[dict[JobId, frozenset[BlobKey]]] = {}  # written by retain, release, retain_only
         self._users: Final[Counter[BlobKey]] = Counter()  # how many of these jobs refer to a blob
-        self._holds: Final[Counter[BlobKey]] = Counter()
+        self._holds: Final = Holds()
         self._waiting: Final[dict[BlobKey, _Waiting]] = {}  # filled by uploads, emptied by retain and expiry
 
     def keeps(self, key: BlobKey) -> bool:
         """Tell whether anything keeps the blob."""
-        return self._users[key] > 0 or self._holds[key] > 0 or key in self._waiting
+        return self._users[key] > 0 or key in self._holds or key in self._waiting
 
     def uploaded(self, key: BlobKey, now_s: float) -> None:
         """Keep an upload until a job takes it up, or it expires."""
@@ -45,22 +46,16 @@ class References:
         for key in [key for key, waiting in self._waiting.items() if waiting.since_s < limit_s]:
             del self._waiting[key]
 
-    @contextmanager
-    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
+    def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
         """Keep blobs as long as the context lasts."""
-        held = tuple(keys)
-        self._holds.update(held)
-        try:
-            yield
-        finally:
-            self._holds.subtract(held)
+        return self._holds.hold(keys)
 
     def retain(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
         """Keep blobs until the job is released; each takes up one upload. Idempotent."""
         before = self._jobs.get(job_id, frozenset())
         for key in frozenset(keys) - before:
             self._users[key] += 1
-            self._taken_up(key)
+            self.served(key)
         if keys:
             self._jobs[job_id] = before | frozenset(keys)
 
@@ -88,8 +83,8 @@ class References:
                 self._jobs[job_id] = frozenset(keys)
                 self._users.update(self._jobs[job_id])
 
-    def _taken_up(self, key: BlobKey) -> None:
-        """A job refers to the blob: one upload of it has served its purpose."""
+    def served(self, key: BlobKey) -> None:
+        """One upload of the blob has served its purpose: a job refers to it, or none will."""
         waiting = self._waiting.get(key)
         if waiting is not None:
             waiting.uploads -= 1

@@ -31,7 +31,7 @@ from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.blob.references import References
 from flintlock.blob.stores import BlobStore, CopiedStore, DirectoryStore
 from flintlock.gateways.blobs import BlobChunk, BlobCopies, BlobRange
-from flintlock.model.errors import Corrupt, Invalid, NotFound
+from flintlock.model.errors import Corrupt, FlintlockError, Invalid, NotFound
 from flintlock.model.ids import BlobKey, JobId
 
 log = structlog.get_logger(__name__)
@@ -181,6 +181,15 @@ class BlobServer:
         except Exception:
             self._references.restore(job_id, keys)
             raise
+
+    async def abandon(self, keys: Collection[BlobKey]) -> None:
+        """No job will take up these uploads; those that nothing else keeps go. What cannot be removed now expires."""
+        for key in keys:
+            self._references.served(key)
+        try:
+            await self._remove(keys)
+        except FlintlockError as error:
+            log.warning("upload-not-removed", reason=error.public)
 
     async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
         """Return which blobs are not there as they were uploaded, and why. Raises Unavailable."""

@@ -43,6 +43,8 @@ async def submit(call: Call) -> Answer:
         with services.blobs.hold(submission.blob_keys):
             await store_uploads(submission, services.blobs)
             submitted = await services.dispatcher.submit_job(submission.message)
+        if submitted.existing:  # its files came with the first one
+            await services.blobs.abandon([upload.key for upload in submission.uploads])
     replay = {"Idempotent-Replay": "true"} if submitted.existing else {}
     return answer(shapes.Jobid(jobid=submitted.job_id), 202, replay)
 

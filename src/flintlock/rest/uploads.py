@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final, Protocol
 
@@ -33,6 +33,10 @@ class BlobUploads(Protocol):
 
     async def put(self, stream: AsyncIterator[bytes]) -> tuple[BlobKey, int]:
         """Store content durably; return its key and size."""
+        ...
+
+    async def abandon(self, keys: Collection[BlobKey]) -> None:
+        """No job will take up these uploads. Raises nothing."""
         ...
 
     async def size_of(self, key: BlobKey) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Generator, Iterable
+from collections.abc import AsyncIterator, Collection, Generator, Iterable
 from contextlib import contextmanager
 
 from msgspec import structs
@@ -302,6 +302,7 @@ class FakeBlobs:
         self.content: dict[BlobKey, bytes] = {}
         self.held: list[tuple[BlobKey, ...]] = []  # every hold that there was
         self.holding = 0  # how many holds are open
+        self.abandoned: list[BlobKey] = []
 
     async def put(self, stream: AsyncIterator[bytes]) -> tuple[BlobKey, int]:
         """Store content; an interrupted stream leaves nothing."""
@@ -309,6 +310,10 @@ class FakeBlobs:
         key = BlobKey("sha256-" + hashlib.sha256(data).hexdigest())
         self.content[key] = data
         return key, len(data)
+
+    async def abandon(self, keys: Collection[BlobKey]) -> None:
+        """Note that no job will take these up."""
+        self.abandoned += keys
 
     async def size_of(self, key: BlobKey) -> int | None:
         """Return the size, if it is here."""

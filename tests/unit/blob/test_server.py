@@ -245,6 +245,20 @@ async def test_an_upload_that_no_job_has_taken_up_outlives_another_jobs_release(
     server.retain(JOB_B, [key])
 
 
+async def test_uploads_that_no_job_will_take_up_go_at_once_unless_something_else_keeps_them(server: BlobServer) -> None:
+    """A submission that is repeated brings its files once more."""
+    used, unused = await put(server, b"used"), await put(server, b"unused")
+    server.retain(JOB_A, [used])
+    await put(server, b"used")
+
+    await server.abandon([used, unused])
+
+    assert await is_there(server, used)
+    assert not await is_there(server, unused)
+    await server.release(JOB_A)
+    assert not await is_there(server, used)
+
+
 class SlowDisk:
     """Does file I/O in place, once it is let."""
 

@@ -142,6 +142,15 @@ def test_the_same_key_is_the_same_job(porch: Porch) -> None:
     assert len(porch.dispatcher.submissions) == 1
 
 
+def test_files_of_a_replay_are_not_kept(porch: Porch) -> None:
+    """The job has those of the first submission."""
+    for replay in (False, True):
+        key = {"Idempotency-Key": "k"}
+        response = porch.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=LIB), headers=key)
+        assert response.status_code == 202, response.text
+        assert porch.blobs.abandoned == ([LIB_KEY] if replay else [])
+
+
 def test_the_same_key_with_another_graph_is_refused(porch: Porch) -> None:
     """422: the client has mixed something up."""
     submit(porch, key="k")
