@@ -27,6 +27,7 @@ from flintlock.model.tasks import FileMove, FilesPublished, SinkFiles
 from flintlock.spark.engine import EngineSettings, SparkEngine
 from flintlock.spark.java import find_java
 from flintlock.spark.python_workers import daemons
+from flintlock.spark.sinkfiles import Listing
 
 T = TypeVar("T")
 
@@ -279,16 +280,17 @@ def test_files_are_listed_by_their_names_from_there(shared: Shared, tmp_path: Pa
     (tmp_path / "d=1 é").mkdir()
     (tmp_path / "d=1 é" / "part-0").write_text("12345")
     (tmp_path / "_SUCCESS").touch()
+    (tmp_path / "a\nb").touch()
 
     listed = shared.do(shared.engine.list_files(str(tmp_path)))
-    flat = shared.do(shared.engine.list_files(tmp_path.as_uri(), recursive=False))
+    weighed = shared.do(shared.engine.list_files(tmp_path.as_uri(), weigh=True))
+    itself = shared.do(shared.engine.list_files(str(tmp_path / "_SUCCESS")))
     missing = shared.do(shared.engine.list_files(str(tmp_path / "none")))
 
-    assert [(file.path, file.size) for file in listed.files] == [("_SUCCESS", 0), ("d=1 é/part-0", 5)]
-    assert [file.path for file in flat.files] == ["_SUCCESS"]
-    assert listed.exists
-    assert not missing.exists
-    assert missing.files == ()
+    assert listed == Listing(files=("_SUCCESS", "a\nb", "d=1 é/part-0"))
+    assert weighed == Listing(files=listed.files, size=5)
+    assert itself.files == ("_SUCCESS",)
+    assert missing == Listing(exists=False)
     with pytest.raises(JobFailed, match=r"cannot list nope://x/y.*UnsupportedFileSystemException"):
         shared.do(shared.engine.list_files("nope://x/y"))
 

@@ -31,7 +31,7 @@ from flintlock.model.jobgraph import (
     Sql,
 )
 from flintlock.model.staging import is_staging_directory, staging_directory
-from flintlock.model.tasks import FailureKind, ResultRows, TaskFailed, TaskRunning
+from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskRunning
 from flintlock.spark.runner import ForkedRunner
 
 NUMBERS = step("numbers", Sql(query="SELECT id, id % 3 AS k FROM range(30)"))
@@ -226,7 +226,7 @@ def test_an_analysis_error_of_a_later_region_comes_before_any_action(b: Bench) -
         step("later", Sql(query="SELECT nope FROM clean"), "clean"),
         step("r", Result(), "later"),
     )
-    task = b.task(*steps, analyze_all=True)
+    task = b.task(*steps, analysis=Analysis.WHOLE)
     ran = b.run(task)
     assert (ran.failure.kind, ran.failure.step) == (FailureKind.ANALYSIS, "later")
     assert not Path(f"{b.home}/work/clean/{task.attempt.attempt}").exists()
@@ -758,7 +758,7 @@ class Nowhere:
 
     remote_url = "sc://127.0.0.1:1"
 
-    async def list_files(self, path: str) -> Any:
+    async def list_files(self, path: str, *, weigh: bool = False) -> Any:
         raise Unavailable("gone")
 
     async def measure(self, session: Any, operations: Any) -> Any:

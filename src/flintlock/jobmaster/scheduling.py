@@ -33,7 +33,7 @@ from flintlock.model.regions import region_resources
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.staging import staging_directories
 from flintlock.model.states import ExecutionState
-from flintlock.model.tasks import DeployTask, Failure, FailureKind, RegionPhase, RegionRecord
+from flintlock.model.tasks import Analysis, DeployTask, Failure, FailureKind, RegionPhase, RegionRecord
 
 E: Final = ExecutionState
 
@@ -177,7 +177,7 @@ def _send(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
         inputs=_inputs(turn.job, life),
         work_dir=plan.work_dir,
         session_config=plan.session_config,
-        analyze_all=_analyses_all(turn.job, life),
+        analysis=_analysis(turn.job, life),
         cancel_timeout_s=plan.cancel_timeout_s,
         instance=grant.instance,
         resources=region_resources(plan.graph, life.region),
@@ -186,14 +186,12 @@ def _send(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
     turn.do(SendDeploy(grant.address, grant.instance, order))
 
 
-def _analyses_all(job: JobState, life: RegionLife) -> bool:
-    """Whether this attempt has to look at the whole graph: nothing has come through analysis yet."""
-    return (
-        job.plan.analyze_first
-        and len(job.regions) > 1
-        and not life.region.upstream
-        and all(other.outcome is None for other in job.regions)
-    )
+def _analysis(job: JobState, life: RegionLife) -> Analysis:
+    """Return how much an attempt has to look at: the whole graph, until a region has come through that."""
+    if not job.plan.analyze_first or len(job.regions) == 1:
+        return Analysis.REGION
+    looked_at = life.region.upstream or any(other.outcome is not None for other in job.regions)
+    return Analysis.DONE if looked_at else Analysis.WHOLE
 
 
 def _inputs(job: JobState, life: RegionLife) -> dict[StepName, str]:

@@ -11,6 +11,14 @@ from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, Resources
 
 
+class Analysis(StrEnum):
+    """What an attempt resolves before its first Spark job: errors that can be known early are to come early."""
+
+    WHOLE = "whole-graph"
+    REGION = "region"
+    DONE = "done"  # a region that ran before has resolved the whole graph
+
+
 class DeployTask(Struct, frozen=True, kw_only=True):
     """JobMaster to TaskManager: run this attempt in these slots. Sending it twice runs it once."""
 
@@ -20,7 +28,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     inputs: dict[StepName, str] = {}  # blocking results of other regions: where their rows are
     work_dir: str = ""  # the job's own directory for its blocking results
     session_config: dict[str, str] = {}
-    analyze_all: bool = False  # resolve the whole graph's schemas before any Spark job runs
+    analysis: Analysis = Analysis.REGION
     cancel_timeout_s: float = 10.0
     instance: InstanceId | None = None  # whose slots they are: another life of the TaskManager refuses it
     resources: Resources | None = None  # what the task's runner may use

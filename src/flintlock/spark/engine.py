@@ -35,6 +35,7 @@ from flintlock.spark.engine_messages import (
     ReleaseSessions,
     RemoveTree,
 )
+from flintlock.spark.sinkfiles import Listing
 
 __all__ = ["EngineSettings", "SparkEngine", "publication"]
 
@@ -121,9 +122,10 @@ class SparkEngine:
         except TimeoutError:
             return Released(call=0, confirmed=False, active=("the engine does not answer",))
 
-    async def list_files(self, path: str, *, recursive: bool = True) -> FilesListed:
+    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
         """Return the files below a path. Raises JobFailed if the file system cannot be read."""
-        return await self._link.ask(lambda call: ListFiles(call=call, path=path, recursive=recursive), FilesListed)
+        answer = await self._link.ask(lambda call: ListFiles(call=call, path=path, weigh=weigh), FilesListed)
+        return answer.listing
 
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
         """Move, remove and mark file by file; the last item is complete. Raises JobFailed with the file's name.
@@ -162,14 +164,16 @@ class SparkEngine:
 def publication(sinks: tuple[SinkFiles, ...]) -> Publish:
     """Return the publication of all these sinks as one: every file, then every marker, then empty directories.
 
-    Directories that may be left empty are the staging ones, and those of removed files as far up as their target.
+    Directories that may be left empty, besides the staging ones, are those of removed files as far up as their target,
+    unless a file arrives there.
     """
-    left: dict[str, None] = dict.fromkeys(sink.staging for sink in sinks if sink.staging)
+    filled = {move.target.rpartition("/")[0] for sink in sinks for move in sink.moves}
+    left: dict[str, None] = {}
     for sink in sinks:
         target = f"{sink.target.rstrip('/')}/"
         for path in sink.removes:
             place = path.rpartition("/")[0]
-            while place.startswith(target):
+            while place.startswith(target) and place not in filled:
                 left[place] = None
                 place = place.rpartition("/")[0]
     return Publish(
@@ -177,5 +181,6 @@ def publication(sinks: tuple[SinkFiles, ...]) -> Publish:
         moves=tuple(move for sink in sinks for move in sink.moves),
         removes=tuple(path for sink in sinks for path in sink.removes),
         success_markers=tuple(sink.success_marker for sink in sinks if sink.success_marker is not None),
-        cleanup_dirs=tuple(left),
+        staging_dirs=tuple(sink.staging for sink in sinks if sink.staging),
+        left_dirs=tuple(left),
     )

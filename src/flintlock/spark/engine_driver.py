@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Final
 
 from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
@@ -62,14 +63,16 @@ class EngineDriver:
         )
         self.jvm: Final[JavaObject] = self.gateway.jvm
         self._session: JavaObject = None  # set by `open`
+        self._java: _Classes  # as the session
         # Threads that stay: a new one costs a new connection to the JVM.
         self._closers: Final = ThreadPoolExecutor(CLOSING_AT_ONCE, thread_name_prefix="close-session")
 
     def open(self) -> None:
         """Make the Spark application; the Connect server comes up with it. Raises Py4JJavaError."""
         self._session = self.jvm.org.apache.spark.sql.classic.SparkSession.builder().getOrCreate()
+        self._java = _Classes(self.jvm)
 
-    @property
+    @cached_property
     def context(self) -> JavaObject:
         """The SparkContext."""
         return self._session.sparkContext()
@@ -87,7 +90,7 @@ class EngineDriver:
     @property
     def connect_port(self) -> int:
         """Where the Connect server listens."""
-        return int(self._service.localPort())
+        return int(self._java.service.localPort())
 
     def release(self, user_id: str, session_id: str | None, timeout_s: float) -> tuple[str, ...]:
         """End the user's session, or all of the user's; return what is still active when the time is up.
@@ -130,7 +133,7 @@ class EngineDriver:
 
     def measure(self, user_id: str, session_id: str, operations: tuple[str, ...]) -> dict[str, TaskMetrics]:
         """Count what Spark read, wrote and ran for each of the operations; also once their session is closed."""
-        tag = self._job_tag
+        tag = self._java.job_tag
         flush_events(self.context)
         tags = {name: str(tag.apply(user_id, session_id, name)) for name in operations}
         if len(operations) <= ASKED_ONE_BY_ONE:
@@ -170,7 +173,7 @@ class EngineDriver:
 
     def heap(self) -> tuple[int, int]:
         """Return the used and the greatest size of the JVM's heap, in bytes."""
-        runtime = self.jvm.java.lang.Runtime.getRuntime()
+        runtime = self._java.runtime
         return int(runtime.totalMemory()) - int(runtime.freeMemory()), int(runtime.maxMemory())
 
     def executors(self) -> tuple[int, int]:
@@ -185,30 +188,22 @@ class EngineDriver:
         """Return how many Connect sessions are open."""
         return int(self._sessions.listActiveSessions().size())
 
-    @property
-    def _service(self) -> JavaObject:
-        return getattr(getattr(self.jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
-
-    @property
+    @cached_property
     def _sessions(self) -> JavaObject:
-        return self._service.sessionManager()
-
-    @property
-    def _job_tag(self) -> JavaObject:
-        return getattr(getattr(self.jvm.org.apache.spark.sql.connect.service, "ExecuteJobTag$"), "MODULE$")
+        return self._java.service.sessionManager()
 
     def _key(self, user_id: str, session_id: str) -> JavaObject:
-        return self.jvm.org.apache.spark.sql.connect.service.SessionKey(user_id, session_id)
+        return self._java.session_key(user_id, session_id)
 
     def _scope(self, user_id: str, session_id: str | None) -> str:
         """Return how the tags of the jobs in question begin."""
         if session_id is None:
-            return str(self._job_tag.apply(user_id, "\n", "")).partition("\n")[0]
+            return str(self._java.job_tag.apply(user_id, "\n", "")).partition("\n")[0]
         try:
             uuid.UUID(session_id)
         except ValueError:
             raise Refused(f"{session_id!r} is not a session id: Spark's are UUIDs") from None
-        return str(self._job_tag.apply(user_id, session_id, ""))
+        return str(self._java.job_tag.apply(user_id, session_id, ""))
 
     def _open_sessions(self) -> Iterator[str]:
         return (str(info.sessionId()) for info in items(self._sessions.listActiveSessions()))
@@ -222,8 +217,7 @@ class EngineDriver:
         """Close the session, and leave the tombstone that keeps it closed; return what went wrong."""
         key = self._key(user_id, session_id)
         try:
-            nothing = getattr(getattr(self.jvm.scala, "None$"), "MODULE$")
-            self._service.getOrCreateIsolatedSession(user_id, session_id, nothing)
+            self._java.service.getOrCreateIsolatedSession(user_id, session_id, self._java.none)
             self._sessions.closeSession(key, False)
         except Py4JJavaError as error:
             if "SESSION_CLOSED" in str(error):
@@ -232,7 +226,7 @@ class EngineDriver:
             # one and leaves the session's others running. Each further call gets past one more of them.
             for _ in range(OPERATIONS_AT_MOST):
                 try:
-                    self._service.executionManager().removeAllExecutionsForSession(key)
+                    self._java.service.executionManager().removeAllExecutionsForSession(key)
                     return None
                 except Py4JJavaError:
                     continue
@@ -248,7 +242,7 @@ class EngineDriver:
         running = self._operation_threads()
         if not running:
             return []
-        for holder in items(self._service.executionManager().listExecuteHolders()):
+        for holder in items(self._java.service.executionManager().listExecuteHolders()):
             key = holder.key()
             if key.userId() != user_id or (session_id is not None and key.sessionId() != session_id):
                 running.discard(str(key.operationId()))
@@ -260,8 +254,8 @@ class EngineDriver:
         The names are searched in the JVM: an answer of more than 8 KiB takes py4j another 40 ms, and there are some
         hundred threads. Java's own list of threads would stop and walk them all.
         """
-        names = self.jvm.java.lang.StringBuilder().append(self.jvm.org.apache.commons.lang3.ThreadUtils.getAllThreads())
-        found = self.jvm.java.util.regex.Pattern.compile(_OPERATION_THREAD).matcher(names)
+        names = self._java.string_builder().append(self._java.all_threads())
+        found = self._java.operation_thread.matcher(names)
         running: set[str] = set()
         while found.find():
             running.add(str(found.group(1)))
@@ -291,13 +285,33 @@ class EngineDriver:
             if any(tag.startswith(scope) for tag in _tags_of(tasks)):
                 found.append(f"{tasks.runningTasks()} tasks of {tasks.name()} run")
                 self._kill_again(tasks)
-        running = [self.jvm.org.apache.spark.JobExecutionStatus.RUNNING]
-        for job in items(self.context.statusStore().jobsList(running)):
+        for job in items(self.context.statusStore().jobsList([self._java.running])):
             tags = [tag for tag in str(job.jobTags().mkString(",")).split(",") if tag.startswith(scope)]
             for tag in tags:
                 self.context.cancelJobsWithTag(tag)
             found += [f"job {job.jobId()} runs" for _ in tags[:1]]
         return found
+
+
+class _Classes:
+    """What is used of the JVM again and again: each part of a name that is looked up is a round trip."""
+
+    def __init__(self, jvm: JavaObject) -> None:
+        connect = jvm.org.apache.spark.sql.connect.service
+        self.service: Final = _module(connect, "SparkConnectService")
+        self.session_key: Final = connect.SessionKey
+        self.job_tag: Final = _module(connect, "ExecuteJobTag")
+        self.none: Final = _module(jvm.scala, "None")
+        self.running: Final = jvm.org.apache.spark.JobExecutionStatus.RUNNING
+        self.runtime: Final = jvm.java.lang.Runtime.getRuntime()
+        self.string_builder: Final = jvm.java.lang.StringBuilder
+        self.all_threads: Final = jvm.org.apache.commons.lang3.ThreadUtils.getAllThreads
+        self.operation_thread: Final = jvm.java.util.regex.Pattern.compile(_OPERATION_THREAD)
+
+
+def _module(package: JavaObject, name: str) -> JavaObject:
+    """Return a Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _tags_of(tasks: JavaObject) -> list[str]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from flintlock.model.tasks import FileMove, TaskMetrics
 from flintlock.spark.java import Java
 from flintlock.spark.jvm import DEFAULT_HEAP_BYTES
-from flintlock.spark.sinkfiles import ListedFile
+from flintlock.spark.sinkfiles import Listing
 
 #: How long a session's work may take to end before its release counts as not confirmed.
 RELEASE_S: Final = 20.0
@@ -59,11 +59,11 @@ class ReleaseSessions(Struct, frozen=True, kw_only=True, tag="release-sessions")
 
 
 class ListFiles(Struct, frozen=True, kw_only=True, tag="list-files"):
-    """List the files below a path."""
+    """List the files below a path; `weigh` asks for their size as well."""
 
     call: int
     path: str
-    recursive: bool = True
+    weigh: bool = False
 
 
 class Publish(Struct, frozen=True, kw_only=True, tag="publish"):
@@ -73,7 +73,8 @@ class Publish(Struct, frozen=True, kw_only=True, tag="publish"):
     moves: tuple[FileMove, ...] = ()
     removes: tuple[str, ...] = ()
     success_markers: tuple[str, ...] = ()
-    cleanup_dirs: tuple[str, ...] = ()
+    staging_dirs: tuple[str, ...] = ()
+    left_dirs: tuple[str, ...] = ()
 
 
 class RemoveTree(Struct, frozen=True, kw_only=True, tag="remove-tree"):
@@ -127,11 +128,10 @@ class Released(Struct, frozen=True, kw_only=True, tag="released"):
 
 
 class FilesListed(Struct, frozen=True, kw_only=True, tag="files-listed"):
-    """What is below a path, in order; a path that does not exist has no files."""
+    """What is below a path."""
 
     call: int
-    exists: bool
-    files: tuple[ListedFile, ...] = ()
+    listing: Listing
 
 
 class Published(Struct, frozen=True, kw_only=True, tag="published"):

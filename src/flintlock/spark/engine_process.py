@@ -235,9 +235,8 @@ class EngineProcess:
             case ReleaseSessions(call=call, user_id=user_id, session_id=session_id, timeout_s=timeout_s):
                 active = driver.release(user_id, session_id, timeout_s)
                 return Released(call=call, confirmed=not active, active=active)
-            case ListFiles(call=call, path=path, recursive=recursive):
-                exists, listed = files.list_files(path, recursive=recursive)
-                return FilesListed(call=call, exists=exists, files=listed)
+            case ListFiles(call=call, path=path, weigh=weigh):
+                return FilesListed(call=call, listing=files.list_files(path, weigh=weigh))
             case Publish(call=call):
                 total = files.publish(command, lambda done, of: self._say(Published(call=call, done=done, total=of)))
                 return Published(call=call, done=total, total=total, complete=True)

@@ -5,6 +5,9 @@ it is done file by file and can be done again: a publication that was interrupte
 ends with the same files. So nothing is ever deleted to make room for a move: a target that is there already and has
 the source's length is that file, moved by somebody else a moment ago.
 
+Every call into the JVM is a round trip, and so is each part of a class's name: classes are looked up once, and a
+listing comes as one text.
+
 Rejected: `fs.rename` of whole directories (readers would see the old or the new, but a second run would nest them);
 recursive deletes of a target (one late repetition would remove what others published since).
 """
@@ -19,10 +22,13 @@ from py4j.protocol import Py4JJavaError
 from flintlock.model.errors import Refused
 from flintlock.model.staging import PREFIX
 from flintlock.spark.engine_messages import Publish
-from flintlock.spark.sinkfiles import ListedFile
+from flintlock.spark.sinkfiles import Listing
 
 #: An object of the JVM; py4j has no types for them.
 Java: TypeAlias = Any
+
+#: Stands between the names of a listing: the one character that no file system allows in a name.
+_SEPARATOR: Final = "\0"
 
 
 class FileFailure(Exception):
@@ -33,33 +39,35 @@ class HadoopFiles:
     """The file systems that the engine's Hadoop configuration knows. Any thread may use it."""
 
     def __init__(self, jvm: Java, configuration: Java, work_root: str) -> None:
-        self._jvm: Final = jvm
         self._configuration: Final = configuration
         self._work_root: Final = work_root
+        self._path: Final = jvm.org.apache.hadoop.fs.Path
+        self._leaves: Final = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().listLeafStatuses
+        self._to_list: Final = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
+        self._to_scala: Final = jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        self._status: Final = jvm.scala.reflect.ClassTag.apply(
+            jvm.java.lang.Class.forName("org.apache.hadoop.fs.FileStatus")
+        )
+        self._to_paths: Final = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
+        self._wrapped: Final = getattr(getattr(jvm.scala, "Predef$"), "MODULE$").genericWrapArray
 
-    def list_files(self, path: str, *, recursive: bool) -> tuple[bool, tuple[ListedFile, ...]]:
-        """Return whether the path exists, and its files by name from there. A path that is a file is its own only one.
+    def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+        """Return what is below a path; a path that is a file is its own only one.
 
         Raises:
             FileFailure: The file system cannot be reached or does not let us look.
         """
 
-        def act() -> tuple[bool, tuple[ListedFile, ...]]:
+        def act() -> Listing:
             fs, root = self._open(path)
             try:
-                found = fs.listFiles(root, recursive)
-                base = fs.getFileStatus(root).getPath().toString().rstrip("/")
-                files: list[ListedFile] = []
-                while found.hasNext():
-                    status = found.next()
-                    full = str(status.getPath().toString())
-                    name = full[len(base) + 1 :] if full != base else str(status.getPath().getName())
-                    files.append(ListedFile(path=name, size=int(status.getLen())))
+                files = self._names_below(fs, root)
+                size = int(fs.getContentSummary(root).getLength()) if weigh else 0
             except Py4JJavaError as error:
                 if _is(error, "java.io.FileNotFoundException"):
-                    return False, ()
+                    return Listing(exists=False)
                 raise
-            return True, tuple(sorted(files, key=lambda file: file.path))
+            return Listing(files=files, size=size)
 
         return _naming(path, "list", act)
 
@@ -85,7 +93,9 @@ class HadoopFiles:
             step(path, "remove", lambda path=path: self._remove(path))
         for path in order.success_markers:
             step(path, "create", lambda path=path: self._mark(path))
-        for path in order.cleanup_dirs:
+        for path in order.staging_dirs:
+            _naming(path, "clean up", lambda path=path: self._drop_staging(path))
+        for path in order.left_dirs:
             _naming(path, "clean up", lambda path=path: self._drop_empty(path))
         return total
 
@@ -128,8 +138,20 @@ class HadoopFiles:
     def _open(self, path: str) -> tuple[Java, Java]:
         if not path:
             raise FileFailure("a path is empty")
-        place = self._jvm.org.apache.hadoop.fs.Path(path)
+        place = self._path(path)
         return place.getFileSystem(self._configuration), place
+
+    def _names_below(self, fs: Java, root: Java) -> tuple[str, ...]:
+        """Return the files below a directory by their names from there; of a file, its own. Raises Py4JJavaError."""
+        if str(fs.getScheme()) == "file":
+            # The file system's own way asks for permissions, and Hadoop starts a process for those of each local file.
+            statuses = self._leaves(fs, root)
+        else:  # an object store lists all directories as one
+            statuses = self._to_scala(self._to_list(fs.listFiles(root, True)))
+        found = str(self._wrapped(self._to_paths(statuses.toArray(self._status))).mkString(_SEPARATOR))
+        base = str(fs.getFileStatus(root).getPath().toString()).rstrip("/")
+        full = found.split(_SEPARATOR) if found else []
+        return tuple(sorted(name[len(base) + 1 :] if name != base else name.rpartition("/")[2] for name in full))
 
     def _length(self, fs: Java, place: Java) -> int | None:
         """Return a file's length, or None if it does not exist."""
@@ -142,29 +164,34 @@ class HadoopFiles:
 
     def _move(self, source: str, target: str, made: set[str]) -> None:
         fs, there = self._open(source)
-        here = self._jvm.org.apache.hadoop.fs.Path(target)
-        length = self._length(fs, there)
-        if length is None:
-            self._moved_already(fs, here, source, target)
-            return
-        arrived = self._length(fs, here) if fs.exists(here) else None
-        if arrived == length:
-            fs.delete(there, False)  # a copy was cut short of removing its source, or somebody moved it just now
-            return
-        if arrived is not None:
-            fs.delete(here, False)  # a copy was cut short; its source is whole
+        here = self._path(target)
         directory = target.rpartition("/")[0]
         if directory not in made:
             fs.mkdirs(here.getParent())
             made.add(directory)
-        if not fs.rename(there, here):
-            if self._length(fs, there) is not None:
-                raise FileFailure(f"cannot move {source} to {target}: the file system refuses")
-            self._moved_already(fs, here, source, target)
-
-    def _moved_already(self, fs: Java, here: Java, source: str, target: str) -> None:
-        if self._length(fs, here) is None:
+        if self._rename(fs, there, here):
+            return
+        length, arrived = self._length(fs, there), self._length(fs, here)
+        if length is None and arrived is None:
             raise FileFailure(f"{source} is gone and was not moved to {target}: neither file exists")
+        if length is None:
+            return  # moved already
+        if length == arrived:
+            fs.delete(there, False)  # a copy was cut short of removing its source, or somebody moved it just now
+            return
+        if arrived is not None:
+            fs.delete(here, False)  # a copy was cut short; its source is whole
+        if arrived is None or not self._rename(fs, there, here):
+            raise FileFailure(f"cannot move {source} to {target}: the file system refuses")
+
+    def _rename(self, fs: Java, there: Java, here: Java) -> bool:
+        """Tell whether it was moved; a file that is gone, or there already, is an error to some file systems only."""
+        try:
+            return bool(fs.rename(there, here))
+        except Py4JJavaError as error:
+            if _is(error, "java.io.FileNotFoundException", "org.apache.hadoop.fs.FileAlreadyExistsException"):
+                return False
+            raise
 
     def _remove(self, path: str) -> None:
         fs, place = self._open(path)
@@ -175,17 +202,20 @@ class HadoopFiles:
         fs, place = self._open(path)
         fs.create(place, True).close()
 
+    def _drop_staging(self, path: str) -> None:
+        """Remove a staging directory with those in it, unless a file is left there, which is not ours."""
+        fs, place = self._open(path)
+        if fs.exists(place) and not self._names_below(fs, place):
+            fs.delete(place, True)
+
     def _drop_empty(self, path: str) -> None:
-        """Remove the directory and those in it, the innermost first, as far as they are empty."""
+        """Remove a directory if nothing is in it."""
         fs, place = self._open(path)
         try:
-            for status in fs.listStatus(place):
-                if status.isDirectory():
-                    self._drop_empty(str(status.getPath().toString()))
-            if len(fs.listStatus(place)) == 0:
+            if not fs.listStatusIterator(place).hasNext():
                 fs.delete(place, False)
         except Py4JJavaError as error:
-            if not _is(error, "java.io.FileNotFoundException") and not _is(error, "java.io.IOException"):
+            if not _is(error, "java.io.IOException"):
                 raise
             # Gone, or no longer empty: somebody else's files may stay.
 
@@ -199,11 +229,11 @@ def _naming(path: str, verb: str, act: Callable[[], Any]) -> Any:
         raise FileFailure(f"cannot {verb} {path}: {cause.getClass().getSimpleName()}: {cause.getMessage()}") from error
 
 
-def _is(error: Py4JJavaError, class_name: str) -> bool:
-    """Tell whether the exception is of that class or of one derived from it."""
+def _is(error: Py4JJavaError, *class_names: str) -> bool:
+    """Tell whether the exception is of one of these classes, or of one derived from them."""
     kind = cast("Java", error.java_exception).getClass()
     while kind is not None:
-        if kind.getName() == class_name:
+        if kind.getName() in class_names:
             return True
         kind = kind.getSuperclass()
     return False

@@ -19,7 +19,7 @@ from flintlock.spark.engine import SparkEngine
 from flintlock.spark.engine_messages import EngineSettings, Measured
 from flintlock.spark.java import find_java
 from flintlock.spark.runners import PoolSettings, runner_pool
-from flintlock.spark.sinkfiles import ListedFile
+from flintlock.spark.sinkfiles import Listing
 from flintlock.spark.wire import DedicatedEngine
 
 log = structlog.get_logger()
@@ -142,9 +142,9 @@ class EngineDoor:
         """Where its Connect server listens."""
         return self._engine.remote_url
 
-    async def list_files(self, path: str) -> tuple[ListedFile, ...]:
-        """Return every file below a path; none if it does not exist."""
-        return (await self._engine.list_files(path)).files
+    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+        """Return every file below a path, and their size if asked to weigh them."""
+        return await self._engine.list_files(path, weigh=weigh)
 
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> Measured:
         """Return what Spark counted."""

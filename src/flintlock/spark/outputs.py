@@ -1,7 +1,7 @@
 """A region's actions, one after another: blocking exchanges first, then sinks and results.
 
-Before the first of them every output's schema is resolved, unless the region has only one output that Spark itself
-analyses before it runs anything: then executing is the analysis, and a round trip is saved.
+Before the first of them the schemas of all others are resolved, unless another region has done that already. The
+first needs none of that: Spark analyses it before it runs anything, so executing it is the analysis.
 
 Staged sinks are written into a hidden directory of the attempt inside the target, and nothing is published here; what
 the files are is found out afterwards, through the engine's file systems.
@@ -9,7 +9,7 @@ the files are is found out afterwards, through the engine's file systems.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -20,9 +20,9 @@ from flintlock.model.jobgraph import Exchange, Guarantee, JobGraph, JobVertex, R
 from flintlock.model.options import RESULT_BYTES
 from flintlock.model.regions import Region, region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
-from flintlock.model.tasks import DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished
+from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished
 from flintlock.spark.doors import Door, TooLarge
-from flintlock.spark.failures import TaskError
+from flintlock.spark.failures import TaskError, kind_of
 from flintlock.spark.region import Frames
 from flintlock.spark.rows import result_rows
 from flintlock.spark.schemas import check_output
@@ -95,7 +95,7 @@ class Work:
                 if vertex.name in skipped:
                     self._outputs.append(StepOutput(step=vertex.name))
                 else:
-                    self._act(vertex)
+                    self._make(vertex)
         finally:
             self._frames.release()
         finished = TaskFinished(
@@ -108,11 +108,15 @@ class Work:
         return self._task.outputs is None or step in self._task.outputs
 
     def _analyze(self, outputs: tuple[JobVertex, ...]) -> None:
-        if self._task.analyze_all:
-            analyze(self._frames, self._graph, self._config, activity=self._activity)
-        elif len(outputs) > 1 or any(vertex.has_output for vertex in outputs):
-            for vertex in outputs:
-                resolve(self._frames, vertex, self._config)
+        match self._task.analysis:
+            case Analysis.WHOLE:
+                self._activity("analysing")
+                analyze(self._frames, self._graph, self._config, besides=outputs[:1])
+            case Analysis.REGION:
+                for vertex in outputs[1:]:
+                    resolve(self._frames, vertex, self._config)
+            case Analysis.DONE:
+                pass
 
     def _check_targets(self) -> frozenset[StepName]:
         """Return the sinks that have nothing to do. Raises TaskError for one whose target must be empty, and is not."""
@@ -137,6 +141,14 @@ class Work:
                 )
         return frozenset(found.occupied)
 
+    def _make(self, vertex: JobVertex) -> None:
+        try:
+            self._act(vertex)
+        except Exception as error:
+            if kind_of(error) is FailureKind.ANALYSIS:
+                resolve(self._frames, vertex, self._config)  # says more exactly what is wrong, if it can
+            raise
+
     def _act(self, vertex: JobVertex) -> None:
         frame = self._frames.output(vertex)
         match vertex.operation:
@@ -152,11 +164,10 @@ class Work:
 
     def _materialise(self, step: StepName, frame: DataFrame) -> None:
         path = f"{self._task.work_dir.rstrip('/')}/{step}/{self._task.attempt.attempt}"
-        schema = frame.schema
         frame.write.mode("overwrite").parquet(path)
         self._done(step, frame)
         self._materialised[step] = path
-        self._frames.rebind(step, path, schema)
+        self._frames.rebind(step, path)
 
     def _write(self, vertex: JobVertex, sink: Sink, frame: DataFrame) -> None:
         staged = vertex.guarantee is Guarantee.STAGED and sink.path is not None
@@ -211,11 +222,10 @@ class Work:
         self._outputs.append(StepOutput(step=step))
 
 
-def analyze(frames: Frames, graph: JobGraph, config: Mapping[str, str], *, activity: Callable[[str], None]) -> None:
-    """Resolve the schemas of every output of the whole graph. Raises TaskError, or what the step's code raises."""
-    activity("analysing")
+def analyze(frames: Frames, graph: JobGraph, config: Mapping[str, str], *, besides: Sequence[JobVertex] = ()) -> None:
+    """Resolve the schemas of the other outputs of the graph. Raises TaskError, or what the step's code raises."""
     for vertex in graph.vertices:
-        if not vertex.has_output or vertex.exchange is Exchange.BLOCKING:
+        if (not vertex.has_output or vertex.exchange is Exchange.BLOCKING) and vertex not in besides:
             resolve(frames, vertex, config)
 
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import Function, JobGraph, JobVertex, Scalar, Source, Sql
@@ -47,6 +46,7 @@ class Frames:
         self._given: Final = dict(inputs or {})  # results of other regions
         self._inputs: Final = dict(self._given)  # and those of this one, as they are written
         self._built: Final[dict[StepName, DataFrame]] = {}  # emptied in part by rebind
+        self._schemas: Final[dict[StepName, DataFrame]] = {}  # what was written by rebind's files; says what they hold
         self._paths: Final[dict[StepName, int]] = {}  # how large the relation of each built step is
         self._functions: Final[dict[StepName, Callable[..., Any]]] = {}
         self._cached: Final[list[DataFrame]] = []  # emptied by release
@@ -85,8 +85,9 @@ class Frames:
         """Return the rows that an output step writes: its input's, or its own if it is a blocking exchange."""
         return self.get(vertex.name if vertex.has_output else vertex.inputs[0])
 
-    def rebind(self, step: StepName, path: str, schema: StructType) -> None:
+    def rebind(self, step: StepName, path: str) -> None:
         """Have consumers read the step's rows from these files. What was built on it is built anew when asked for."""
+        self._schemas[step] = self._built[step]
         stale = {step}
         for vertex in self._graph.vertices:
             if stale.intersection(vertex.inputs):
@@ -94,8 +95,6 @@ class Frames:
         for name in stale:
             self._built.pop(name, None)
         self._inputs[step] = path
-        self._built[step] = self._door.named(self._door.spark.read.schema(schema).parquet(path), _private(step))
-        self._paths[step] = 1
 
     def blame(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
         """Return the earliest step that fails to resolve among a step and all it reads, with its own error."""
@@ -132,8 +131,11 @@ class Frames:
     def _build(self, vertex: JobVertex) -> DataFrame:
         if vertex.name in self._inputs:
             self._paths[vertex.name] = 1
-            files = self._door.spark.read.parquet(self._inputs[vertex.name])
-            return self._door.named(files, _private(vertex.name))
+            reader = self._door.spark.read
+            written = self._schemas.get(vertex.name)
+            if written is not None:
+                reader = reader.schema(written.schema)
+            return self._door.named(reader.parquet(self._inputs[vertex.name]), _private(vertex.name))
         paths = 1 + sum(self._paths[source] for source in vertex.inputs)
         match vertex.operation:
             case Source():

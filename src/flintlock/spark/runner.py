@@ -37,7 +37,7 @@ from flintlock.spark.cgroups import Group
 from flintlock.spark.endings import ending, lost, program_exited
 from flintlock.spark.logtail import tail
 from flintlock.spark.runner_home import EngineServices, OperationMetrics, RunnerHome, Template
-from flintlock.spark.sinkfiles import ListedFile, data_bytes, has_data, needs_look, sink_files
+from flintlock.spark.sinkfiles import Listing, has_data, needs_look, sink_files
 from flintlock.spark.wire import (
     FROM_RUNNER,
     Analyze,
@@ -295,16 +295,16 @@ class ForkedRunner:
         except FlintlockError as error:
             self._send(TargetsChecked(problem=f"the sinks' targets could not be looked at: {error.public}"))
             return
-        occupied = tuple(step for step, files in zip(sinks, found, strict=True) if has_data(files))
+        occupied = tuple(step for step, listing in zip(sinks, found, strict=True) if has_data(listing.files))
         self._send(TargetsChecked(occupied=occupied))
 
     async def _complete(self, worked: Worked, *, worth_measuring: bool) -> TaskFinished | TaskFailed:
         """Add what only the engine knows: files, rows and bytes."""
-        measured: OperationMetrics | None = None
         try:
-            sinks = await asyncio.gather(*(self._sink(sink) for sink in worked.staged))
-            if self._engine is not None and self._session is not None and (worked.operations or worth_measuring):
-                measured = await self._engine.measure(self._session, tuple(worked.operations.values()))
+            measured, sinks = await asyncio.gather(
+                self._measured(worked, worth=worth_measuring),
+                asyncio.gather(*(self._sink(sink) for sink in worked.staged)),
+            )
         except FlintlockError as error:
             kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
             return _failed(kind, f"what was written could not be listed: {error.public}")
@@ -322,15 +322,20 @@ class ForkedRunner:
             sinks=tuple(files for files, _ in sinks),
         )
 
-    async def _sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
-        staged = await self._list(sink.staging)
-        present = await self._list(sink.target) if sink.mode is SaveMode.OVERWRITE else ()
-        return sink_files(sink, staged, present), data_bytes(staged)
+    async def _measured(self, worked: Worked, *, worth: bool) -> OperationMetrics | None:
+        if self._engine is None or self._session is None or not (worked.operations or worth):
+            return None
+        return await self._engine.measure(self._session, tuple(worked.operations.values()))
 
-    async def _list(self, path: str) -> tuple[ListedFile, ...]:
+    async def _sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
+        staged = await self._list(sink.staging, weigh=True)
+        present = await self._list(sink.target) if sink.mode is SaveMode.OVERWRITE else Listing()
+        return sink_files(sink, staged.files, present.files), staged.size
+
+    async def _list(self, path: str, *, weigh: bool = False) -> Listing:
         if self._engine is None:
             raise Unavailable("there is no engine to list files with")
-        return await self._engine.list_files(path)
+        return await self._engine.list_files(path, weigh=weigh)
 
     async def _lost(self, log_path: str) -> Failure:
         """Return what it means that the runner ended without its last word."""

@@ -11,7 +11,7 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.options import RUNNER_MEMORY
 from flintlock.model.tasks import DeployTask, TaskMetrics
 from flintlock.spark.cgroups import Cgroups, Group
-from flintlock.spark.sinkfiles import ListedFile
+from flintlock.spark.sinkfiles import Listing
 from flintlock.spark.wire import DedicatedEngine, Limits
 
 log = structlog.get_logger(__name__)
@@ -39,8 +39,8 @@ class EngineServices(Protocol):
         """Where its Connect server listens."""
         ...
 
-    async def list_files(self, path: str) -> tuple[ListedFile, ...]:
-        """Return every file below a path; none if it does not exist."""
+    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+        """Return every file below a path, and their size if asked to weigh them."""
         ...
 
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:

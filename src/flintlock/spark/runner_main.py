@@ -32,6 +32,7 @@ from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, Function, JobGraph, Program
 from flintlock.model.regions import Region, regions_of
 from flintlock.model.tasks import (
+    Analysis,
     Failure,
     FailureKind,
     Frame,
@@ -214,7 +215,7 @@ class Runner:
         else:
             door = self._session()
             door.configure(session_config(task))
-            if _has_functions(task.graph, None if task.analyze_all else region.steps):
+            if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else region.steps):
                 artifacts.upload(door.spark)
         attempt.inputs = task.inputs
         attempt.frames = Frames(door, task.graph, artifacts, task.inputs)

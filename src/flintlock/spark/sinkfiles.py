@@ -18,11 +18,12 @@ from flintlock.spark.wire import StagedSink
 DYNAMIC: Final = "partitionoverwritemode"
 
 
-class ListedFile(Struct, frozen=True, kw_only=True):
-    """A file below a directory that was listed."""
+class Listing(Struct, frozen=True, kw_only=True):
+    """What lies below a path; one that does not exist has no files."""
 
-    path: str  # relative to that directory
-    size: int = 0
+    exists: bool = True
+    files: tuple[str, ...] = ()  # by name from there, in order
+    size: int = 0  # bytes of all files, where they were asked for
 
 
 def needs_look(sink: Sink) -> bool:
@@ -39,24 +40,25 @@ def is_dynamic(sink: Sink, config: Mapping[str, str]) -> bool:
     return said.lower() == "dynamic"
 
 
-def has_data(files: Iterable[ListedFile]) -> bool:
+def has_data(files: Iterable[str]) -> bool:
     """Tell whether a target counts as existing: hidden files, such as those of attempts, do not."""
-    return any(is_data(file.path) for file in files)
+    return any(is_data(path) for path in files)
 
 
-def sink_files(sink: StagedSink, staged: Iterable[ListedFile], present: Iterable[ListedFile]) -> SinkFiles:
-    """Return what is moved into the target and what is removed from it. `present` matters for an overwrite only."""
-    written = sorted(file.path for file in staged if is_data(file.path))
+def sink_files(sink: StagedSink, staged: Iterable[str], present: Iterable[str]) -> SinkFiles:
+    """Return what is moved into the target and what is removed from it, by the names of the files in both.
+
+    `present` matters for an overwrite only.
+    """
+    written = sorted(path for path in staged if is_data(path))
     removes: list[str] = []
     if sink.mode is SaveMode.OVERWRITE:
         partitions = {_directory(path) for path in written}
         arriving = set(written)
         removes = sorted(
-            file.path
-            for file in present
-            if is_data(file.path)
-            and file.path not in arriving
-            and (not sink.dynamic or _directory(file.path) in partitions)
+            path
+            for path in present
+            if is_data(path) and path not in arriving and (not sink.dynamic or _directory(path) in partitions)
         )
     return SinkFiles(
         step=sink.step,
@@ -66,11 +68,6 @@ def sink_files(sink: StagedSink, staged: Iterable[ListedFile], present: Iterable
         removes=tuple(_below(sink.target, path) for path in removes),
         success_marker=success_marker(sink.target),
     )
-
-
-def data_bytes(staged: Iterable[ListedFile]) -> int:
-    """Return how much data lies in a staging directory."""
-    return sum(file.size for file in staged if is_data(file.path))
 
 
 def _directory(path: str) -> str:

@@ -31,6 +31,7 @@ from flintlock.model.ids import RequestId, StepName
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
+    Analysis,
     FailureKind,
     RegionPhase,
     ResultRows,
@@ -229,7 +230,9 @@ def test_the_first_regions_analyse_the_whole_graph() -> None:
     story.finish(1)
     story.run_region(2)
 
-    assert [effect.order.analyze_all for effect in story.of(SendDeploy)] == [True, True, False]
+    assert [effect.order.analysis for effect in story.of(SendDeploy)] == [
+        Analysis.WHOLE, Analysis.WHOLE, Analysis.DONE,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("graph", [SMALL, structs.replace(JOIN, config={"execution.analyze-first": "false"})])
@@ -238,7 +241,7 @@ def test_one_region_or_an_option_make_analysis_of_the_whole_graph_needless(graph
     story.start()
     story.grant("0-0")
     story.recorded()
-    assert not story.of(SendDeploy)[-1].order.analyze_all
+    assert story.of(SendDeploy)[-1].order.analysis is Analysis.REGION
 
 
 def test_a_second_root_region_that_runs_later_need_not_analyse_again() -> None:
@@ -248,7 +251,7 @@ def test_a_second_root_region_that_runs_later_need_not_analyse_again() -> None:
     story.finish(0)
     story.grant("1-0")
     story.recorded()
-    assert [effect.order.analyze_all for effect in story.of(SendDeploy)] == [True, False]
+    assert [effect.order.analysis for effect in story.of(SendDeploy)] == [Analysis.WHOLE, Analysis.DONE]
 
 
 def test_an_undelivered_deployment_is_sent_again_unchanged() -> None:

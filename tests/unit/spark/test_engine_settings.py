@@ -69,10 +69,6 @@ def test_markers_come_after_the_files_of_all_sinks() -> None:
     assert order.moves == (*one.moves, *two.moves)
     assert order.removes == one.removes
     assert order.success_markers == ("s3a://bucket/a/_SUCCESS",)
+    assert order.staging_dirs == ("s3a://bucket/a/.flintlock-x", "/b/.flintlock-x")
     # Never a target itself, and the innermost first.
-    assert order.cleanup_dirs == (
-        "s3a://bucket/a/.flintlock-x",
-        "/b/.flintlock-x",
-        "s3a://bucket/a/d=0/h=5",
-        "s3a://bucket/a/d=0",
-    )
+    assert order.left_dirs == ("s3a://bucket/a/d=0/h=5", "s3a://bucket/a/d=0")

@@ -167,7 +167,7 @@ def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
         vertex("d", Sql(query="D"), "a"),
     )
     before = {name: frames.get(StepName(name)) for name in "abcd"}
-    frames.rebind(StepName("b"), "/work/b/0", StructType())
+    frames.rebind(StepName("b"), "/work/b/0")
     after = {name: frames.get(StepName(name)) for name in "abcd"}
     assert {name for name in "abcd" if before[name] is not after[name]} == {"b", "c"}
     assert made(after["b"]) == "__flintlock_b as parquet(/work/b/0)"
