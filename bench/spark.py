@@ -65,7 +65,7 @@ def million_rows() -> Iterator[Figure]:
         def ours() -> None:
             client.submit(job, overrides=overrides).wait()
 
-        mine, theirs = _interleaved(ours, lambda: plain_revenue(bare, f"{scratch}/theirs"))
+        mine, theirs = _interleaved(ours, lambda: plain_revenue(bare, f"{scratch}/theirs"), pairs=20, warm_ups=8)
     quotient = ratios(mine, theirs)
     yield Figure(
         name="million-rows", what="million-row pipeline as a job graph, of the same code as a plain script",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-SEEDS = "0:400"
+SEEDS = "0:600"
 CAUGHT_BY = re.compile(r"^Caught by: (.+)$", re.MULTILINE)
 
 

@@ -14,8 +14,10 @@ recursive deletes of a target (one late repetition would remove what others publ
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
 
@@ -26,6 +28,9 @@ from flintlock.spark.sinkfiles import Listing
 
 #: An object of the JVM; py4j has no types for them.
 Java: TypeAlias = Any
+
+#: How long a publication goes on without telling how far it is.
+TELL_S: Final = 0.2
 
 #: Stands between the names of a listing: the one character that no file system allows in a name.
 _SEPARATOR: Final = "\0"
@@ -41,6 +46,7 @@ class HadoopFiles:
     def __init__(self, jvm: Java, configuration: Java, work_root: str) -> None:
         self._configuration: Final = configuration
         self._work_root: Final = work_root
+        self._systems: Final[dict[tuple[str, str], Java]] = {}  # by scheme and authority; Hadoop keeps them, too
         self._path: Final = jvm.org.apache.hadoop.fs.Path
         self._leaves: Final = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().listLeafStatuses
         self._to_list: Final = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
@@ -72,20 +78,23 @@ class HadoopFiles:
         return _naming(path, "list", act)
 
     def publish(self, order: Publish, tell: Callable[[int, int], None]) -> int:
-        """Do what is ordered, telling (done, total) after each file; return the total. Doing it again is harmless.
+        """Do what is ordered, telling (done, total) now and then; return the total. Doing it again is harmless.
 
         Raises:
             FileFailure: A file is neither at its source nor at its target, or a file system refused.
         """
         total = len(order.moves) + len(order.removes) + len(order.success_markers)
         done = 0
+        told_s = time.monotonic()
         made: set[str] = set()  # directories
 
         def step(path: str, verb: str, act: Callable[[], None]) -> None:
-            nonlocal done
+            nonlocal done, told_s
             _naming(path, verb, act)
             done += 1
-            tell(done, total)
+            if done.bit_count() == 1 or time.monotonic() - told_s > TELL_S:  # 1, 2, 4, 8 … files
+                told_s = time.monotonic()
+                tell(done, total)
 
         for move in order.moves:
             step(move.source, f"move to {move.target}", lambda move=move: self._move(move.source, move.target, made))
@@ -139,7 +148,11 @@ class HadoopFiles:
         if not path:
             raise FileFailure("a path is empty")
         place = self._path(path)
-        return place.getFileSystem(self._configuration), place
+        root = urlsplit(path)[:2]  # scheme and authority
+        system = self._systems.get(root)
+        if system is None:
+            system = self._systems[root] = place.getFileSystem(self._configuration)
+        return system, place
 
     def _names_below(self, fs: Java, root: Java) -> tuple[str, ...]:
         """Return the files below a directory by their names from there; of a file, its own. Raises Py4JJavaError."""

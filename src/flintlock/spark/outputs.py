@@ -51,6 +51,7 @@ class Work:
         *,
         activity: Callable[[str], None],
         targets: Callable[[], TargetsChecked],
+        staged: Callable[[StagedSink], None],
     ) -> None:
         self._task: Final = task
         self._graph: Final = task.graph
@@ -59,12 +60,12 @@ class Work:
         self._frames: Final = frames
         self._activity: Final = activity
         self._targets: Final = targets
+        self._staged: Final = staged
         self._config: Final = session_config(task)
         self._doing: StepName | None = None  # the output whose action runs; stays on failure
         self._outputs: Final[list[StepOutput]] = []
         self._materialised: Final[dict[StepName, str]] = {}
         self._results: Final[list[ResultRows]] = []
-        self._staged: Final[list[StagedSink]] = []
         self._operations: Final[dict[StepName, str]] = {}
 
     @property
@@ -101,7 +102,7 @@ class Work:
         finished = TaskFinished(
             outputs=tuple(self._outputs), materialised=self._materialised, results=tuple(self._results)
         )
-        return Worked(finished=finished, staged=tuple(self._staged), operations=self._operations)
+        return Worked(finished=finished, operations=self._operations)
 
     def _is_wanted(self, step: StepName) -> bool:
         """Whether an output is to be made; of a region that was published before, only results that are gone are."""
@@ -180,7 +181,7 @@ class Work:
         if staged and sink.path is not None:
             staging = staging_directory(sink.path, self._task.attempt)
             writer.mode("error").save(staging)
-            self._staged.append(
+            self._staged(
                 StagedSink(
                     step=vertex.name,
                     target=sink.path,

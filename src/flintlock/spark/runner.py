@@ -1,13 +1,13 @@
 """A TaskManager's side of one runner: its socket, its end, and what has to be looked up around its work.
 
 What a runner cannot do is done here: it has no door to Hadoop's file systems, so its staged files are listed through
-the engine when it is done, and whether a target holds data already is looked up while it still analyses.
+the engine as soon as they are written, and whether a target holds data already is looked up while it still analyses.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -68,6 +68,8 @@ DRAIN_S: Final = 30.0
 WORTH_MEASURING_S: Final = 0.5
 
 News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
+_Look: TypeAlias = tuple[SinkFiles, int] | FlintlockError
+"""What publishing a sink means, and its bytes; or why that is not known."""
 
 
 class ForkedRunner:
@@ -176,6 +178,7 @@ class ForkedRunner:
         """Run the task; the last item is TaskFinished or TaskFailed. `artifacts` says where each one's content lies."""
         self._in_use = True
         began_s = asyncio.get_running_loop().time()
+        sinks: list[asyncio.Task[_Look]] = []  # looked at while the runner goes on
         try:
             self.scratch.mkdir(parents=True)
             await self._confine(task)
@@ -201,10 +204,13 @@ class ForkedRunner:
                         return
                     case Prepared():
                         pass
+                    case StagedSink():
+                        name = f"sink-{message.step}-{task.attempt}"
+                        sinks.append(self._tasks.create_task(self._look(message), name=name))
                     case Worked():
                         long = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
                         worth = long or any(isinstance(v.operation, Program) for v in task.graph.vertices)
-                        yield await self._complete(message, worth_measuring=worth)
+                        yield await self._complete(message, sinks, worth_measuring=worth)
                         return
                     case TaskFailed():
                         yield message
@@ -298,13 +304,15 @@ class ForkedRunner:
         occupied = tuple(step for step, listing in zip(sinks, found, strict=True) if has_data(listing.files))
         self._send(TargetsChecked(occupied=occupied))
 
-    async def _complete(self, worked: Worked, *, worth_measuring: bool) -> TaskFinished | TaskFailed:
+    async def _complete(
+        self, worked: Worked, looks: Iterable[Awaitable[_Look]], *, worth_measuring: bool
+    ) -> TaskFinished | TaskFailed:
         """Add what only the engine knows: files, rows and bytes."""
         try:
-            measured, sinks = await asyncio.gather(
-                self._measured(worked, worth=worth_measuring),
-                asyncio.gather(*(self._sink(sink) for sink in worked.staged)),
+            measured, found = await asyncio.gather(
+                self._measured(worked, worth=worth_measuring), asyncio.gather(*looks)
             )
+            sinks = [_seen(look) for look in found]
         except FlintlockError as error:
             kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
             return _failed(kind, f"what was written could not be listed: {error.public}")
@@ -326,6 +334,13 @@ class ForkedRunner:
         if self._engine is None or self._session is None or not (worked.operations or worth):
             return None
         return await self._engine.measure(self._session, tuple(worked.operations.values()))
+
+    async def _look(self, sink: StagedSink) -> _Look:
+        """Look at what a sink has written. What goes wrong is told when the runner is done."""
+        try:
+            return await self._sink(sink)
+        except FlintlockError as error:
+            return error
 
     async def _sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
         staged = await self._list(sink.staging, weigh=True)
@@ -369,6 +384,12 @@ class ForkedRunner:
 
 def _failed(kind: FailureKind, message: str) -> TaskFailed:
     return TaskFailed(failure=Failure(kind=kind, message=message))
+
+
+def _seen(look: _Look) -> tuple[SinkFiles, int]:
+    if isinstance(look, FlintlockError):
+        raise look
+    return look
 
 
 def _program(graph: JobGraph) -> StepName:

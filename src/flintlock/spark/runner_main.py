@@ -220,7 +220,13 @@ class Runner:
         attempt.inputs = task.inputs
         attempt.frames = Frames(door, task.graph, artifacts, task.inputs)
         attempt.work = Work(
-            task, region, door, attempt.frames, activity=self._progress.doing, targets=self._targets.get
+            task,
+            region,
+            door,
+            attempt.frames,
+            activity=self._progress.doing,
+            targets=self._targets.get,
+            staged=self._say,
         )
         return attempt.work.run()
 

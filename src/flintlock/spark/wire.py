@@ -144,8 +144,8 @@ class Interrupt(Struct, frozen=True, kw_only=True, tag="interrupt"):
     """TaskManager to runner: stop Spark's work and the user's code."""
 
 
-class StagedSink(Struct, frozen=True, kw_only=True):
-    """A staged sink that has been written, for whoever lists its files."""
+class StagedSink(Struct, frozen=True, kw_only=True, tag="staged-sink"):
+    """Runner to TaskManager: a staged sink has been written, and its files can be listed."""
 
     step: StepName
     target: str
@@ -158,7 +158,6 @@ class Worked(Struct, frozen=True, kw_only=True, tag="worked"):
     """Runner to TaskManager, its last word: done, with what is left to be looked up."""
 
     finished: TaskFinished
-    staged: tuple[StagedSink, ...] = ()
     operations: dict[StepName, str] = {}  # the Spark Connect operation that wrote each output
 
 
@@ -193,7 +192,9 @@ class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
 ToTemplate: TypeAlias = Fork | Kill | Capture
 FromTemplate: TypeAlias = TemplateReady | Forked | Exited
 ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | Interrupt
-FromRunner: TypeAlias = Prepared | TaskRunning | TaskProgress | Worked | ProgramExited | TaskFailed | Analyzed
+FromRunner: TypeAlias = (
+    Prepared | TaskRunning | TaskProgress | StagedSink | Worked | ProgramExited | TaskFailed | Analyzed
+)
 
 TO_TEMPLATE: Final[msgspec.msgpack.Decoder[ToTemplate]] = msgspec.msgpack.Decoder(ToTemplate)
 FROM_TEMPLATE: Final[msgspec.msgpack.Decoder[FromTemplate]] = msgspec.msgpack.Decoder(FromTemplate)
