@@ -1,6 +1,7 @@
 """The JVM's command line, its settings, and what its death is put down to."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -50,6 +51,24 @@ def test_what_the_launcher_would_do_for_a_driver_is_done() -> None:
 
 def test_the_heap_is_as_large_as_configured() -> None:
     assert "-Xmx512m" in jvm_command(settings())
+
+
+@pytest.mark.parametrize(
+    ("changed", "collected"),
+    [
+        ({}, ["-XX:+UseParallelGC"]),
+        ({"heap_bytes": 8 << 30}, []),
+        ({"conf": {"spark.driver.memory": "8g"}}, []),
+        ({"conf": {"spark.driver.extraJavaOptions": "-Da=b -XX:+UseZGC"}}, ["-XX:+UseZGC"]),
+        ({"conf": {"spark.driver.defaultJavaOptions": "-XX:+UseG1GC"}}, ["-XX:+UseG1GC"]),
+    ],
+)
+def test_small_heaps_are_collected_for_throughput_unless_somebody_chose(
+    changed: dict[str, Any], collected: list[str]
+) -> None:
+    command = jvm_command(msgspec.structs.replace(settings(), **changed))
+
+    assert [part for part in command if part.startswith("-XX:+Use")] == collected
 
 
 def test_an_archive_is_used_only_where_it_is(tmp_path: Path) -> None:
