@@ -49,6 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def jvms_of_short_lives() -> None:
+    """Have the JVMs of tests spend no time on code that runs for hours: most of them live for a minute."""
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_process_left_behind() -> Iterator[None]:
     """Fail the run if a process that a test started outlives the last test by GRACE_S, and kill it."""
     session = str(uuid.uuid4())

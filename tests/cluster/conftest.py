@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from tests.cluster.processes import Processes, running_processes
 from tests.cluster.runner_harness import Bench, Loop, bench, spark_engine
+
+from flintlock.cli.analysis import record_archive
+from flintlock.client.configuration_files import Settings, cache_directory
+from flintlock.model.configuration import Configuration
+from flintlock.model.errors import Unavailable
+from flintlock.spark.class_archive import archive_file
+from flintlock.spark.java import find_java
+
+
+@pytest.fixture(scope="session", autouse=True)
+def class_archive() -> None:
+    """Have engines start from a class archive, as after `flintlock cluster prepare`; it is kept with the environment.
+
+    Two processes may want it at once: one makes it, the other waits.
+    """
+    os.environ["XDG_CACHE_HOME"] = f"{sys.prefix}/test-cache"
+    archives = cache_directory()
+    archives.mkdir(parents=True, exist_ok=True)
+    with (archives / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive_file(archives, find_java(os.environ)).is_file():
+            with suppress(Unavailable):  # a Java that cannot write archives: engines start more slowly, that is all
+                asyncio.run(record_archive(Settings(configuration=Configuration({}), places={})))
 
 
 @pytest.fixture(scope="session")

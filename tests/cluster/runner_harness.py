@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import cloudpickle
 from msgspec import Struct
 
+from flintlock.client.configuration_files import cache_directory
 from flintlock.model.ids import AttemptId, BlobKey, JobId, RegionId, StepName
 from flintlock.model.jobgraph import (
     Artifact,
@@ -237,6 +238,7 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
         run_dir=str(home / "run"),
         work_root=str(home / "work"),
         worker_memory=WORKER_MEMORY,
+        archive_dir=str(cache_directory()),
     )
     with running(loop, SparkEngine.start(settings)) as engine:
         yield engine
@@ -253,7 +255,12 @@ def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm:
         warm=warm,
         worker_memory=WORKER_MEMORY,
         output_limit=OUTPUT_LIMIT,
-        dedicated=DedicatedEngine(run_dir=str(home / "run"), working_dir=str(home), heap_bytes=512 << 20),
+        dedicated=DedicatedEngine(
+            run_dir=str(home / "run"),
+            working_dir=str(home),
+            heap_bytes=512 << 20,
+            archive_dir=str(cache_directory()),
+        ),
     )
 
     async def use(pool: ForkingPool) -> None:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from tests.cluster.processes import until
 
+from flintlock.client.configuration_files import cache_directory
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.model.ids import StepName
@@ -130,6 +131,7 @@ def settings_for(place: Path, environ: dict[str, str], **changes: Any) -> Engine
         log_file=str(place / "log" / "engine.log"),
         run_dir=str(place / "run"),
         work_root=str(place / "work"),
+        archive_dir=str(cache_directory()),
         **changes,
     )
 

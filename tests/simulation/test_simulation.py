@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-SEEDS = 1200
+SEEDS = 1000
 SHARES = 2  # one for each core of a small machine
 
 

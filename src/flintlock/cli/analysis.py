@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flintlock.client.configuration_files import Settings
+from flintlock.client.configuration_files import Settings, cache_directory
 from flintlock.model.errors import FlintlockError
 from flintlock.model.options import TM_ENGINE_MEMORY
 
@@ -60,12 +60,12 @@ async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Set
         raise causes[0] if causes else group from group
 
 
-async def record_archive(settings: Settings, state_dir: Path) -> Path:
-    """Write the class archive that the engines of a state directory start from; return its file."""
+async def record_archive(settings: Settings) -> Path:
+    """Write the class archive that this user's engines start from; return its file."""
     from flintlock.spark.engine import EngineSettings, SparkEngine
     from flintlock.spark.java import find_java
 
-    archive_dir = state_dir / "cache"
+    archive_dir = cache_directory()
     archive_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="flintlock-prepare-") as directory:
         return await SparkEngine.record_archive(

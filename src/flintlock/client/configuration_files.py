@@ -93,6 +93,13 @@ def state_directory(
     return Path(home) / "flintlock" / settings.configuration.get(CLUSTER_ID)
 
 
+def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where a user's clusters keep what can be made again: `$XDG_CACHE_HOME/flintlock`."""
+    variables = os.environ if environ is None else environ
+    home = variables.get("XDG_CACHE_HOME") or str(Path(variables.get("HOME", "~")).expanduser() / ".cache")
+    return Path(home) / "flintlock"
+
+
 def variable_of(key: str) -> str:
     """Return the environment variable that sets an option."""
     return PREFIX + key.upper().replace(".", "_").replace("-", "_")

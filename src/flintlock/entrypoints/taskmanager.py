@@ -16,6 +16,7 @@ import psutil
 
 from flintlock.blob.cache import BlobCache
 from flintlock.client.addresses import reached_at
+from flintlock.client.configuration_files import cache_directory
 from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.leader_finding import leader_finder
 from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
@@ -86,7 +87,7 @@ async def serve(settings: Settings) -> None:
                 run_dir=run_dir,
                 log_file=state_dir / "log" / f"{name}-engine.log",
                 work_dir=work_dir(settings),
-                archive_dir=state_dir / "cache",
+                archive_dir=cache_directory(),
             ),
             resource_manager=resource_manager,
             moved=finder.moved,

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from flintlock.model.tasks import DeployTask, FailureKind, TaskMetrics
 from flintlock.spark.artifacts import Artifacts
+from flintlock.spark.class_archive import archive_in_use
 from flintlock.spark.counts import count, flush_events, job_ids
 from flintlock.spark.doors import ClassicDoor
 from flintlock.spark.failures import TaskError
@@ -41,8 +42,9 @@ def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_pa
     }
     if modules:
         conf["spark.submit.pyFiles"] = ",".join(filter(None, (conf.get("spark.submit.pyFiles"), modules)))
+    java = find_java(os.environ)
     settings = JvmSettings(
-        java=find_java(os.environ),
+        java=java,
         conf=conf,
         scratch_dir=str(Path(scratch) / ".driver"),
         log_file=log_path,
@@ -52,7 +54,7 @@ def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_pa
         python=sys.executable,
         working_dir=engine.working_dir,
         environment=dict(os.environ),
-        class_archive=engine.class_archive,
+        class_archive=archive_in_use(engine.archive_dir, java),
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark tells Spark which Python its workers are
     _started.append(start_jvm(settings))

@@ -127,6 +127,7 @@ class LocalSparkHouse:
                 run_dir=str(self._run_dir),
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
                 conf=self._configuration.spark(),
+                archive_dir=str(self._archive_dir),
             ),
         )
 

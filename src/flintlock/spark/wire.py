@@ -99,7 +99,7 @@ class DedicatedEngine(Struct, frozen=True, kw_only=True):
     working_dir: str = ""  # where relative paths start, as they do for the shared engine
     heap_bytes: int = 1 << 30
     conf: dict[str, str] = {}  # spark.* of the cluster; the job's own beats it
-    class_archive: str = ""
+    archive_dir: str = ""  # where class archives are looked for; none are used where empty
 
 
 class Limits(Struct, frozen=True, kw_only=True):
