@@ -245,8 +245,13 @@ def test_nothing_of_a_cluster_is_left_when_it_ends(tmp_path: Path) -> None:
         with fl.connect(processes.url) as client:
             client.submit(job("forks", forks_on, tmp_path))
         until("its child", (tmp_path / "forked").exists, PATIENCE_S)
-        family = psutil.Process(processes.taskmanager.pid).children(recursive=True)
-        assert any(process.name() == "sleep" for process in family)
+        taskmanager = psutil.Process(processes.taskmanager.pid)
+
+        def with_child() -> list[psutil.Process] | None:
+            found = taskmanager.children(recursive=True)
+            return found if any(process.name() == "sleep" for process in found) else None
+
+        family = until("its child's name", with_child, PATIENCE_S)
     _, alive = psutil.wait_procs(family, timeout=20)
     assert alive == []
 

@@ -216,6 +216,7 @@ class ForkedRunner:
                         yield message
                         return
                     case ProgramExited(code=code):
+                        self._writer.close()  # it stays until then
                         await self._gone()
                         yield TaskFailed(failure=program_exited(code, _program(task.graph), tail(log_path)))
                         return

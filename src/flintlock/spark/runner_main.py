@@ -103,6 +103,8 @@ _LATER: Final = (
     "cloudpickle",
     "concurrent.futures.thread",
 )
+#: How long a runner that is done stays for its TaskManager to hang up.
+FAREWELL_S: Final = 5.0
 _INTERRUPTED: Final = Failure(kind=FailureKind.USER_CODE, message="the task was cancelled", exception="Interrupted")
 
 
@@ -141,6 +143,8 @@ class Runner:
         self._interruption: Final = Interruption()
         self._progress: Final = Progress(self._say)
         self._door: Door | None = None  # set once a session is open
+        self._listener: threading.Thread | None = None  # reads the inbox once there is a task
+        self._over = False  # set before the last word
 
     def serve(self) -> None:
         """Take messages until the task has come, and do it."""
@@ -276,12 +280,14 @@ class Runner:
 
     def _listen(self) -> None:
         """Start the thread that hears interrupts."""
-        threading.Thread(target=self._hear, name="flintlock-control", daemon=True).start()
+        self._listener = threading.Thread(target=self._hear, name="flintlock-control", daemon=True)
+        self._listener.start()
 
     def _hear(self) -> None:
         for message in self._inbox:
             self._take(message)
-        os.killpg(0, signal.SIGKILL)  # the TaskManager is gone
+        if not self._over:
+            os.killpg(0, signal.SIGKILL)  # the TaskManager is gone
 
     def _take(self, message: ToRunner) -> None:
         match message:
@@ -302,10 +308,19 @@ class Runner:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
+        self._over = True
         try:
             self._say(word)
         except ValueError as error:  # larger than a frame
             self._say(TaskFailed(failure=Failure(kind=FailureKind.INTERNAL, message=str(error))))
+        self._stay()
+
+    def _stay(self) -> None:
+        """Read until the TaskManager hangs up: a socket that is closed with something unread takes last words along."""
+        if self._listener is None:
+            self._listen()
+        if self._listener is not None:
+            self._listener.join(FAREWELL_S)
 
     def _say(self, message: FromRunner) -> None:
         data = frame(message)
