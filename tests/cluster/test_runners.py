@@ -497,20 +497,26 @@ def test_an_interrupt_raises_in_user_code(b: Bench) -> None:
     text = """
 import threading
 try:
+    print("begun", flush=True)
     threading.Event().wait()
 except Exception:
     print("swallowed")
 finally:
     print("cleaned up")
 """
+    task = b.program(text)
+
+    async def stop(runner: ForkedRunner) -> None:
+        await b.until(lambda: b.log_of(task).exists() and "begun" in b.log_of(task).read_text())
+        await runner.interrupt()
 
     async def scenario() -> Any:
         async with asyncio.timeout(60):
-            return await b.ran(b.program(text), during=lambda runner: runner.interrupt())
+            return await b.ran(task, during=stop)
 
     ran = b.loop.run(scenario())
     assert ran.failure.exception == "Interrupted"
-    assert ran.log.strip() == "cleaned up"
+    assert ran.log.splitlines() == ["begun", "cleaned up"]
 
 
 def test_a_runner_that_does_not_obey_is_killed_with_all_it_started(b: Bench) -> None:

@@ -82,7 +82,7 @@ async def test_while_the_server_is_frozen_the_leader_steps_down_and_leads_again_
     assert await leader.stores.graphs.recover(JOB_A) == stored_job()
 
 
-async def test_the_loss_of_one_server_of_three_changes_nothing(three: Ensemble, large: Stage) -> None:
+async def test_a_rolling_restart_of_three_servers_by_sigkill_changes_nothing(three: Ensemble, large: Stage) -> None:
     ha = await large.process(timeout_s=15)
     leader = large.contend(ha)
     await leader.until(lambda leader: leader.leads)
