@@ -63,6 +63,19 @@ def _runners(process: Popen[bytes]) -> list[psutil.Process]:
     return sorted(runners, key=lambda runner: runner.create_time())
 
 
+def _signal_a_runner(process: Popen[bytes], number: signal.Signals) -> None:
+    """Send it to a runner that has a task; runners come and go while one looks for them."""
+
+    def sent() -> bool:
+        try:
+            _runners(process)[0].send_signal(number)
+        except (psutil.NoSuchProcess, IndexError):
+            return False
+        return True
+
+    until("a runner", sent)
+
+
 def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluster: Processes) -> None:
     """Runners, engines, watchdogs and TaskManagers are killed and stopped under twenty running jobs."""
     url, first, second = cluster.url, cluster.taskmanager, cluster.others[0]
@@ -77,8 +90,8 @@ def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluste
         until(what, lambda: ended() >= count, 240)
         act()
 
-    after(1, "first end", lambda: _runners(first)[0].send_signal(signal.SIGKILL))
-    after(2, "a second end", lambda: _runners(second)[0].send_signal(signal.SIGSTOP))
+    after(1, "first end", lambda: _signal_a_runner(first, signal.SIGKILL))
+    after(2, "a second end", lambda: _signal_a_runner(second, signal.SIGSTOP))
     after(3, "a third end", lambda: [w.kill() for w in _children(first, "flintlock.spark.watchdog")])
     after(5, "a fifth end", lambda: [jvm.kill() for jvm in _children(first, "org.apache.spark.deploy.SparkSubmit")])
     after(8, "an eighth end", lambda: second.send_signal(signal.SIGSTOP))
