@@ -31,7 +31,7 @@ from flintlock.model.jobgraph import (
     Sql,
 )
 from flintlock.model.staging import is_staging_directory, staging_directory
-from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskRunning
+from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskFinished, TaskRunning
 from flintlock.spark.runner import ForkedRunner
 
 NUMBERS = step("numbers", Sql(query="SELECT id, id % 3 AS k FROM range(30)"))
@@ -217,6 +217,20 @@ def test_an_analysis_error_comes_before_any_action(b: Bench) -> None:
     assert "SELECT nope FROM numbers" in ran.failure.query_context
     assert ran.failure.jvm_stack_trace
     assert not Path(target).exists()
+
+
+def test_a_step_whose_own_code_fails_to_resolve_is_called_once(b: Bench) -> None:
+    calls = Path(b.path("calls"))
+
+    def asks(numbers: Any) -> Any:
+        with calls.open("a") as told:
+            told.write("called ")
+        return numbers.select(numbers.select("nope").columns)
+
+    steps = (NUMBERS, pickle_step("asks", "numbers"), step("r", Result(), "asks"))
+    ran = b.run(b.task(*steps, artifacts=(b.pickled("asks", asks),)))
+    assert (ran.failure.kind, ran.failure.step) == (FailureKind.ANALYSIS, "asks")
+    assert calls.read_text() == "called "
 
 
 def test_an_analysis_error_of_a_later_region_comes_before_any_action(b: Bench) -> None:
@@ -491,6 +505,25 @@ def test_an_interrupt_stops_sparks_work(b: Bench) -> None:
 
     ran = b.loop.run(scenario())
     assert ran.failure.exception == "Interrupted"
+
+
+def test_a_runner_stays_until_its_taskmanager_has_hung_up(b: Bench) -> None:
+    """If it closed its socket with something unread, its last word would go with it."""
+    task = b.task(NUMBERS, step("r", Result(), "numbers"))
+
+    async def scenario() -> ForkedRunner:
+        runner = await b.pool.take(task)
+        news = runner.run(task, str(b.log_of(task)), {})
+        while not isinstance(await anext(news), TaskFinished):
+            pass
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):  # without staying it is gone within milliseconds
+                await runner.exited()
+        assert [item async for item in news] == []  # at the end of which the TaskManager hangs up
+        assert (await runner.exited()).code == 0
+        return runner
+
+    b.loop.run(b.end(b.loop.run(scenario())))
 
 
 def test_an_interrupt_raises_in_user_code(b: Bench) -> None:

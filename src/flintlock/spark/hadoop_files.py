@@ -2,8 +2,8 @@
 
 Whatever path Spark can write, with its schemes and its credentials, can be listed, published and removed here. All of
 it is done file by file and can be done again: a publication that was interrupted anywhere, or is done by two at once,
-ends with the same files. So nothing is ever deleted to make room for a move: a target that is there already and has
-the source's length is that file, moved by somebody else a moment ago.
+ends with the same files. A move is a rename, and only where that fails is looked why: a target that is there already
+and has the source's length is that file, moved by somebody else a moment ago.
 
 Every call into the JVM is a round trip, and so is each part of a class's name: classes are looked up once, and a
 listing comes as one text.

@@ -4,7 +4,7 @@ Before the first of them the schemas of all others are resolved, unless another 
 first needs none of that: Spark analyses it before it runs anything, so executing it is the analysis.
 
 Staged sinks are written into a hidden directory of the attempt inside the target, and nothing is published here; what
-the files are is found out afterwards, through the engine's file systems.
+the files are is found out by whoever hears that one is written, through the engine's file systems.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class Work:
         try:
             self._act(vertex)
         except Exception as error:
-            if kind_of(error) is FailureKind.ANALYSIS:
+            # What failed while it was built is a step's own code, which is not called a second time.
+            if kind_of(error) is FailureKind.ANALYSIS and self._frames.doing is None:
                 resolve(self._frames, vertex, self._config)  # says more exactly what is wrong, if it can
             raise
 
@@ -224,7 +225,7 @@ class Work:
 
 
 def analyze(frames: Frames, graph: JobGraph, config: Mapping[str, str], *, besides: Sequence[JobVertex] = ()) -> None:
-    """Resolve the schemas of the other outputs of the graph. Raises TaskError, or what the step's code raises."""
+    """Resolve the schemas of every output of the graph but those `besides`. Raises TaskError, or what steps raise."""
     for vertex in graph.vertices:
         if (not vertex.has_output or vertex.exchange is Exchange.BLOCKING) and vertex not in besides:
             resolve(frames, vertex, config)

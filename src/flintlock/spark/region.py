@@ -46,7 +46,7 @@ class Frames:
         self._given: Final = dict(inputs or {})  # results of other regions
         self._inputs: Final = dict(self._given)  # and those of this one, as they are written
         self._built: Final[dict[StepName, DataFrame]] = {}  # emptied in part by rebind
-        self._schemas: Final[dict[StepName, DataFrame]] = {}  # what was written by rebind's files; says what they hold
+        self._written: Final[dict[StepName, DataFrame]] = {}  # whose rows rebind's files hold
         self._paths: Final[dict[StepName, int]] = {}  # how large the relation of each built step is
         self._functions: Final[dict[StepName, Callable[..., Any]]] = {}
         self._cached: Final[list[DataFrame]] = []  # emptied by release
@@ -87,7 +87,7 @@ class Frames:
 
     def rebind(self, step: StepName, path: str) -> None:
         """Have consumers read the step's rows from these files. What was built on it is built anew when asked for."""
-        self._schemas[step] = self._built[step]
+        self._written[step] = self._built[step]
         stale = {step}
         for vertex in self._graph.vertices:
             if stale.intersection(vertex.inputs):
@@ -132,7 +132,7 @@ class Frames:
         if vertex.name in self._inputs:
             self._paths[vertex.name] = 1
             reader = self._door.spark.read
-            written = self._schemas.get(vertex.name)
+            written = self._written.get(vertex.name)
             if written is not None:
                 reader = reader.schema(written.schema)
             return self._door.named(reader.parquet(self._inputs[vertex.name]), _private(vertex.name))

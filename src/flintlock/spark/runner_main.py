@@ -278,14 +278,16 @@ class Runner:
         self._door.watch(self._progress)
         return self._door
 
-    def _listen(self) -> None:
+    def _listen(self) -> threading.Thread:
         """Start the thread that hears interrupts."""
-        self._listener = threading.Thread(target=self._hear, name="flintlock-control", daemon=True)
-        self._listener.start()
+        listener = self._listener = threading.Thread(target=self._hear, name="flintlock-control", daemon=True)
+        listener.start()
+        return listener
 
     def _hear(self) -> None:
-        for message in self._inbox:
-            self._take(message)
+        with suppress(ConnectionError):  # a TaskManager that was killed with something unread
+            for message in self._inbox:
+                self._take(message)
         if not self._over:
             os.killpg(0, signal.SIGKILL)  # the TaskManager is gone
 
@@ -317,10 +319,8 @@ class Runner:
 
     def _stay(self) -> None:
         """Read until the TaskManager hangs up: a socket that is closed with something unread takes last words along."""
-        if self._listener is None:
-            self._listen()
-        if self._listener is not None:
-            self._listener.join(FAREWELL_S)
+        listener = self._listener or self._listen()
+        listener.join(FAREWELL_S)
 
     def _say(self, message: FromRunner) -> None:
         data = frame(message)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.configuration_files import load, state_directory, variable_of
+from flintlock.client.configuration_files import cache_directory, load, state_directory, variable_of
 from flintlock.model.errors import Invalid
 from flintlock.model.options import HEARTBEAT_INTERVAL, OPTIONS, REST_ADDRESS, REST_PORT, TM_SLOTS
 
@@ -90,6 +90,11 @@ def test_a_key_set_flat_and_nested_is_set_twice(tmp_path: Path) -> None:
 def test_every_option_has_its_own_variable() -> None:
     assert variable_of("taskmanager.numberOfTaskSlots") == "FLINTLOCK_TASKMANAGER_NUMBEROFTASKSLOTS"
     assert len({variable_of(option.key) for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_the_cache_directory() -> None:
+    assert cache_directory({"HOME": "/home/a"}) == Path("/home/a/.cache/flintlock")
+    assert cache_directory({"HOME": "/home/a", "XDG_CACHE_HOME": "/c"}) == Path("/c/flintlock")
 
 
 def test_the_state_directory(tmp_path: Path) -> None:

@@ -153,9 +153,9 @@ def test_results_of_other_regions_are_read_back(tmp_path: Path) -> None:
         vertex("a", Source(table="a")),
         vertex("b", Sql(query="B"), "a"),
         vertex("r", Result(), "b"),
-        inputs={StepName("b"): "/work/b/0"},
+        inputs={StepName("b"): "/job/b/0"},
     )
-    assert made(frames.output(vertex("r", Result(), "b"))) == "__flintlock_b as parquet(/work/b/0)"
+    assert made(frames.output(vertex("r", Result(), "b"))) == "__flintlock_b as parquet(/job/b/0)"
 
 
 def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
         vertex("d", Sql(query="D"), "a"),
     )
     before = {name: frames.get(StepName(name)) for name in "abcd"}
-    frames.rebind(StepName("b"), "/work/b/0")
+    frames.rebind(StepName("b"), "/job/b/0")
     after = {name: frames.get(StepName(name)) for name in "abcd"}
     assert {name for name in "abcd" if before[name] is not after[name]} == {"b", "c"}
-    assert made(after["b"]) == "__flintlock_b as parquet(/work/b/0)"
+    assert made(after["b"]) == "__flintlock_b as parquet(/job/b/0)"
 
 
 def test_a_graph_that_unfolds_without_end_gets_views(tmp_path: Path) -> None:
