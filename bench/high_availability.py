@@ -20,10 +20,10 @@ from tests.cluster.processes import until
 from tests.zookeeper.servers import running_ensemble
 
 from bench.figures import Bound, Figure
+from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.high_availability import ha_services
 from flintlock.entrypoints.process import Settings
 from flintlock.ha.protocols import HaServices, Stores
-from flintlock.model.configuration import Configuration
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, Result, Sql, vertex_id
 from flintlock.model.jobs import StoredJob

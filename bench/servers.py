@@ -66,8 +66,8 @@ def cluster(*, taskmanagers: int = 1, slots: int = 2, settings: Sequence[str] = 
 @contextmanager
 def bare_connect(cores: int = 2) -> Generator[str]:
     """Start a bare Spark Connect server, warm it up, and yield its address."""
-    from flintlock.spark.java import find_java, java_flags
-    from flintlock.spark.jvm import spark_home
+    from flintlock.spark.engine.java import find_java, java_flags
+    from flintlock.spark.engine.jvm import spark_home
 
     java = find_java(os.environ)
     port = _free_port()

@@ -16,9 +16,9 @@ import flintlock as fl
 from bench.figures import Bound, Figure, ratios, spread
 from bench.plain_revenue import plain_revenue
 from bench.servers import bare_connect, cluster
-from flintlock.client.package import Overrides
-from flintlock.client.targets import read_target
-from flintlock.spark.jvm import spark_home
+from flintlock.client.authoring.package import Overrides
+from flintlock.client.authoring.targets import read_target
+from flintlock.spark.engine.jvm import spark_home
 
 PAIRS = 12
 WARM_UPS = 4

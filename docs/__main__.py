@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flintlock.model.options import OPTIONS
-from flintlock.rest.table import ENDPOINTS, EVENTS
+from flintlock.config.options import OPTIONS
+from flintlock.rest.server.routes import ENDPOINTS, EVENTS
 
 HERE = Path(__file__).parent
 
@@ -21,7 +21,7 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made from `flintlock/model/options.py` by `make docs`.",
+        "Made from `flintlock/config/options.py` by `make docs`.",
         "",
         "Defaults < `flintlock.yaml` < environment (`FLINTLOCK_` and the key in capitals, `.` and `-` as `_`) < `-D`",
         "and flags. Options of scope *job* may also stand in a job's own `config`, and beat the cluster's there.",
@@ -41,8 +41,8 @@ def rest() -> str:
     lines = [
         "# REST",
         "",
-        "Made from `flintlock/rest/table.py` by `make docs`; `/openapi.json` has the schemas. Every path answers bare",
-        'and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
+        "Made from `flintlock/rest/server/routes.py` by `make docs`; `/openapi.json` has the schemas. Every path answers",
+        'bare and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
         "",
         "Every JobManager answers: one that does not lead passes requests on to the one that does.",
         "`Flintlock-Leader-Epoch` names the term of the leader that gave the answer; `Age` marks a copy of it, at most",

@@ -16,10 +16,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from flintlock.client.connection import Client, connect
+    from flintlock.client.authoring.job import Job, Step
+    from flintlock.client.connection.client import Client, connect
+    from flintlock.client.connection.handle import JobHandle
     from flintlock.client.errors import JobCanceled
-    from flintlock.client.handle import JobHandle
-    from flintlock.client.job import Job, Step
     from flintlock.client.running import JobRun, run
     from flintlock.model.errors import (
         Conflict,
@@ -54,11 +54,11 @@ __all__ = [
 
 #: Where each public name lives.
 _HOMES: Final = {
-    "Client": "flintlock.client.connection",
-    "connect": "flintlock.client.connection",
-    "JobHandle": "flintlock.client.handle",
-    "Job": "flintlock.client.job",
-    "Step": "flintlock.client.job",
+    "Client": "flintlock.client.connection.client",
+    "connect": "flintlock.client.connection.client",
+    "JobHandle": "flintlock.client.connection.handle",
+    "Job": "flintlock.client.authoring.job",
+    "Step": "flintlock.client.authoring.job",
     "JobRun": "flintlock.client.running",
     "run": "flintlock.client.running",
     "JobCanceled": "flintlock.client.errors",

@@ -14,11 +14,11 @@ from tests.cluster.processes import Processes, running_processes
 from tests.cluster.runner_harness import Bench, Loop, bench, spark_engine
 
 from flintlock.cli.analysis import record_archive
-from flintlock.client.configuration_files import Settings, cache_directory
-from flintlock.model.configuration import Configuration
+from flintlock.config.configuration import Configuration
+from flintlock.config.files import Settings, cache_directory
 from flintlock.model.errors import Unavailable
-from flintlock.spark.class_archive import archive_file
-from flintlock.spark.java import find_java
+from flintlock.spark.engine.class_archive import archive_file
+from flintlock.spark.engine.java import find_java
 
 
 @pytest.fixture(scope="session", autouse=True)

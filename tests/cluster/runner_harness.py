@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import cloudpickle
 from msgspec import Struct
 
-from flintlock.client.configuration_files import cache_directory
+from flintlock.config.files import cache_directory
 from flintlock.model.ids import AttemptId, BlobKey, JobId, RegionId, StepName
 from flintlock.model.jobgraph import (
     Artifact,
@@ -30,13 +30,13 @@ from flintlock.model.jobgraph import (
     vertex_id,
 )
 from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished, TaskProgress, TaskRunning
-from flintlock.spark.engine import EngineSettings, SparkEngine
-from flintlock.spark.house import EngineDoor
-from flintlock.spark.java import find_java
-from flintlock.spark.runner import ForkedRunner
-from flintlock.spark.runner_home import EngineServices
-from flintlock.spark.runners import ForkingPool, PoolSettings, runner_pool
-from flintlock.spark.wire import DedicatedEngine
+from flintlock.spark.engine.handle import EngineSettings, SparkEngine
+from flintlock.spark.engine.java import find_java
+from flintlock.spark.launcher import EngineDoor
+from flintlock.spark.runner.defaults import EngineServices
+from flintlock.spark.runner.handle import ForkedRunner
+from flintlock.spark.runner.pool import ForkingPool, PoolSettings, runner_pool
+from flintlock.spark.runner_messages import DedicatedEngine
 
 T = TypeVar("T")
 #: How long a task of a test may take, on a machine that is busy with other things.

@@ -19,16 +19,16 @@ import psutil
 import pytest
 from tests.cluster.processes import until
 
-from flintlock.client.configuration_files import cache_directory
+from flintlock.config.files import cache_directory
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.staging import PREFIX
 from flintlock.model.tasks import FileMove, FilesPublished, SinkFiles
-from flintlock.spark.engine import EngineSettings, SparkEngine
-from flintlock.spark.java import find_java
-from flintlock.spark.python_workers import daemons
-from flintlock.spark.sinkfiles import Listing
+from flintlock.spark.engine.handle import EngineSettings, SparkEngine
+from flintlock.spark.engine.java import find_java
+from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.engine.python_workers import daemons
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ os._exit(0)
 TASK_MANAGER: Final = """
 import asyncio, sys
 import msgspec
-from flintlock.spark.engine import EngineSettings, SparkEngine
+from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 async def main():
     settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineSettings)
     async with SparkEngine.start(settings) as engine:

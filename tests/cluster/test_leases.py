@@ -18,7 +18,7 @@ from tests.cluster.processes import Processes, running_processes, until
 
 LEASE_S = 6.0
 JVM = "org.apache.spark.deploy.SparkSubmit"
-WATCHDOG = "flintlock.spark.watchdog"
+WATCHDOG = "flintlock.host.watchdog"
 LOST, REGISTERED = "task-manager-lost", "task-manager-registered"
 LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "5"}
@@ -79,7 +79,7 @@ def _family(own: Processes, name: str = "") -> list[psutil.Process]:
 
 
 def _runners(own: Processes) -> list[psutil.Process]:
-    (template,) = _family(own, "flintlock.spark.template")[:1]
+    (template,) = _family(own, "flintlock.spark.runner.template")[:1]
     return template.children()
 
 

@@ -11,7 +11,7 @@ from tests.cluster.runner_harness import Bench, pickle_step, step
 
 from flintlock.model.jobgraph import EngineKind, JobVertex, Result, Sink, Source, Sql
 from flintlock.model.tasks import TaskFinished
-from flintlock.spark import runner
+from flintlock.spark.runner import handle
 
 ROWS = 10_000
 
@@ -57,7 +57,7 @@ def test_files_read_and_written(b: Bench, orders: str) -> None:
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_a_result(b: Bench, orders: str, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a short one the plan tells, of a long one the engine."""
-    monkeypatch.setattr(runner, "WORTH_MEASURING_S", 0.0 if long else 1e9)
+    monkeypatch.setattr(handle, "WORTH_MEASURING_S", 0.0 if long else 1e9)
     counted = step("counted", Sql(query="SELECT k, count(text) AS n FROM orders GROUP BY k"), "orders")
     finished = b.run(b.task(source(orders), counted, step("r", Result(), "counted"))).finished
     check_read(finished, orders)
@@ -81,7 +81,7 @@ def test_a_blocking_exchange(b: Bench, orders: str) -> None:
 
 
 def test_a_step_with_a_udf(b: Bench, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "WORTH_MEASURING_S", 1e9)
+    monkeypatch.setattr(handle, "WORTH_MEASURING_S", 1e9)
 
     def longer(orders: DataFrame) -> DataFrame:
         from pyspark.sql.functions import length, udf

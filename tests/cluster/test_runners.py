@@ -32,7 +32,7 @@ from flintlock.model.jobgraph import (
 )
 from flintlock.model.staging import is_staging_directory, staging_directory
 from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskFinished, TaskRunning
-from flintlock.spark.runner import ForkedRunner
+from flintlock.spark.runner.handle import ForkedRunner
 
 NUMBERS = step("numbers", Sql(query="SELECT id, id % 3 AS k FROM range(30)"))
 

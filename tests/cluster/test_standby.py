@@ -25,10 +25,10 @@ from tests.cluster.processes import until
 from tests.zookeeper.servers import Ensemble, zookeeper
 
 import flintlock as fl
-from flintlock.client.choosing import Standing
-from flintlock.client.connection import Client
+from flintlock.client.clusters.discovery import Standing
+from flintlock.client.connection.client import Client
 from flintlock.client.errors import JobCanceled
-from flintlock.client.processes import ClusterFile, announced, job_managers, running
+from flintlock.host.pid_files import ClusterFile, announced, job_managers, running
 from flintlock.model.states import JobStatus
 
 __all__ = ["zookeeper"]

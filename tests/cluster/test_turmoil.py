@@ -58,7 +58,7 @@ def _children(process: Popen[bytes], name: str) -> list[psutil.Process]:
 
 def _runners(process: Popen[bytes]) -> list[psutil.Process]:
     """Return the runners of a TaskManager, the oldest first: those have tasks."""
-    templates = _children(process, "flintlock.spark.template")
+    templates = _children(process, "flintlock.spark.runner.template")
     runners = [child for template in templates for child in template.children()]
     return sorted(runners, key=lambda runner: runner.create_time())
 
@@ -92,7 +92,7 @@ def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluste
 
     after(1, "first end", lambda: _signal_a_runner(first, signal.SIGKILL))
     after(2, "a second end", lambda: _signal_a_runner(second, signal.SIGSTOP))
-    after(3, "a third end", lambda: [w.kill() for w in _children(first, "flintlock.spark.watchdog")])
+    after(3, "a third end", lambda: [w.kill() for w in _children(first, "flintlock.host.watchdog")])
     after(5, "a fifth end", lambda: [jvm.kill() for jvm in _children(first, "org.apache.spark.deploy.SparkSubmit")])
     after(8, "an eighth end", lambda: second.send_signal(signal.SIGSTOP))
     until("the loss", lambda: httpx.get(f"{url}/overview").json()["taskmanagers"] <= 1, 60)

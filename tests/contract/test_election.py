@@ -15,13 +15,13 @@ import pytest
 from tests.contract.records import JOB_A, JOB_B, stored_job
 from tests.zookeeper.servers import Ensemble
 
-from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.ha.protocols import HaServices
-from flintlock.ha.zookeeper import zookeeper_ha
+from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import Epoch, FencingToken
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 
 pytestmark = pytest.mark.anyio
 

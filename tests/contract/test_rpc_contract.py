@@ -28,7 +28,7 @@ from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 from flintlock.rpc.transport import Connector, Fence, Host
-from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import run_virtual
 
 TOKEN = FencingToken(epoch=Epoch(7), session="6f1c")

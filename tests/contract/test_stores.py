@@ -18,15 +18,15 @@ from tests.contract.records import JOB_A, JOB_B, graph, job_result, region_recor
 from tests.zookeeper.servers import Ensemble
 
 from flintlock.ha import payloads
-from flintlock.ha.embedded import embedded_ha
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
-from flintlock.ha.zookeeper import zookeeper_ha
+from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
 from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.jobs import ParallelismRange
 from flintlock.model.tasks import RegionPhase
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from tests.contract.records import JOB_A, region_record
 
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.ha.zookeeper import zookeeper_ha
+from flintlock.ha.zookeeper.services import zookeeper_ha
+from flintlock.host.processes import boot_time_s, die_with_parent
 from flintlock.model.errors import FlintlockError
-from flintlock.spark.processes import boot_time_s, die_with_parent
 
 
 def say(line: str) -> None:

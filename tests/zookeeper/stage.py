@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.ha.protocols import Stores
-from flintlock.ha.zookeeper import ZooKeeperHaServices, zookeeper_ha
+from flintlock.ha.zookeeper.services import ZooKeeperHaServices, zookeeper_ha
+from flintlock.host.processes import boot_time_s
 from flintlock.model.ids import FencingToken
-from flintlock.spark.processes import boot_time_s
 
 #: The longest that anything in these tests may take.
 LIMIT_S: Final = 60.0

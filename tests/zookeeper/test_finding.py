@@ -11,11 +11,11 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.stage import staged
 from tests.zookeeper.wire import wired
 
-from flintlock.client.quorum import leader_url
+from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.leader_finding import leader_finder
 from flintlock.entrypoints.process import Settings
 from flintlock.ha.leader_info import Listening
-from flintlock.model.configuration import Configuration
+from flintlock.ha.zookeeper.settings import leader_url
 from flintlock.model.errors import Invalid, Unavailable
 
 pytestmark = pytest.mark.anyio

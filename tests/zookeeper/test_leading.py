@@ -19,15 +19,15 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.stage import LIMIT_S, Stage, staged, until
 from tests.zookeeper.wire import Wire, wired
 
-from flintlock.ha import zookeeper_tree as tree
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import checksum
-from flintlock.ha.tenure import STEP_DOWN_AT
-from flintlock.ha.zookeeper_link import LinkState, SetData
-from flintlock.ha.zookeeper_tree import Tree
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT
+from flintlock.ha.zookeeper.link import LinkState, SetData
+from flintlock.ha.zookeeper.tree import Tree
+from flintlock.host.processes import boot_time_s
 from flintlock.model.errors import Fenced, Incompatible, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
-from flintlock.spark.processes import boot_time_s
 
 pytestmark = pytest.mark.anyio
 

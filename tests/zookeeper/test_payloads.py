@@ -14,7 +14,7 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.stage import Stage, staged
 
 from flintlock.ha.protocols import Stores
-from flintlock.ha.zookeeper import ZooKeeperHaServices, zookeeper_ha
+from flintlock.ha.zookeeper.services import ZooKeeperHaServices, zookeeper_ha
 from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flintlock.client.configuration_files import Settings, cache_directory
+from flintlock.config.files import Settings, cache_directory
+from flintlock.config.options import TM_ENGINE_MEMORY
 from flintlock.model.errors import FlintlockError
-from flintlock.model.options import TM_ENGINE_MEMORY
 
 if TYPE_CHECKING:
-    from flintlock.client.artifact_files import Content
-    from flintlock.client.package import JobPackage
+    from flintlock.client.authoring.artifact_files import Content
+    from flintlock.client.authoring.package import JobPackage
     from flintlock.model.jobgraph import JobGraph
-    from flintlock.spark.wire import Analyzed
+    from flintlock.spark.runner_messages import Analyzed
 
 _CORES: Final = 2
 
@@ -34,10 +34,10 @@ def analyze(package: JobPackage, settings: Settings) -> Analyzed:
 
 
 async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Settings, directory: Path) -> Analyzed:
-    from flintlock.spark.engine import EngineSettings, SparkEngine
-    from flintlock.spark.house import EngineDoor
-    from flintlock.spark.java import find_java
-    from flintlock.spark.runners import PoolSettings, runner_pool
+    from flintlock.spark.engine.handle import EngineSettings, SparkEngine
+    from flintlock.spark.engine.java import find_java
+    from flintlock.spark.launcher import EngineDoor
+    from flintlock.spark.runner.pool import PoolSettings, runner_pool
 
     engine = EngineSettings(
         java=find_java(os.environ),
@@ -62,8 +62,8 @@ async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Set
 
 async def record_archive(settings: Settings) -> Path:
     """Write the class archive that this user's engines start from; return its file."""
-    from flintlock.spark.engine import EngineSettings, SparkEngine
-    from flintlock.spark.java import find_java
+    from flintlock.spark.engine.handle import EngineSettings, SparkEngine
+    from flintlock.spark.engine.java import find_java
 
     archive_dir = cache_directory()
     archive_dir.mkdir(parents=True, exist_ok=True)

@@ -33,9 +33,9 @@ def start(
     *, jobmanagers: int, taskmanagers: int, slots: int | None, timeout: float, defines: tuple[str, ...], as_json: bool,
     conf: Path | None, state_dir: str | None) -> None:  # fmt: skip
     """Start a cluster in the background and wait until it is ready."""
-    from flintlock.client.connection import Client
-    from flintlock.client.local_cluster import start_cluster
-    from flintlock.client.processes import job_managers
+    from flintlock.client.clusters.local_cluster import start_cluster
+    from flintlock.client.connection.client import Client
+    from flintlock.host.pid_files import job_managers
 
     settings, directory = read_settings(conf, state_dir, defines)
     if not as_json:
@@ -65,7 +65,7 @@ def start(
 @place_options
 def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
     """Stop the cluster of the state directory. Its jobs are kept and go on when it is started again."""
-    from flintlock.client.local_cluster import stop_cluster
+    from flintlock.client.clusters.local_cluster import stop_cluster
 
     _, directory = read_settings(conf, state_dir)
     ended = stop_cluster(directory)
@@ -83,8 +83,8 @@ def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
 @cluster_options
 def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> int:
     """Tell whether a cluster runs, and what it has. Exits with 3 if none answers."""
-    from flintlock.client import local_cluster
-    from flintlock.client.choosing import standing_client
+    from flintlock.client.clusters import local_cluster
+    from flintlock.client.clusters.discovery import standing_client
 
     settings, directory = read_settings(conf, state_dir)
     here = local_cluster.cluster_status(directory)

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from flintlock import __version__
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
-from flintlock.client.configuration_files import Settings
+from flintlock.config.files import Settings
+from flintlock.config.options import REST_ADDRESS, REST_PORT
 from flintlock.model.errors import FlintlockError
-from flintlock.model.options import REST_ADDRESS, REST_PORT
 
 
 class Finding(Struct, frozen=True):
@@ -49,14 +49,14 @@ def _python() -> Finding:
 
 
 def _pyspark() -> Finding:
-    from flintlock.client.versions import own_versions
+    from flintlock.client.connection.versions import own_versions
 
     found = own_versions().pyspark
     return Finding("PySpark", bool(found), found or "is not installed")
 
 
 def _java() -> Finding:
-    from flintlock.spark.java import find_java
+    from flintlock.spark.engine.java import find_java
 
     try:
         java = find_java(os.environ)
@@ -82,7 +82,7 @@ def _state(directory: Path) -> Finding:
 
 
 def _port(settings: Settings, directory: Path) -> Finding:
-    from flintlock.client.processes import read_cluster_file
+    from flintlock.host.pid_files import read_cluster_file
 
     live = read_cluster_file(directory)
     if live is not None:

@@ -11,7 +11,7 @@ import click
 
 from flintlock.cli.run import job_options, overrides_of
 from flintlock.cli.settings import json_option, place_options, print_json, read_settings
-from flintlock.client.configuration_files import Settings
+from flintlock.config.files import Settings
 from flintlock.model.errors import Refused
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import Exchange, Function, JobGraph, JobVertex, Program, Result, Sink, Source, Sql
@@ -20,8 +20,8 @@ from flintlock.model.regions import Region, regions_of
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from flintlock.client.package import JobPackage
-    from flintlock.spark.wire import Analyzed, StepSchema
+    from flintlock.client.authoring.package import JobPackage
+    from flintlock.spark.runner_messages import Analyzed, StepSchema
 
 
 @click.command()
@@ -44,8 +44,8 @@ def info(
     **given: Any,
 ) -> int:
     """Show the plan of TARGET: its regions, their steps and exchanges, and what each output guarantees."""
-    from flintlock.client.display import output_console
-    from flintlock.client.targets import read_target
+    from flintlock.client.authoring.targets import read_target
+    from flintlock.client.display.console import output_console
 
     settings, _ = read_settings(conf, state_dir, given["defines"])
     package = read_target(target, args).package(overrides_of(**given))

@@ -16,9 +16,9 @@ from flintlock.model.states import ExecutionState, JobStatus
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flintlock.client.answers import AttemptLine, JobLine
-    from flintlock.client.connection import Client
-    from flintlock.client.handle import JobHandle
+    from flintlock.client.connection.answers import AttemptLine, JobLine
+    from flintlock.client.connection.client import Client
+    from flintlock.client.connection.handle import JobHandle
 
 _ENDED: Final = (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED)
 _SCHEDULED: Final = (JobStatus.INITIALIZING, JobStatus.CREATED)
@@ -37,8 +37,8 @@ def list_jobs(
     state_dir: str | None,
 ) -> None:  # fmt: skip
     """List the jobs of the cluster that have not ended, newest first, and who waits for slots."""
-    from flintlock.client.answers import Resources
-    from flintlock.client.progress import waiting_notes
+    from flintlock.client.connection.answers import Resources
+    from flintlock.client.display.progress import waiting_notes
 
     with connect(urls, conf, state_dir) as client:
         jobs = chosen_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
@@ -67,8 +67,8 @@ def list_jobs(
 @cluster_options
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
     """Show one job: its regions, their attempts, its failures. JOB is an id, the beginning of one, or a name."""
-    from flintlock.client.answers import read_failure
-    from flintlock.client.progress import failure_lines, publishing_line, region_rows, waiting_notes
+    from flintlock.client.connection.answers import read_failure
+    from flintlock.client.display.progress import failure_lines, publishing_line, region_rows, waiting_notes
 
     with connect(urls, conf, state_dir) as client:
         found = find_job(client, job).attempts()

@@ -13,7 +13,7 @@ from flintlock.cli.settings import cluster_options, connect, json_option, print_
 from flintlock.model.errors import NotFound, Refused
 
 if TYPE_CHECKING:
-    from flintlock.client.answers import JobAttempts, LogPart
+    from flintlock.client.connection.answers import JobAttempts, LogPart
 
 _TICK_S: Final = 0.5
 
@@ -27,8 +27,8 @@ def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf:
     """Print what a job's own code has written, attempt by attempt. JOB is an id, the beginning of one, or a name."""
     if follows and as_json:
         raise Refused("--json gives one whole answer: it cannot be followed")
-    from flintlock.client.answers import TERMINAL
-    from flintlock.client.following import OutputReader
+    from flintlock.client.connection.answers import TERMINAL
+    from flintlock.client.display.following import OutputReader
 
     with connect(urls, conf, state_dir) as client:
         handle = find_job(client, job)
@@ -60,7 +60,7 @@ def result(*, job: str, name: str | None, as_json: bool, urls: tuple[str, ...], 
     if as_json:
         print_json(table)
     else:
-        from flintlock.client.display import output_console, result_table
+        from flintlock.client.display.console import output_console, result_table
 
         output_console().print(result_table(table))
 

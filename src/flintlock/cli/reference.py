@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
-from flintlock.client.configuration_files import Settings, variable_of
+from flintlock.config.files import Settings, variable_of
+from flintlock.config.options import OPTIONS
 from flintlock.model.jobspec import config_text
-from flintlock.model.options import OPTIONS
 
 
 @click.command()
 def schema() -> None:
     """Print the JSON Schema of a job in YAML, for editors and other tools."""
-    from flintlock.client.yaml_form import json_schema
+    from flintlock.client.authoring.yaml_form import json_schema
 
     print_json(json_schema())
 

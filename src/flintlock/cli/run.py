@@ -21,19 +21,19 @@ from flintlock.cli.settings import (
     read_settings,
     split_defines,
 )
-from flintlock.client.configuration_files import Settings, split_assignment
+from flintlock.config.files import Settings, split_assignment
+from flintlock.config.options import CLIENT_HEARTBEAT_TIMEOUT
 from flintlock.model.errors import FlintlockError, Refused
 from flintlock.model.jobgraph import EngineKind
-from flintlock.model.options import CLIENT_HEARTBEAT_TIMEOUT
 from flintlock.model.states import JobStatus
 
 if TYPE_CHECKING:
-    from flintlock.client.answers import JobAttempts, ResultTable
-    from flintlock.client.attachment import Attachment
-    from flintlock.client.choosing import Chosen
-    from flintlock.client.display import Display
-    from flintlock.client.handle import JobHandle
-    from flintlock.client.package import JobPackage, Overrides
+    from flintlock.client.authoring.package import JobPackage, Overrides
+    from flintlock.client.clusters.discovery import Chosen
+    from flintlock.client.connection.answers import JobAttempts, ResultTable
+    from flintlock.client.connection.attachment import Attachment
+    from flintlock.client.connection.handle import JobHandle
+    from flintlock.client.display.console import Display
 
 _NEEDS_A_DRIVER: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,10 +94,10 @@ def run(
     before it). Runs on the cluster named with -m, else on the configured one, else on the live one of the state
     directory, else on an embedded one for the time of the job.
     """
-    from flintlock.client.attachment import Attachment
-    from flintlock.client.choosing import standing_cluster
-    from flintlock.client.package import JobPackage
-    from flintlock.client.targets import read_target
+    from flintlock.client.authoring.package import JobPackage
+    from flintlock.client.authoring.targets import read_target
+    from flintlock.client.clusters.discovery import standing_cluster
+    from flintlock.client.connection.attachment import Attachment
 
     settings, directory = read_settings(conf, state_dir, given["defines"])
     embedded = local or standing_cluster(settings, urls, directory) is None
@@ -134,7 +134,7 @@ def overrides_of(
     defines: tuple[str, ...],
 ) -> Overrides:
     """Return what the options of `job_options` change about a job."""
-    from flintlock.client.package import Overrides
+    from flintlock.client.authoring.package import Overrides
 
     return Overrides(
         name=name,
@@ -149,7 +149,7 @@ def overrides_of(
 def _cluster(
     settings: Settings, urls: Sequence[str], directory: Path, *, local: bool, defines: Sequence[str], quiet: bool
 ) -> Any:
-    from flintlock.client.choosing import chosen_cluster
+    from flintlock.client.clusters.discovery import chosen_cluster
 
     if local and not quiet:
         click.echo("starting an embedded cluster (its Spark engine needs a moment) …", err=True)
@@ -166,7 +166,7 @@ def _run(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    from flintlock.client.display import SilentDisplay, display_for, error_console, output_stream
+    from flintlock.client.display.console import SilentDisplay, display_for, error_console, output_stream
 
     started = time.monotonic()
     handle = chosen.client.submit(package if attachment is None else attachment.bind(package))
@@ -192,7 +192,7 @@ def _attached(chosen: Chosen, handle: JobHandle, attachment: Attachment | None) 
     if attachment is None:
         yield
         return
-    from flintlock.client.attachment import attached
+    from flintlock.client.connection.attachment import attached
 
     http = chosen.client.http
     with attached(http.urls, handle.id, attachment, http.server_ms, http.discover):
@@ -206,7 +206,7 @@ def _attached(chosen: Chosen, handle: JobHandle, attachment: Attachment | None) 
 
 def _followed(handle: JobHandle, display: Display, chosen: Chosen, *, leavable: bool) -> JobAttempts | None:
     """Follow the job to its end; None if it was left running, where it can be (`leavable`)."""
-    from flintlock.client.following import OutputReader, follow
+    from flintlock.client.display.following import OutputReader, follow
 
     reader = OutputReader(handle)
     check = chosen.embedded.check if chosen.embedded is not None else None
@@ -253,8 +253,8 @@ def _print_detached(handle: JobHandle, as_json: bool) -> None:
 def _print_end(
     end: JobAttempts, tables: Sequence[ResultTable], *, elapsed_s: float, verbose: bool, quiet: bool, as_json: bool
 ) -> None:
-    from flintlock.client.answers import read_failure
-    from flintlock.client.display import output_console, result_table, summary_line
+    from flintlock.client.connection.answers import read_failure
+    from flintlock.client.display.console import output_console, result_table, summary_line
 
     if as_json:
         print_json({"jobid": end.jobid, "name": end.name, "status": end.status, "failure": end.failure,
@@ -265,7 +265,7 @@ def _print_end(
             console.print(result_table(table))
     failure = read_failure(end.failure) if end.status is JobStatus.FAILED else None
     if failure is not None:
-        from flintlock.client.progress import failure_lines
+        from flintlock.client.display.progress import failure_lines
         from flintlock.model.failure_text import render
 
         if len(end.failures) > 1 or any(line.labels for line in end.failures):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from flintlock.client.configuration_files import Settings, load, split_assignment, state_directory
-from flintlock.model.configuration import Scope
-from flintlock.model.options import OPTIONS
+from flintlock.config.configuration import Scope
+from flintlock.config.files import Settings, load, split_assignment, state_directory
+from flintlock.config.options import OPTIONS
 
 if TYPE_CHECKING:
-    from flintlock.client.connection import Client
+    from flintlock.client.connection.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +67,7 @@ def read_settings(conf: Path | None, state_dir: str | None, defines: tuple[str, 
 
 def connect(urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> Client:
     """Return a client of the standing cluster. Raises Unavailable if there is none."""
-    from flintlock.client.choosing import standing_client
+    from flintlock.client.clusters.discovery import standing_client
 
     settings, directory = read_settings(conf, state_dir)
     return standing_client(settings, urls, directory)

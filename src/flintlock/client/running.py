@@ -9,9 +9,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from flintlock.client.choosing import chosen_cluster, standing_cluster
-from flintlock.client.configuration_files import load, state_directory
-from flintlock.client.display import (
+from flintlock.client.authoring.package import Overrides, Packable
+from flintlock.client.clusters.discovery import chosen_cluster, standing_cluster
+from flintlock.client.connection.results import Result
+from flintlock.client.display.console import (
     SilentDisplay,
     display_for,
     error_console,
@@ -19,9 +20,8 @@ from flintlock.client.display import (
     output_stream,
     result_table,
 )
-from flintlock.client.following import OutputReader, follow
-from flintlock.client.package import Overrides, Packable
-from flintlock.client.results import Result
+from flintlock.client.display.following import OutputReader, follow
+from flintlock.config.files import load, state_directory
 from flintlock.model.ids import JobId
 from flintlock.model.jobspec import ConfigValue, config_text
 

@@ -17,7 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, Resource
 from flintlock.dispatcher.log_events import CLEANUP_RETRY
-from flintlock.ha.standing import Standing
+from flintlock.ha.leader_gate import Standing
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import JobId
 

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.config.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
 from flintlock.dispatcher import core
 from flintlock.dispatcher import log_events as events
 from flintlock.dispatcher.core import Backoff, Phase
@@ -46,7 +47,6 @@ from flintlock.model.jobs import (
     StoredJob,
     Submitted,
 )
-from flintlock.model.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 

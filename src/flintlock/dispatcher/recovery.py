@@ -32,8 +32,8 @@ from flintlock.dispatcher.services import BlobReferences
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
 from flintlock.dispatcher.tolerance import only_logged
 from flintlock.dispatcher.writes import TermWrites
+from flintlock.ha.leader_gate import PATIENCE_S, Standing
 from flintlock.ha.protocols import Stores
-from flintlock.ha.standing import PATIENCE_S, Standing
 from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob

@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.gateways.jobmaster import JobMasterFactory
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.ha.leader_gate import Standing
 from flintlock.ha.protocols import Stores
-from flintlock.ha.standing import Standing
-from flintlock.model.configuration import Configuration
 from flintlock.model.ids import BlobKey, FencingToken, JobId
 from flintlock.model.jobgraph import Versions
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from flintlock.ha.leader_gate import PATIENCE_S, Standing
 from flintlock.ha.protocols import Stores
-from flintlock.ha.standing import PATIENCE_S, Standing
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, StoredJob

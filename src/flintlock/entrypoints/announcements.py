@@ -21,8 +21,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
-from flintlock.client.processes import PidFile, read_pid_file, running
 from flintlock.entrypoints.process import own_pid, write_json
+from flintlock.host.pid_files import PidFile, read_pid_file, running
 from flintlock.model.ids import Epoch
 
 LEADER_FILE: Final = "cluster.json"

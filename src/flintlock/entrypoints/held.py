@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from flintlock.gateways.workers import WorkerDriver, WorkerEnded
-from flintlock.ha.standing import Standing
+from flintlock.ha.leader_gate import Standing
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.rpc.description import Message, MethodShape, proxy

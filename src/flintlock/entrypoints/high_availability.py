@@ -6,13 +6,8 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
-from flintlock.client.quorum import check_zookeeper, cluster_id, uses_zookeeper
-from flintlock.entrypoints.process import Settings
-from flintlock.ha.embedded import embedded_ha
-from flintlock.ha.protocols import HaServices
-from flintlock.model.configuration import Configuration
-from flintlock.model.errors import Invalid
-from flintlock.model.options import (
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import (
     HA_CONNECTION_TIMEOUT,
     HA_QUORUM,
     HA_RECOVERY,
@@ -23,7 +18,12 @@ from flintlock.model.options import (
     HEARTBEAT_TIMEOUT,
     WORK_DIR,
 )
-from flintlock.spark.processes import boot_time_s
+from flintlock.entrypoints.process import Settings
+from flintlock.ha.embedded.services import embedded_ha
+from flintlock.ha.protocols import HaServices
+from flintlock.ha.zookeeper.settings import check_zookeeper, cluster_id, uses_zookeeper
+from flintlock.host.processes import boot_time_s
+from flintlock.model.errors import Invalid
 from flintlock.taskmanager.lease import YIELD_PART
 
 
@@ -41,7 +41,7 @@ async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncG
         ) as embedded:
             yield embedded
         return
-    from flintlock.ha.zookeeper import zookeeper_ha  # kazoo and fsspec take a while: only where they are used
+    from flintlock.ha.zookeeper.services import zookeeper_ha  # kazoo and fsspec take a while: only where they are used
 
     check_zookeeper(configuration, HA_STORAGE_DIR)
     async with zookeeper_ha(

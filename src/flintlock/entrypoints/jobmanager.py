@@ -16,8 +16,15 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
-from flintlock.client.addresses import reached_at
-from flintlock.client.quorum import uses_zookeeper
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import (
+    CLUSTER_ID,
+    FAILURE_ENRICHERS,
+    JM_BIND_HOST,
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+    MAX_TASK_MANAGERS,
+)
 from flintlock.dispatcher.leader_watch import LeaderWatch, is_loopback
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
@@ -34,21 +41,14 @@ from flintlock.gateways.leader import LeaderGateway
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import Listening
 from flintlock.ha.protocols import LeaderElection
+from flintlock.ha.zookeeper.settings import uses_zookeeper
+from flintlock.host.addresses import reached_at
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.jobmaster.metrics import JobMasterMetrics
-from flintlock.model.configuration import Configuration
 from flintlock.model.ids import Epoch, JobId
-from flintlock.model.options import (
-    CLUSTER_ID,
-    FAILURE_ENRICHERS,
-    JM_BIND_HOST,
-    JM_RPC_ADDRESS,
-    JM_RPC_PORT,
-    MAX_TASK_MANAGERS,
-)
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
-from flintlock.rest.calls import RestServices
-from flintlock.rest.process import ProcessLogs
+from flintlock.rest.cluster.process import ProcessLogs
+from flintlock.rest.server.http import RestServices
 from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from flintlock.client.processes import job_managers
-from flintlock.client.quorum import leader_retrieval, uses_zookeeper
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import JM_RPC_ADDRESS, JM_RPC_PORT
 from flintlock.entrypoints.process import Settings
 from flintlock.ha.known_leader import KnownLeader
-from flintlock.model.configuration import Configuration
+from flintlock.ha.zookeeper.settings import leader_retrieval, uses_zookeeper
+from flintlock.host.pid_files import job_managers
 from flintlock.model.errors import Unavailable
-from flintlock.model.options import JM_RPC_ADDRESS, JM_RPC_PORT
 
 _LOOK_S: Final = 0.2
 

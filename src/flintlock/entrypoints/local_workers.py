@@ -30,13 +30,13 @@ from typing import Final
 import msgspec
 import psutil
 
+from flintlock.config.options import TM_RESOURCE_ID, TM_RPC_PORT, TM_SLOTS
 from flintlock.entrypoints.process import Settings
 from flintlock.gateways.workers import WorkerEnded
+from flintlock.host.children import forget_child, reap_leftovers, record_child
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
 from flintlock.model.jobgraph import Resources
-from flintlock.model.options import TM_RESOURCE_ID, TM_RPC_PORT, TM_SLOTS
-from flintlock.spark.children import forget_child, reap_leftovers, record_child
 
 #: Smaller indices are for TaskManagers that somebody else starts on the same state directory.
 FIRST_INDEX: Final = 1000

@@ -19,11 +19,11 @@ import msgspec
 import psutil
 import structlog
 
-from flintlock.client.configuration_files import load
-from flintlock.model.configuration import Configuration
+from flintlock.config.configuration import Configuration
+from flintlock.config.files import load
+from flintlock.host.processes import die_with_parent
 from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
-from flintlock.spark.processes import die_with_parent
 
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 4

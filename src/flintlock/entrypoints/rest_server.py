@@ -11,15 +11,15 @@ from typing import Final
 
 import uvicorn
 
-from flintlock.client.addresses import in_url, reached_at
+from flintlock.config.options import REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
 from flintlock.ha.known_leader import KnownLeader
+from flintlock.host.addresses import in_url, reached_at
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
-from flintlock.model.options import REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
-from flintlock.rest.app import rest_app
-from flintlock.rest.calls import RestServices
-from flintlock.rest.forwarding import Forwarding
-from flintlock.rest.upstream import Upstream
+from flintlock.rest.server.app import rest_app
+from flintlock.rest.server.forwarding import Forwarding
+from flintlock.rest.server.http import RestServices
+from flintlock.rest.server.upstream import Upstream
 
 _BACKLOG: Final = 1024
 

@@ -15,18 +15,9 @@ from typing import Final, TypeVar
 import psutil
 
 from flintlock.blob.cache import BlobCache
-from flintlock.client.addresses import reached_at
-from flintlock.client.configuration_files import cache_directory
-from flintlock.entrypoints.high_availability import work_dir
-from flintlock.entrypoints.leader_finding import leader_finder
-from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
-from flintlock.gateways.blobs import BlobGateway
-from flintlock.gateways.jobmaster import JobMasterGateway
-from flintlock.gateways.resourcemanager import ResourceManagerGateway
-from flintlock.gateways.taskmanager import TaskManagerGateway
-from flintlock.model.configuration import Configuration
-from flintlock.model.ids import InstanceId, TaskManagerId
-from flintlock.model.options import (
+from flintlock.config.configuration import Configuration
+from flintlock.config.files import cache_directory
+from flintlock.config.options import (
     TM_BIND_HOST,
     TM_ENGINE_MEMORY,
     TM_HOST,
@@ -34,14 +25,23 @@ from flintlock.model.options import (
     TM_RPC_PORT,
     TM_SLOTS,
 )
+from flintlock.entrypoints.high_availability import work_dir
+from flintlock.entrypoints.leader_finding import leader_finder
+from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
+from flintlock.gateways.blobs import BlobGateway
+from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.host.addresses import reached_at
+from flintlock.host.children import reap_leftovers
+from flintlock.host.process_tree import MARK
+from flintlock.host.processes import LocalProcesses, boot_time_s
+from flintlock.host.watchdog_client import kept_watchdog
+from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
-from flintlock.spark.children import reap_leftovers
-from flintlock.spark.families import MARK
-from flintlock.spark.house import LocalSparkHouse
-from flintlock.spark.processes import LocalProcesses, boot_time_s
-from flintlock.spark.watchdog_keeper import kept_watchdog
+from flintlock.spark.launcher import LocalSparkHouse
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
 
 G = TypeVar("G")

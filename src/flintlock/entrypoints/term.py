@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from random import Random
 
+from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
 from flintlock.entrypoints.held import HeldWorkers, held
@@ -19,12 +20,11 @@ from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver
+from flintlock.ha.leader_gate import Standing
 from flintlock.ha.protocols import Stores
-from flintlock.ha.standing import Standing
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import FencingToken
 from flintlock.model.jobgraph import Versions

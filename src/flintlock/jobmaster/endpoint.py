@@ -21,11 +21,12 @@ from typing import Final, TypeAlias
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobListener, JobMasterDirectory, JobMasterFactory, JobMasterRunner
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
+from flintlock.ha.leader_gate import Standing, waits
 from flintlock.ha.protocols import JobProgressStore
-from flintlock.ha.standing import Standing, waits
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted
 from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
 from flintlock.jobmaster.events import (
@@ -58,7 +59,6 @@ from flintlock.jobmaster.events import (
 from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of, ranges_of
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.ids import RegionId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob

@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from flintlock.config import options
+from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartHistory, RestartStrategy, restart_strategy
-from flintlock.model import options
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import AttemptId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph

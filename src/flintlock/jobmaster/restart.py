@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
 
-from flintlock.model import options
-from flintlock.model.configuration import Configuration
+from flintlock.config import options
+from flintlock.config.configuration import Configuration
 from flintlock.model.tasks import FailureKind
 
 #: Failures that repeat by their nature.

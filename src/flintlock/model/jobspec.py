@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct, structs
 
-from flintlock.model.configuration import memory_bytes
 from flintlock.model.documents import document_problems
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.graphcheck import Problem, invalid_graph
@@ -41,6 +40,7 @@ from flintlock.model.jobgraph import (
     Versions,
     vertex_id,
 )
+from flintlock.model.quantities import memory_bytes
 
 ConfigValue: TypeAlias = str | int | float | bool
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")

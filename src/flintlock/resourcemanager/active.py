@@ -9,9 +9,9 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.config import options
+from flintlock.config.configuration import Configuration
 from flintlock.gateways.workers import WorkerDriver
-from flintlock.model import options
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.resourcemanager.slot_manager import SlotManager

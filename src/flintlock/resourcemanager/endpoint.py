@@ -15,11 +15,11 @@ import structlog
 from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.config import options
+from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.gateways.workers import WorkerDriver
-from flintlock.model import options
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced, FlintlockError, Refused, Unavailable
 from flintlock.model.ids import FencingToken, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions

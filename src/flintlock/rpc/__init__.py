@@ -8,6 +8,6 @@ the structs it names are the only description of a message.
 
 The parts: `description` reads Protocols; `exports` answers calls, whatever carried them; `failures` turns errors into
 messages and back; `transport` says what every transport promises; `wire`, `server` and `client` are the gRPC one.
-`flintlock.testing.network` is another, held to the same contract suite. Nothing is re-exported here, so that the
-simulation does not load gRPC.
+`flintlock.testing.simulation.network` is another, held to the same contract suite. Nothing is re-exported here, so
+that the simulation does not load gRPC.
 """

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from flintlock.ha.zookeeper_link import (
+from flintlock.ha.zookeeper.link import (
     Check,
     Create,
     Delete,
@@ -32,7 +32,7 @@ from flintlock.ha.zookeeper_link import (
     ZooKeeperLink,
 )
 from flintlock.model.errors import Unavailable
-from flintlock.testing.network import SimulatedNetwork, SimulatedProcess, Stream
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess, Stream
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from flintlock.testing.promises import PromiseBroken, check_seed
+from flintlock.testing.simulation.invariants import PromiseBroken, check_seed
 
 
 def main() -> int:

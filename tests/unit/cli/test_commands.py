@@ -366,7 +366,7 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_started(
 def versions() -> tuple[int, Any]:
     import msgspec
 
-    from flintlock.client.versions import own_versions
+    from flintlock.client.connection.versions import own_versions
 
     return 200, msgspec.to_builtins(own_versions())
 

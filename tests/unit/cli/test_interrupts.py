@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from tests.unit.client.answering import Server, serving, wait_for
 
-from flintlock.client.versions import own_versions
+from flintlock.client.connection.versions import own_versions
 
 JOB = "0123456789abcdef" * 2
 PATIENCE_S = 30.0

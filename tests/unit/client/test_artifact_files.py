@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.artifact_files import described, module_names, py_file, zip_folder
+from flintlock.client.authoring.artifact_files import described, module_names, py_file, zip_folder
 from flintlock.model.errors import Refused
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.unit.client.answering import Server, serving, wait_for
 
-from flintlock.client.attachment import Attachment, attached
-from flintlock.client.http import Http
-from flintlock.client.job import Job
-from flintlock.model.configuration import Configuration
+from flintlock.client.authoring.job import Job
+from flintlock.client.connection.attachment import Attachment, attached
+from flintlock.client.connection.http import Http
+from flintlock.config.configuration import Configuration
 from flintlock.model.ids import JobId
 
 JOB = JobId("0123456789abcdef" * 2)

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 from tests.unit.client.answering import serving
 
-from flintlock.client.connection import Client
+from flintlock.client.authoring.job import Job
+from flintlock.client.authoring.targets import read_target
+from flintlock.client.connection.client import Client
 from flintlock.client.errors import JobCanceled
-from flintlock.client.job import Job
-from flintlock.client.targets import read_target
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
@@ -35,7 +35,7 @@ JOB = "0123456789abcdef" * 2
 def own_versions() -> dict[str, Any]:
     import msgspec
 
-    from flintlock.client.versions import own_versions as own
+    from flintlock.client.connection.versions import own_versions as own
 
     return msgspec.to_builtins(own())
 

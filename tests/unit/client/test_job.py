@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flintlock.client.job import Job
-from flintlock.client.package import Overrides
+from flintlock.client.authoring.job import Job
+from flintlock.client.authoring.package import Overrides
 from flintlock.model.errors import Invalid
 from flintlock.model.jobgraph import ArtifactKind, Exchange, Function, Sink, Source
 

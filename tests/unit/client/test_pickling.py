@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.job import Job
-from flintlock.client.package import JobPackage, Overrides
-from flintlock.client.targets import read_target
+from flintlock.client.authoring.job import Job
+from flintlock.client.authoring.package import JobPackage, Overrides
+from flintlock.client.authoring.targets import read_target
 from flintlock.model.errors import Invalid
 from flintlock.model.jobgraph import Function
 

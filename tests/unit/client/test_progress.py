@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from flintlock.client.answers import Column, JobAttempts, ResultTable
-from flintlock.client.display import LiveDisplay, PlainDisplay, display_for, job_table, result_table
-from flintlock.client.progress import changes, job_line, region_rows
+from flintlock.client.connection.answers import Column, JobAttempts, ResultTable
+from flintlock.client.display.console import LiveDisplay, PlainDisplay, display_for, job_table, result_table
+from flintlock.client.display.progress import changes, job_line, region_rows
 
 
 def attempt(state: str, number: int = 0, **more: Any) -> dict[str, Any]:

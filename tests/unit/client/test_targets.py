@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.package import Overrides
-from flintlock.client.targets import read_target
+from flintlock.client.authoring.package import Overrides
+from flintlock.client.authoring.targets import read_target
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.jobgraph import EngineKind, Program
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flintlock.client.versions import misfits, own_versions, require_fit
+from flintlock.client.connection.versions import misfits, own_versions, require_fit
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import Versions
 

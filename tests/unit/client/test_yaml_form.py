@@ -6,9 +6,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from flintlock.client.package import Overrides
-from flintlock.client.yaml_form import json_schema, read_yaml_job
-from flintlock.client.yaml_nodes import read_yaml
+from flintlock.client.authoring.package import Overrides
+from flintlock.client.authoring.yaml_form import json_schema, read_yaml_job
+from flintlock.config.yaml_document import read_yaml
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.jobgraph import ArtifactKind, Function, Source
 

@@ -9,15 +9,14 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.endpoint import Dispatcher, dispatching
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.recovery import recover
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices, MemoryStores
+from flintlock.ha.leader_gate import Standing
 from flintlock.ha.protocols import Stores
-from flintlock.ha.standing import Standing
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, Result, Source, Versions, vertex_id
@@ -33,6 +32,7 @@ from flintlock.model.slots import (
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import LogChunk, LogQuery, RegionPhase, RegionRecord, RemoveFiles, ResultRows, TaskFinished
 from flintlock.testing.fake_jobmaster import FakeJobMasterFactory, FakeJobMasterRunner
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices, MemoryStores
 from flintlock.testing.virtual_time import now_ms
 
 T = TypeVar("T")

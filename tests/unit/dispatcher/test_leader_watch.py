@@ -15,7 +15,7 @@ from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import virtual_time
 
 ADDRESS = "jm-1:1"

@@ -15,12 +15,12 @@ from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
 from flintlock.gateways.leader import LeaderAttendance
 from flintlock.ha.leader_info import LeaderInfo, Listening
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.virtual_time import virtual_time
 
 

@@ -24,12 +24,12 @@ from tests.unit.dispatcher.stage import (
 from flintlock.dispatcher.endpoint import dispatching
 from flintlock.dispatcher.recovery import WIDTH, RecoveredJob, Recovery, recover
 from flintlock.ha import payloads
-from flintlock.ha.memory import ResultEntry
-from flintlock.ha.standing import PATIENCE_S
+from flintlock.ha.leader_gate import PATIENCE_S
 from flintlock.model.errors import Conflict, DuplicateJob, Incompatible, InvariantBroken, Unavailable
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
 from flintlock.model.states import JobStatus
+from flintlock.testing.memory_ha import ResultEntry
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.processes import identity, job_managers
+from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.announcements import Announcement, Announcements
 from flintlock.entrypoints.leader_finding import by_state_directory
 from flintlock.entrypoints.process import write_json
-from flintlock.model.configuration import Configuration
+from flintlock.host.pid_files import identity, job_managers
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.high_availability import check_leases
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Invalid
 
 

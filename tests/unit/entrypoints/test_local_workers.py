@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings
-from flintlock.model.configuration import Configuration
+from flintlock.host.children import record_child
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
-from flintlock.spark.children import record_child
 
 
 def settings(state_dir: Path, **values: str) -> Settings:

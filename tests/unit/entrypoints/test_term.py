@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.doors import ResourceManagerDoor
 from flintlock.entrypoints.held import HeldWorkers
@@ -18,9 +19,7 @@ from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
-from flintlock.ha.standing import Standing
-from flintlock.model.configuration import Configuration
+from flintlock.ha.leader_gate import Standing
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
@@ -36,7 +35,8 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskReport,
 )
-from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 A: Final = JobId("a" * 32)

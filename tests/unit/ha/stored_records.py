@@ -15,9 +15,9 @@ from msgspec import structs
 from tests.contract.records import JOB_A, job_result, region_record, rows, snapshot, stored_job
 
 from flintlock.ha import payloads
-from flintlock.ha import zookeeper_tree as tree
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import Payload
+from flintlock.ha.zookeeper import tree
 from flintlock.model.ids import Epoch, FencingToken, VertexId
 from flintlock.model.jobs import ParallelismRange
 from flintlock.model.tasks import RegionPhase

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.contract.records import job_result, region_record, rows, snapshot, stored_job
 
-from flintlock.ha.embedded import EmbeddedHaServices, embedded_ha
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
+from flintlock.ha.embedded.services import EmbeddedHaServices, embedded_ha
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.tasks import RegionPhase
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 
 JOBS = st.sampled_from([JobId(letter * 32) for letter in "abc"])
 KEYS = st.sampled_from(["k1", "k2", None])
@@ -145,7 +145,7 @@ PUTTING = """
 import asyncio, sys, uuid
 from pathlib import Path
 from tests.contract.records import stored_job
-from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.embedded.services import embedded_ha
 from flintlock.model.ids import JobId
 
 async def put_for_ever(graphs):

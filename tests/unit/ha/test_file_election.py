@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.ha.embedded import EmbeddedHaServices, embedded_ha
-from flintlock.ha.file_election import LockFile
-from flintlock.ha.sqlite_file import SCHEMA_VERSION
+from flintlock.ha.embedded.election import LockFile
+from flintlock.ha.embedded.services import EmbeddedHaServices, embedded_ha
+from flintlock.ha.embedded.sqlite_file import SCHEMA_VERSION
 from flintlock.model.errors import Incompatible, InvariantBroken
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ def test_releasing_it_frees_it_whatever_child_is_being_started(tmp_path: Path) -
 #: Takes the lock, starts a child that inherits what can be inherited, and waits to be killed.
 DYING = """
 import pathlib, subprocess, sys
-from flintlock.ha.file_election import LockFile
+from flintlock.ha.embedded.election import LockFile
 assert LockFile(pathlib.Path(sys.argv[1])).take()
 child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], close_fds=False)
 child.wait()

@@ -4,8 +4,8 @@ import asyncio
 
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo, Listening
-from flintlock.ha.memory import MemoryCluster, MemoryHaServices
 from flintlock.model.ids import Epoch, FencingToken
+from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.virtual_time import virtual_time
 
 TOKEN = FencingToken(Epoch(1), "s")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.contract.records import JOB_A, JOB_B
 
-from flintlock.ha.payload_files import PayloadFiles, PayloadGone, payload_files
+from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, payload_files
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 

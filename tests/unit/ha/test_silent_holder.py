@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.ha.embedded import embedded_ha
-from flintlock.ha.file_election import LockFile
-from flintlock.ha.silent_holder import HeartbeatRow, Silence, end_holder
+from flintlock.ha.embedded.election import LockFile
+from flintlock.ha.embedded.services import embedded_ha
+from flintlock.ha.embedded.silent_holder import HeartbeatRow, Silence, end_holder
 
 LOOK_S = 0.5
 
@@ -67,7 +67,7 @@ def test_a_standby_that_slept_itself_gives_the_leader_time_to_wake_up() -> None:
 #: Takes the lock and waits; with a second argument it does so without the lock.
 HOLDER = """
 import pathlib, sys
-from flintlock.ha.file_election import LockFile
+from flintlock.ha.embedded.election import LockFile
 lock = LockFile(pathlib.Path(sys.argv[1]))
 assert len(sys.argv) > 2 or lock.take()
 print("up", flush=True)
@@ -118,7 +118,7 @@ def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
 #: Leads over a state directory until it is ended.
 LEADER = """
 import asyncio, pathlib, sys, time, uuid
-from flintlock.ha.embedded import embedded_ha
+from flintlock.ha.embedded.services import embedded_ha
 async def main():
     clock = lambda: time.time_ns() // 1_000_000
     async with embedded_ha(pathlib.Path(sys.argv[1]), new_session=lambda: uuid.uuid4().hex, now_ms=clock,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.ha.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, open_reader, open_writer
+from flintlock.ha.embedded.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, open_reader, open_writer
 from flintlock.model.errors import Incompatible, Refused, Unavailable
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.ha.sqlite_file import open_reader, open_writer
-from flintlock.ha.sqlite_writer import LARGE, MAX_BATCH, GroupWriter, Write
+from flintlock.ha.embedded.sqlite_file import open_reader, open_writer
+from flintlock.ha.embedded.writer import LARGE, MAX_BATCH, GroupWriter, Write
 from flintlock.model.errors import DuplicateJob, InvariantBroken, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from flintlock.ha.standing import PATIENCE_S, Standing
+from flintlock.ha.leader_gate import PATIENCE_S, Standing
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.testing.virtual_time import virtual_time
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintlock.ha.tenure import STEP_DOWN_AT, Tenure
+from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT, Tenure
 
 SESSION = 7
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.core import step
 from flintlock.jobmaster.events import (
     After,
@@ -24,7 +25,6 @@ from flintlock.jobmaster.events import (
     Started,
 )
 from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of
-from flintlock.model.configuration import Configuration
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Result, Sink, Source, Sql, vertex_id
 from flintlock.model.jobs import StoredJob

@@ -22,11 +22,11 @@ from tests.unit.jobmaster.story import (
     staged,
 )
 
+from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway, JobMasterRunner
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph

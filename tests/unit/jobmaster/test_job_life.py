@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.jobmaster.story import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, SUBMITTED_MS, grant, staged
 
+from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.core import refusal_to_cancel, step
 from flintlock.jobmaster.events import (
     After,
@@ -39,7 +40,6 @@ from flintlock.jobmaster.events import (
 )
 from flintlock.jobmaster.execution_graph import JobState, RegionLife, initial_state, plan_of
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
-from flintlock.model.configuration import Configuration
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import StoredJob

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import (
     ExponentialDelay,
     FailureRate,
@@ -16,7 +17,6 @@ from flintlock.jobmaster.restart import (
     restart_delay,
     restart_strategy,
 )
-from flintlock.model.configuration import Configuration
 
 FIXED = "restart-strategy.fixed-delay"
 EXPONENTIAL = ExponentialDelay(

@@ -10,14 +10,14 @@ from random import Random
 from tests.unit.resourcemanager.test_core import A, offer, wants
 from tests.unit.resourcemanager.test_endpoint import enter
 
+from flintlock.config.configuration import Configuration
 from flintlock.gateways.taskmanager import TaskManagerGateway
-from flintlock.model.configuration import Configuration
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import InstanceId
 from flintlock.model.slots import Heartbeat
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManager
-from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 ADDRESS = "tm-1:1"

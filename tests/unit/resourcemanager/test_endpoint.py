@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
 
-from flintlock.model.configuration import Configuration
+from flintlock.config.configuration import Configuration
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions

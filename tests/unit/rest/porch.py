@@ -14,7 +14,7 @@ import uvicorn
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from flintlock.model.configuration import Configuration
+from flintlock.config.configuration import Configuration
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Result, Sink, Source, Sql, Versions, vertex_id
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
@@ -22,9 +22,9 @@ from flintlock.model.regions import regions_of
 from flintlock.model.slots import AllocatedSlot, Hardware, ResourceOverview, TaskManagerInfo, WaitingRequest
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind, Frame, StepOutput, TaskMetrics
-from flintlock.rest.app import rest_app
-from flintlock.rest.calls import RestServices
-from flintlock.rest.process import ProcessLogs
+from flintlock.rest.cluster.process import ProcessLogs
+from flintlock.rest.server.app import rest_app
+from flintlock.rest.server.http import RestServices
 from flintlock.testing.fake_gateways import FakeBlobs, FakeDispatcher, FakeResourceManager
 
 SAMPLES: Final = Path(__file__).parents[2] / "data" / "flink-rest"

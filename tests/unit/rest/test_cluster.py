@@ -8,13 +8,13 @@ import pytest
 from starlette.requests import Request
 from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, running
 
+from flintlock.config.options import OPTIONS
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.jobgraph import vertex_id
-from flintlock.model.options import OPTIONS
 from flintlock.model.states import JobStatus
-from flintlock.rest.calls import Call
-from flintlock.rest.handlers_jobs import events
-from flintlock.rest.table import ENDPOINTS
+from flintlock.rest.jobs.handlers import events
+from flintlock.rest.server.http import Call
+from flintlock.rest.server.routes import ENDPOINTS
 from flintlock.testing.virtual_time import run_virtual
 
 

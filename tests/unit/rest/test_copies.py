@@ -7,7 +7,7 @@ import pytest
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.rest.copies import OLDEST_S, Copies, Copy
+from flintlock.rest.server.leader_cache import OLDEST_S, Copies, Copy
 from flintlock.testing.virtual_time import run_virtual
 
 LEADER = LeaderInfo(rest="http://a:1", rpc="a:2", token=FencingToken(Epoch(1), "s"))

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.rest.porch import RESOURCES, SAMPLES, A, B, Porch, running, sample
 
 from flintlock.model.jobgraph import vertex_id
-from flintlock.rest.process import ProcessLogs
+from flintlock.rest.cluster.process import ProcessLogs
 
 CLEAN = vertex_id(A, "clean")
 #: Which path answers what was sampled. The sampled job has one step and so no edges: nodes of ours may add `inputs`.

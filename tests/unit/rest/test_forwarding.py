@@ -20,8 +20,8 @@ from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, FencingToken
-from flintlock.rest.forwarding import Forwarding
-from flintlock.rest.upstream import Upstream
+from flintlock.rest.server.forwarding import Forwarding
+from flintlock.rest.server.upstream import Upstream
 
 SPEC: dict[str, Any] = {
     "version": 1,

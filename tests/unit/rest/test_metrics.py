@@ -14,7 +14,7 @@ from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.slots import ResourceOverview
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.rest.metrics import number_text
+from flintlock.rest.metrics.registry import number_text
 
 E = ExecutionState
 J = JobStatus

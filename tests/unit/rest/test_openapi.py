@@ -23,9 +23,9 @@ from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
-from flintlock.rest.openapi import openapi
-from flintlock.rest.process import ProcessLogs
-from flintlock.rest.table import ENDPOINTS, EVENTS
+from flintlock.rest.cluster.process import ProcessLogs
+from flintlock.rest.server.openapi import openapi
+from flintlock.rest.server.routes import ENDPOINTS, EVENTS
 
 DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi("0.1.0")))
 FEW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.rest.porch import Porch
 
 from flintlock.model.errors import Unavailable
-from flintlock.rest.process import ProcessLogs
+from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.secrets import arguments_without_secrets
 
 

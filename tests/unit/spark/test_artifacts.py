@@ -12,8 +12,8 @@ import pytest
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.artifacts import Artifacts
-from flintlock.spark.failures import TaskError
+from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.failures import TaskError
 
 JOB = JobId("ab" * 16)
 

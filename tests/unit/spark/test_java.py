@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.spark.java import VECTOR_MODULE, JavaUnusable, find_java, java_flags
-from flintlock.spark.jvm import spark_home
+from flintlock.spark.engine.java import VECTOR_MODULE, JavaUnusable, find_java, java_flags
+from flintlock.spark.engine.jvm import spark_home
 
 
 def java_home(

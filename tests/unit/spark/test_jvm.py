@@ -6,8 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from flintlock.spark.java import Java
-from flintlock.spark.jvm import JvmSettings, archive_flags, cause_of_death, java_properties, jvm_command, spark_home
+from flintlock.spark.engine.java import Java
+from flintlock.spark.engine.jvm import (
+    JvmSettings,
+    archive_flags,
+    cause_of_death,
+    java_properties,
+    jvm_command,
+    spark_home,
+)
 
 JAVA = Java(home="/java", major=25, origin="JAVA_HOME", has_vector_module=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.spark.output import LAST_BYTES, Output
+from flintlock.spark.runner.captured_output import LAST_BYTES, Output
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ from flintlock.model.jobgraph import (
     vertex_id,
 )
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.artifacts import Artifacts
-from flintlock.spark.failures import TaskError
-from flintlock.spark.region import MAX_PATHS, Frames, bind
+from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.plan import MAX_PATHS, Frames, bind
 
 JOB = JobId("ab" * 16)
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from flintlock.model.ids import StepName
-from flintlock.spark.rows import json_rows, result_rows
+from flintlock.spark.region.rows import json_rows, result_rows
 
 
 def table_of(kind: DataType, values: list[Any]) -> tuple[Any, StructType]:

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobVertex, Sink, Sql, vertex_id
 from flintlock.model.tasks import FailureKind
-from flintlock.spark.failures import TaskError
-from flintlock.spark.schemas import check_output
+from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.schemas import check_output
 
 JOB = JobId("ab" * 16)
 EXCHANGE = JobVertex(

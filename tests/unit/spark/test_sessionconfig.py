@@ -6,8 +6,8 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.ids import AttemptId, JobId, RegionId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.tasks import DeployTask
-from flintlock.spark.doors import session_url
-from flintlock.spark.sessionconfig import session_config
+from flintlock.spark.region.backend import session_url
+from flintlock.spark.region.session_config import session_config
 
 JOB = JobId("ab" * 16)
 KEY = SparkSessionKey(user_id="flintlock-1", session_id="9f0c9c1e-0000-4000-8000-000000000000")

@@ -6,8 +6,7 @@ import pytest
 
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import SaveMode, Sink
-from flintlock.spark.sinkfiles import has_data, is_dynamic, needs_look, sink_files
-from flintlock.spark.wire import StagedSink
+from flintlock.spark.engine.publish_plan import StagedSink, has_data, is_dynamic, needs_look, sink_files
 
 
 def staged(mode: SaveMode, *, dynamic: bool = False) -> StagedSink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flintlock.spark.sqltext import command_of
+from flintlock.spark.region.sql_text import command_of
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,8 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintlock.spark.wire import (
-    FROM_TEMPLATE,
-    TO_TEMPLATE,
-    Exited,
-    Fork,
-    Frames,
-    Kill,
-    TemplateReady,
-    frame,
-    messages,
-    read_message,
-)
+from flintlock.spark.framing import Frames, frame, messages, read_message
+from flintlock.spark.runner_messages import FROM_TEMPLATE, TO_TEMPLATE, Exited, Fork, Kill, TemplateReady
 
 SAID = (Fork(runner=1), Kill(runner=2), Fork(runner=1 << 40))
 

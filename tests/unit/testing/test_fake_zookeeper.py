@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.ha.zookeeper_link import Check, Create, Delete, LinkState, Refusal, SetData, Trouble
+from flintlock.ha.zookeeper.link import Check, Create, Delete, LinkState, Refusal, SetData, Trouble
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble, FakeLink
-from flintlock.testing.network import SimulatedNetwork, SimulatedProcess
-from flintlock.testing.simulated_ha import DurableCluster, SimulatedHa
+from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import virtual_time
 
 TIMEOUT_S = 4.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from flintlock.model.errors import FlintlockError, Unavailable
-from flintlock.testing.network import Link, SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import Deadlock, run_virtual, virtual_time
 
 

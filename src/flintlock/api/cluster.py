@@ -1,0 +1,204 @@
+"""What REST answers about the cluster: TaskManagers, the queue, the configuration, numbers. Names are Flink's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import field
+
+from flintlock.api.jobs import Camel, Kebab, Shape
+
+
+class Features(Kebab, frozen=True, kw_only=True):
+    """What a dashboard may offer."""
+
+    web_submit: bool
+    web_cancel: bool
+    web_rescale: bool
+    web_history: bool
+
+
+class DashboardConfig(Kebab, frozen=True, kw_only=True):
+    """GET /config."""
+
+    refresh_interval: int
+    timezone_name: str
+    timezone_offset: int
+    flink_version: str
+    flink_revision: str
+    features: Features
+
+
+class ClusterOverview(Kebab, frozen=True, kw_only=True):
+    """GET /overview."""
+
+    taskmanagers: int
+    slots_total: int
+    slots_available: int
+    jobs_running: int
+    jobs_finished: int
+    jobs_cancelled: int
+    jobs_failed: int
+    flink_version: str
+    flink_commit: str
+
+
+class Resource(Camel, frozen=True, kw_only=True):
+    """A share of a TaskManager."""
+
+    cpu_cores: float
+    task_heap_memory: int
+    task_off_heap_memory: int
+    managed_memory: int
+    network_memory: int
+    extended_resources: dict[str, Any]
+
+
+class HardwareAnswer(Camel, frozen=True, kw_only=True):
+    """What a TaskManager's machine has."""
+
+    cpu_cores: int
+    physical_memory: int
+    free_memory: int
+    managed_memory: int
+
+
+class MemoryConfiguration(Camel, frozen=True, kw_only=True):
+    """A TaskManager's memory as Flink divides it; the engine's heap is the task heap, the rest does not exist here."""
+
+    framework_heap: int
+    task_heap: int
+    framework_off_heap: int
+    task_off_heap: int
+    network_memory: int
+    managed_memory: int
+    jvm_metaspace: int
+    jvm_overhead: int
+    total_flink_memory: int
+    total_process_memory: int
+
+
+class TaskManagerAnswer(Camel, frozen=True, kw_only=True):
+    """One entry of GET /taskmanagers."""
+
+    id: str
+    path: str
+    data_port: int
+    jmx_port: int
+    time_since_last_heartbeat: int
+    slots_number: int
+    free_slots: int
+    assigned_tasks: int
+    total_resource: Resource
+    free_resource: Resource
+    hardware: HardwareAnswer
+    memory_configuration: MemoryConfiguration
+
+
+class TaskManagersAnswer(Shape, frozen=True, kw_only=True):
+    """GET /taskmanagers."""
+
+    taskmanagers: list[TaskManagerAnswer]
+
+
+class AllocatedSlotAnswer(Camel, frozen=True, kw_only=True):
+    """One job's share of a TaskManager."""
+
+    job_id: str
+    resource: Resource
+    assigned_tasks: int
+
+
+class GarbageCollector(Camel, frozen=True, kw_only=True):
+    """What one of a JVM's garbage collectors did."""
+
+    name: str
+    count: int
+    time: int
+
+
+class TaskManagerMetrics(Camel, frozen=True, kw_only=True):
+    """A TaskManager's memory in use, as Flink's dashboard reads it; 0 where Flintlock does not measure it."""
+
+    heap_used: int = 0
+    heap_committed: int = 0
+    heap_max: int = 0
+    non_heap_used: int = 0
+    non_heap_committed: int = 0
+    non_heap_max: int = 0
+    direct_count: int = 0
+    direct_used: int = 0
+    direct_max: int = 0
+    mapped_count: int = 0
+    mapped_used: int = 0
+    mapped_max: int = 0
+    netty_shuffle_memory_segments_available: int = 0
+    netty_shuffle_memory_segments_used: int = 0
+    netty_shuffle_memory_segments_total: int = 0
+    netty_shuffle_memory_available: int = 0
+    netty_shuffle_memory_used: int = 0
+    netty_shuffle_memory_total: int = 0
+    garbage_collectors: list[GarbageCollector] = field(default_factory=list[GarbageCollector])
+
+
+class TaskManagerDetails(TaskManagerAnswer, frozen=True, kw_only=True):
+    """GET /taskmanagers/:taskmanagerid."""
+
+    allocated_slots: list[AllocatedSlotAnswer]
+    metrics: TaskManagerMetrics
+
+
+class ConfigEntry(Shape, frozen=True, kw_only=True):
+    """One entry of GET /jobmanager/config."""
+
+    key: str
+    value: str
+
+
+class VersionsAnswer(Shape, frozen=True, kw_only=True):
+    """GET /versions."""
+
+    flintlock: str
+    python: str
+    pyspark: str
+
+
+class WaitingAnswer(Shape, frozen=True, kw_only=True):
+    """A place in the queue for slots."""
+
+    jobid: str
+    name: str
+    priority: int
+    request: str
+    slots: int | None
+    since: int
+
+
+class ResourcesAnswer(Shape, frozen=True, kw_only=True):
+    """GET /resources: who waits for slots, in order; how many TaskManagers were asked for and are not there yet."""
+
+    waiting: list[WaitingAnswer]
+    starting: int
+
+
+class Health(Shape, frozen=True, kw_only=True):
+    """GET /healthz and /readyz."""
+
+    status: str
+
+
+class Metric(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """A metric by its id; with its value where that was asked for (`get`)."""
+
+    id: str
+    value: str | None = None
+
+
+class AggregatedMetric(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """A metric of many by its id; with what was asked for of its values (`get`, `agg`)."""
+
+    id: str
+    min: float | None = None
+    max: float | None = None
+    avg: float | None = None
+    sum: float | None = None

@@ -1,0 +1,47 @@
+"""What REST answers about the JobManager's own process. Names and types are Flink's."""
+
+from __future__ import annotations
+
+from flintlock.api.jobs import Camel, Shape
+
+
+class Interpreter(Shape, frozen=True, kw_only=True):
+    """What the process runs on: Python, where Flink tells of its JVM."""
+
+    version: str
+    arch: str
+    options: list[str]
+
+
+class Environment(Shape, frozen=True, kw_only=True):
+    """GET /jobmanager/environment. `classpath` is where Python looks for modules."""
+
+    jvm: Interpreter
+    classpath: list[str]
+
+
+class LogFile(Shape, frozen=True, kw_only=True):
+    """A log file."""
+
+    name: str
+    size: int
+    mtime: int
+
+
+class LogFiles(Shape, frozen=True, kw_only=True):
+    """GET /jobmanager/logs."""
+
+    logs: list[LogFile]
+
+
+class ThreadInfo(Camel, frozen=True, kw_only=True):
+    """What one thread, or one task of the event loop, does now."""
+
+    thread_name: str
+    stringified_thread_info: str
+
+
+class ThreadDump(Camel, frozen=True, kw_only=True):
+    """GET /jobmanager/thread-dump."""
+
+    thread_infos: list[ThreadInfo]

@@ -1,0 +1,1 @@
+"""Writing jobs: Python, YAML and programs become one job specification with its artifacts."""

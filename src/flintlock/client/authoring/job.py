@@ -1,0 +1,441 @@
+"""A job written in Python.
+
+Each call checks what it is given at once and says where the user's own line stands; `package` checks the whole and
+pickles the functions, which happens last so that versions can be compared before.
+
+Rejected: collecting everything and checking at the end only; an error is worth most on the line that made it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar, cast, overload
+
+from msgspec import structs
+
+from flintlock.client.authoring.artifact_files import ArtifactFile, module_names, py_file
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, at, finish, located
+from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
+from flintlock.client.connection.versions import own_versions
+from flintlock.model.errors import Invalid, Refused
+from flintlock.model.graphcheck import Problem, problems_of
+from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.jobgraph import Artifact, ArtifactKind, Scalar
+from flintlock.model.jobspec import ArtifactSpec, ConfigValue, JobSpec, PickleSpec, draft_graph, read_spec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PENDING: Final = "pending"  # stands for a function that is not pickled yet
+_GIVEN: Final = ("params", "spark")  # keyword arguments that a step function may ask for
+_STREAMING: Final = "this version has no streaming jobs; run a Structured Streaming script as a program"
+
+
+class Step(Generic[P, R]):
+    """A step of a job, to be given to other steps as their input. A function step can still be called."""
+
+    def __init__(self, job: Job, name: str, function: Callable[P, R] | None = None) -> None:
+        self.job: Final = job
+        self.name: Final = name
+        self.function: Final = function
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__wrapped__: Final = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the step's function, as a test of it would."""
+        if self.function is None:
+            raise TypeError(f"step {self.name!r} is not a function")
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r} of job {self.job.name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A step function that calls another one takes the plain function along, not the job around it.
+        if self.function is None:
+            raise TypeError(f"step {self.name!r} cannot be used inside a step function: name it in inputs")
+        return _plain_function, (self.function,)
+
+
+AnyStep: TypeAlias = "Step[..., Any]"
+Input: TypeAlias = "AnyStep | str"
+
+
+class Job:
+    """A job graph in the making. Steps are added by `source`, `sql`, `step`, `sink` and `result`.
+
+    `params` are bound in SQL as `:name`, fill `${name}` in paths, tables, schemas and options, and reach step
+    functions that have an argument `params`. `config` holds job options and `spark.*`. `py_files` (Python files,
+    folders, zips, wheels) are found relative to the file that makes the job. Local data paths (those without a
+    scheme) are relative to the current directory at the time the job is packed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        parallelism: int | None = None,
+        params: Mapping[str, Scalar] | None = None,
+        config: Mapping[str, ConfigValue] | None = None,
+        py_files: Iterable[str | Path] = (),
+    ) -> None:
+        frame = caller()
+        self._home: Final = str(frame.f_globals.get("__name__", "__main__"))
+        self._file: Final = file_of(frame)
+        self._place: Final = place_of(frame)
+        self._places: Final[dict[str, str]] = {}
+        self._functions: Final[dict[str, Callable[..., object]]] = {}
+        document = {
+            "name": name,
+            "parallelism": parallelism,
+            "params": params or {},
+            "config": config or {},
+        }
+        self._spec = _read(document, self._place)
+        self._py_files: Final = self._found(py_files)
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._spec.name
+
+    @property
+    def params(self) -> Mapping[str, Scalar]:
+        """The parameters, with the values that the job's file gives them."""
+        return dict(self._spec.params)
+
+    @property
+    def pickles(self) -> bool:
+        """Whether the job has functions that are pickled."""
+        return bool(self._functions)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the steps so far."""
+        return tuple(self._spec.steps)
+
+    def source(
+        self,
+        name: str,
+        *,
+        format: str | None = None,  # noqa: A002 Spark's word
+        path: str | Path | Sequence[str | Path] | None = None,
+        table: str | None = None,
+        schema: object = None,
+        options: Mapping[str, ConfigValue] | None = None,
+        exchange: str = "pipelined",
+        parallelism: int | None = None,
+        cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+        stream: bool = False,
+        watermark: tuple[str, str] | None = None,
+    ) -> AnyStep:
+        """Add a step that reads a table, or files or anything else that Spark has a format for.
+
+        `schema` is DDL text or a PySpark StructType. Raises Invalid if it cannot be a source.
+        """
+        place = place_of(caller())
+        self._no_streaming(place, name, stream=stream, watermark=watermark is not None)
+        source = _given(format=format, table=table, schema=_schema_text(schema), options=options or {})
+        if path is not None:
+            source["path"] = _text(path) if isinstance(path, str | Path) else _texts(path)
+        needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
+        return self._add(place, name, {"source": source}, (), exchange=exchange, **needs)
+
+    def sql(
+        self,
+        name: str,
+        query: str,
+        *,
+        inputs: Input | Sequence[Input] = (),
+        exchange: str = "pipelined",
+        parallelism: int | None = None,
+        cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+        watermark: tuple[str, str] | None = None,
+    ) -> AnyStep:
+        """Add a query over views that are named as the input steps; parameters stand in it as `:name`."""
+        place = place_of(caller())
+        self._no_streaming(place, name, watermark=watermark is not None)
+        needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
+        return self._add(place, name, {"sql": query}, inputs, exchange=exchange, **needs)
+
+    @overload
+    def step(self, name: Callable[P, R], /) -> Step[P, R]: ...
+
+    @overload
+    def step(
+        self,
+        name: str | None = None,
+        *,
+        inputs: Input | Sequence[Input] = (),
+        exchange: str = "pipelined",
+        parallelism: int | None = None,
+        cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+        watermark: tuple[str, str] | None = None,
+    ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+
+    def step(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        *,
+        inputs: Input | Sequence[Input] = (),
+        exchange: str = "pipelined",
+        parallelism: int | None = None,
+        cache: bool = False,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+        watermark: tuple[str, str] | None = None,
+    ) -> Any:
+        """Add a PySpark function from DataFrames to a DataFrame; used as a decorator.
+
+        The inputs come by position; an argument `params` or `spark` is given if the function has one. The step is
+        called as the function unless `name` is given.
+        """
+        asked_at = place_of(caller())
+
+        def add(function: Callable[..., Any]) -> AnyStep:
+            place = place_of_function(function) or asked_at
+            called = name if isinstance(name, str) else getattr(function, "__name__", "")
+            self._no_streaming(place, called, watermark=watermark is not None)
+            _check_signature(function, called, len(_as_list(inputs)), place)
+            self._add(
+                place,
+                called,
+                {"function": {"pickle": _PENDING}},
+                inputs,
+                exchange=exchange,
+                parallelism=parallelism,
+                cache=cache,
+                cpu=cpu,
+                memory=memory,
+            )
+            self._functions[called] = function
+            return Step(self, called, function)
+
+        return add(name) if callable(name) else add
+
+    def sink(
+        self,
+        name: str,
+        input: Input,  # noqa: A002 the word users know
+        *,
+        format: str | None = None,  # noqa: A002 Spark's word
+        path: str | Path | None = None,
+        table: str | None = None,
+        mode: str = "errorifexists",
+        partition_by: str | Sequence[str] = (),
+        options: Mapping[str, ConfigValue] | None = None,
+        parallelism: int | None = None,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+        uid: str | None = None,
+        output_mode: str | None = None,
+        trigger: Mapping[str, str] | None = None,
+    ) -> AnyStep:
+        """Add a step that writes its input; `mode` is Spark's (append, overwrite, errorifexists, ignore)."""
+        place = place_of(caller())
+        self._no_streaming(
+            place, name, uid=uid is not None, output_mode=output_mode is not None, trigger=trigger is not None
+        )
+        columns = [partition_by] if isinstance(partition_by, str) else partition_by
+        sink = _given(format=format, path=None if path is None else _text(path), table=table)
+        sink |= {"mode": _save_mode(mode), "partitionBy": columns, "options": options or {}}
+        return self._add(place, name, {"sink": sink}, input, parallelism=parallelism, cpu=cpu, memory=memory)
+
+    def result(
+        self,
+        name: str,
+        input: Input,  # noqa: A002 the word users know
+        *,
+        limit: int = 20,
+        parallelism: int | None = None,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+    ) -> AnyStep:
+        """Keep the first `limit` rows of the input with the job, for whoever asks for them."""
+        place = place_of(caller())
+        return self._add(
+            place, name, {"result": {"limit": limit}}, input, parallelism=parallelism, cpu=cpu, memory=memory
+        )
+
+    def foreach_batch(self, name: str, *_: object, **__: object) -> NoReturn:
+        """Refuse: this version has no streaming jobs."""
+        raise Invalid(at(place_of(caller()), str(Problem(step=name, field="foreach_batch", message=_STREAMING))))
+
+    def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the job packed and checked, its functions pickled. Raises Invalid with every problem found."""
+        from flintlock.client.authoring.pickling import pickle_function
+
+        travelling = [*self._py_files, *_named_py_files(overrides.py_files)]
+        shipped = frozenset(module_names(travelling))
+        steps, pickles = dict(self._spec.steps), dict[str, ArtifactFile]()
+        for name, function in self._functions.items():
+            content = pickle_function(
+                function,
+                step=name,
+                home=self._home,
+                folder=self._file.parent if self._file else None,
+                place=self._places[name],
+                shipped=shipped,
+            )
+            key = f"function-{hashlib.sha256(content).hexdigest()[:16]}.pickle"
+            pickles[key] = ArtifactFile(name=key, content=content, kind=ArtifactKind.PICKLE)
+            steps[name] = structs.replace(steps[name], function=PickleSpec(pickle=key))
+        spec = structs.replace(self._spec, steps=steps, client=own_versions() if pickles else None)
+        files = [*self._py_files, *pickles.values()]
+        return finish(spec, files, overrides, self._locate)
+
+    def __repr__(self) -> str:
+        return f"<flintlock.Job {self.name!r}: {', '.join(self.steps) or 'no steps'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a step function cannot use the Job itself: take an argument `params` for its parameters")
+
+    def _add(
+        self,
+        place: str,
+        name: str,
+        what: dict[str, object],
+        inputs: Input | Sequence[Input],
+        *,
+        exchange: str = "pipelined",
+        **needs: object,
+    ) -> AnyStep:
+        if not isinstance(cast("object", name), str):
+            raise Invalid(at(place, f"a step's name is text, not {name!r}"))
+        if name in self._spec.steps:
+            first = self._places[name]
+            raise Invalid(
+                at(place, str(Problem(step=name, message=f"there is a step of this name already, at {first}")))
+            )
+        names = [self._input_name(item, name, place) for item in _as_list(inputs)]
+        document = {**what, "inputs": names, "exchange": exchange, **needs}
+        step = _read({"name": self.name, "steps": {name: document}}, place).steps[name]
+        spec = structs.replace(self._spec, steps={**self._spec.steps, name: step})
+        problems = [problem for problem in _draft_problems(spec) if problem.step is not None]
+        if problems:
+            raise located(self.name, problems, lambda _: place)
+        self._spec = spec
+        self._places[name] = place
+        return Step(self, name)
+
+    def _input_name(self, item: object, step: str, place: str) -> str:
+        if isinstance(item, str):
+            return item
+        if not isinstance(item, Step):
+            message = f"an input is a step or a step's name, not {type(item).__name__}"
+        elif cast("AnyStep", item).job is not self:
+            message = f"step {item.name!r} belongs to another job"
+        else:
+            return item.name
+        raise Invalid(at(place, str(Problem(step=step, field="inputs", message=message))))
+
+    def _no_streaming(self, place: str, step: str, **asked: bool) -> None:
+        for field, given in asked.items():
+            if given:
+                raise Invalid(at(place, str(Problem(step=step, field=field, message=_STREAMING))))
+
+    def _found(self, py_files: Iterable[str | Path]) -> tuple[ArtifactFile, ...]:
+        if isinstance(py_files, str):
+            raise Invalid(at(self._place, "job, field 'py_files': must be a list of paths, not one text"))
+        folder = self._file.parent if self._file else Path.cwd()
+        try:
+            return tuple(py_file(folder / item) for item in py_files)
+        except Refused as refusal:
+            raise Invalid(at(self._place, f"job, field 'py_files': {refusal.public}")) from refusal
+
+    def _locate(self, path: tuple[str, ...]) -> str:
+        return self._places.get(path[1], self._place) if len(path) > 1 and path[0] == "steps" else self._place
+
+
+def _plain_function(function: Callable[..., object]) -> Callable[..., object]:
+    return function
+
+
+def _read(document: Mapping[str, object], place: str) -> JobSpec:
+    """Read one call's arguments as the document that they stand for."""
+    spec, problems = read_spec(document)
+    if spec is None:
+        lines = tuple(at(place, _in_python(str(problem))) for problem in problems)
+        raise Invalid("\n".join(lines), problems=lines)
+    return spec
+
+
+def _in_python(text: str) -> str:
+    """Spell field names as Python does: `sink.partitionBy` was the argument `partition_by`."""
+    return re.sub(
+        r"field '([^']*)'", lambda match: re.sub(r"(?<=[a-z])([A-Z])", lambda c: "_" + c[1].lower(), match[0]), text
+    )
+
+
+def _draft_problems(spec: JobSpec) -> list[Problem]:
+    """Return what is wrong with the steps so far; functions that are not pickled yet count as there."""
+    pending = Artifact(name=_PENDING, blob=BlobKey(""), kind=ArtifactKind.PICKLE)
+    spec = structs.replace(spec, artifacts=(ArtifactSpec(name=_PENDING),))
+    graph, problems = draft_graph(spec, JobId("0" * 32), {_PENDING: pending})
+    return [*problems, *problems_of(graph)]
+
+
+def _check_signature(function: object, step: str, inputs: int, place: str) -> None:
+    if not callable(function):
+        raise Invalid(at(place, f"@job.step needs a function, not {type(function).__name__}"))
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise Invalid(at(place, str(Problem(step=step, field="function", message="must return a DataFrame: neither async nor yield"))))  # fmt: skip # noqa: E501
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return  # a function of C: it cannot say what it takes
+    asked = {name: None for name in _GIVEN if name in signature.parameters}
+    try:
+        signature.bind(*[None] * inputs, **asked)
+    except TypeError as error:
+        many = "1 input" if inputs == 1 else f"{inputs} inputs"
+        given = f" and {', '.join(asked)}" if asked else ""
+        message = f"the function {signature} cannot be called with {many}{given}: {error}"
+        raise Invalid(at(place, str(Problem(step=step, field="inputs", message=message)))) from None
+
+
+def _as_list(inputs: object) -> list[Any]:
+    return (
+        list(cast("Iterable[Any]", inputs))
+        if isinstance(inputs, Iterable) and not isinstance(inputs, str)
+        else [inputs]
+    )
+
+
+def _given(**values: object) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _text(path: object) -> Any:
+    return str(path) if isinstance(path, Path) else path
+
+
+def _texts(paths: object) -> object:
+    return [_text(item) for item in cast("Iterable[object]", paths)] if isinstance(paths, Iterable) else paths
+
+
+def _schema_text(schema: object) -> object:
+    """Return a schema as text that Spark reads: DDL as it is, a PySpark StructType as JSON (DDL needs a session)."""
+    write = getattr(schema, "json", None)
+    return write() if callable(write) and hasattr(schema, "fieldNames") else schema
+
+
+def _save_mode(mode: str) -> str:
+    """Accept the other spellings that Spark accepts."""
+    spelled = mode.lower() if isinstance(cast("object", mode), str) else mode
+    return {"error": "errorifexists", "default": "errorifexists"}.get(spelled, spelled)
+
+
+def _named_py_files(paths: Iterable[Path]) -> list[ArtifactFile]:
+    """Return those that can be read; `finish` tells about the others."""
+    return [py_file(path) for path in paths if path.exists()]

@@ -1,0 +1,222 @@
+"""A job packed for the road: the outer document, the files it names, and the graph they make, checked.
+
+All three ways to write a job end in `finish`: it applies what the command line overrides, makes local data paths
+absolute, and asks the same checks that the cluster will ask again, so that a user hears of every problem at once and
+with the line of their own file.
+
+Rejected: leaving the checks to the server. It knows neither the file nor the line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from msgspec import Struct, structs
+
+from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, py_file
+from flintlock.config.configuration import Scope, config_problems
+from flintlock.config.options import OPTIONS
+from flintlock.model.errors import Invalid, Refused
+from flintlock.model.graphcheck import Problem, check_graph, problems_of
+from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Program, Scalar, Sink, Source
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, config_text, draft_graph
+
+Locate: TypeAlias = Callable[[tuple[str, ...]], str]
+"""Gives the place in the user's file (`file:line`) of what stands under these keys; empty if there is none."""
+
+UNSENT: Final = JobId("0" * 32)
+"""Stands for the job id in a graph that no cluster has accepted yet."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_NO_FILE_PATHS: Final = frozenset({"iceberg"})  # its "path" may name a table
+
+
+class Overrides(Struct, frozen=True, kw_only=True):
+    """What whoever runs a job sets on top of what its file says. Parameters come as texts."""
+
+    name: str | None = None
+    parallelism: int | None = None
+    engine: EngineKind | None = None
+    params: dict[str, str] = {}
+    config: dict[str, str] = {}
+    py_files: tuple[Path, ...] = ()
+
+
+AS_WRITTEN: Final = Overrides()
+
+
+class JobPackage(Struct, frozen=True, kw_only=True):
+    """Ready to be sent. `graph` is what the cluster will make of it (under a job id of its own)."""
+
+    spec: JobSpec
+    files: dict[str, Content]
+    graph: JobGraph
+
+
+class Packable(Protocol):
+    """A job in any of its three forms."""
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        ...
+
+    @property
+    def pickles(self) -> bool:
+        """Whether Python functions are pickled: then Python and PySpark must be the cluster's."""
+        ...
+
+    def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the job packed and checked. Raises Invalid with every problem found."""
+        ...
+
+
+def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Overrides, locate: Locate) -> JobPackage:
+    """Pack the job. Raises Invalid with every problem, each at its place."""
+    problems: list[Problem] = []
+    files = _by_name([*artifacts, *_py_files(overrides.py_files, problems)], problems)
+    spec = _overridden(spec, overrides, problems)
+    spec = structs.replace(spec, artifacts=_listed(spec, files))
+    contents = {name: described(file) for name, file in files.items()} | _uploaded(spec)
+    draft, found = draft_graph(spec, UNSENT, contents)
+    if not found:
+        spec = _with_absolute_paths(spec, draft)
+        draft, found = draft_graph(spec, UNSENT, contents)
+    problems += [*found, *_config_problems(spec), *problems_of(draft)]
+    if problems:
+        raise located(spec.name, problems, locate)
+    return JobPackage(spec=spec, files={name: file.content for name, file in files.items()}, graph=check_graph(draft))
+
+
+def located(name: str, problems: Iterable[Problem], locate: Locate) -> Invalid:
+    """Return the error that tells each problem with its place."""
+    lines = tuple(at(locate(problem.path), str(problem)) for problem in problems)
+    return Invalid(f"job {name!r} is not valid:\n  " + "\n  ".join(lines), problems=lines)
+
+
+def at(place: str, text: str) -> str:
+    """Put a place before a text, if there is one."""
+    return f"{place}: {text}" if place else text
+
+
+def absolute_path(path: str, base: Path | None = None) -> str:
+    """Return a local path (one without a scheme) as an absolute one, from `base` or the current directory."""
+    if not path.strip() or _SCHEME.match(path):
+        return path
+    return os.path.normpath(os.path.join(base or Path.cwd(), os.path.expanduser(path)))  # noqa: PTH118, PTH111 globs stay
+
+
+def _with_absolute_paths(spec: JobSpec, draft: JobGraph) -> JobSpec:
+    """Write the paths that `draft` has filled in back into the document, absolute."""
+    steps = dict(spec.steps)
+    for vertex in draft.vertices:
+        step = steps[vertex.name]
+        match vertex.operation:
+            case Source(paths=paths, format=form) if paths and step.source and form not in _NO_FILE_PATHS:
+                whole = tuple(absolute_path(path) for path in paths)
+                steps[vertex.name] = _with(step, source=structs.replace(step.source, path=whole))
+            case Sink(path=str(path), format=form) if step.sink and form not in _NO_FILE_PATHS:
+                steps[vertex.name] = _with(step, sink=structs.replace(step.sink, path=absolute_path(path)))
+            case _:
+                pass
+    return structs.replace(spec, steps=steps)
+
+
+def _with(step: StepSpec, **changes: object) -> StepSpec:
+    return structs.replace(step, **changes)
+
+
+def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) -> JobSpec:
+    return structs.replace(
+        spec,
+        name=spec.name if overrides.name is None else overrides.name,
+        parallelism=spec.parallelism if overrides.parallelism is None else overrides.parallelism,
+        engine=overrides.engine or spec.engine,
+        params=_params(spec, overrides.params, problems),
+        config={**spec.config, **overrides.config},
+    )
+
+
+def _params(spec: JobSpec, given: Mapping[str, str], problems: list[Problem]) -> dict[str, Scalar]:
+    """Return the parameters, those given as text read as the type that the job's own value has."""
+    params = dict(spec.params)
+    for name, text in given.items():
+        if name not in params:
+            near = get_close_matches(name, params, n=1)
+            known = f"it has {', '.join(params)}" if params else "it has none"
+            hint = f"did you mean {near[0]!r}?" if near else known
+            problems.append(Problem(field="params", message=f"the job has no parameter {name!r}; {hint}"))
+            continue
+        try:
+            params[name] = _typed(text, spec.params[name])
+        except ValueError:
+            kind = type(spec.params[name]).__name__
+            problems.append(Problem(field="params", message=f"{name!r} must be of type {kind}, not {text!r}"))
+    return params
+
+
+def _typed(text: str, like: Scalar) -> Scalar:
+    match like:
+        case bool():
+            if text.lower() not in ("true", "false"):
+                raise ValueError(text)
+            return text.lower() == "true"
+        case int():
+            return int(text)
+        case float():
+            return float(text)
+        case _:
+            return text
+
+
+def _config_problems(spec: JobSpec) -> list[Problem]:
+    texts = {key: config_text(value) for key, value in spec.config.items()}
+    return [
+        Problem(field=f"config.{key}", message=message) for key, message in config_problems(texts, OPTIONS, Scope.JOB)
+    ]
+
+
+def _py_files(paths: Iterable[Path], problems: list[Problem]) -> list[ArtifactFile]:
+    files: list[ArtifactFile] = []
+    for path in paths:
+        try:
+            files.append(py_file(path))
+        except Refused as refusal:
+            problems.append(Problem(field="py_files", message=refusal.public))
+    return files
+
+
+def _by_name(files: Iterable[ArtifactFile], problems: list[Problem]) -> dict[str, ArtifactFile]:
+    by_name: dict[str, ArtifactFile] = {}
+    for file in files:
+        first = by_name.setdefault(file.name, file)
+        if first is not file and described(first).blob != described(file).blob:
+            problems.append(
+                Problem(field="artifacts", message=f"two different files are called {file.name!r}: rename one of them")
+            )
+    return by_name
+
+
+def _listed(spec: JobSpec, files: Mapping[str, ArtifactFile]) -> tuple[ArtifactSpec, ...]:
+    """Return the document's artifacts: the files that travel, and the blobs that it names itself."""
+    uploaded = [item for item in spec.artifacts if isinstance(item, ArtifactSpec) and item.blob is not None]
+    return (*uploaded, *(ArtifactSpec(name=file.name, kind=file.kind) for file in files.values()))
+
+
+def _uploaded(spec: JobSpec) -> dict[str, Artifact]:
+    return {
+        item.name: Artifact(name=item.name, blob=BlobKey(item.blob), kind=item.kind)
+        for item in spec.artifacts
+        if isinstance(item, ArtifactSpec) and item.blob is not None
+    }
+
+
+def is_program(graph: JobGraph) -> bool:
+    """Tell whether the job is a program: what it prints is its output."""
+    return any(isinstance(vertex.operation, Program) for vertex in graph.vertices)

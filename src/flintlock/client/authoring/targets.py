@@ -1,0 +1,197 @@
+"""What `flintlock run` is pointed at: `job.yaml`, `file.py:name` (a graph), or `file.py` (a program).
+
+A Python file with a graph is imported as a module of its own, with its folder first on `sys.path`, as `python file.py`
+would have it, but not as `__main__`: what stands under `if __name__ == "__main__"` does not run. A program's file is
+only sent, never run here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from flintlock.client.authoring.artifact_files import ArtifactFile
+from flintlock.client.authoring.job import Job
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
+from flintlock.client.authoring.source_locations import shown
+from flintlock.model.errors import Refused
+from flintlock.model.jobgraph import ArtifactKind
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, ProgramSpec, StepSpec
+
+FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
+
+
+class ProgramJob:
+    """An unmodified PySpark script and its arguments."""
+
+    def __init__(self, file: Path, args: Sequence[str] = ()) -> None:
+        self.file: Final = file
+        self.pickles: Final = False
+        self.args: Final = tuple(args)
+
+    @property
+    def name(self) -> str:
+        """The script's name."""
+        return self.file.stem
+
+    def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the script packed as a job of one step. Raises Invalid with every problem found."""
+        step = re.sub(r"\W", "_", self.name, flags=re.ASCII)
+        step = step if step and not step[0].isdigit() else f"program_{step}"
+        spec = JobSpec(
+            name=self.name,
+            steps={step: StepSpec(program=ProgramSpec(file=self.file.name, args=self.args))},
+            artifacts=(ArtifactSpec(name=self.file.name, kind=ArtifactKind.FILE),),
+        )
+        script = ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
+        return finish(spec, [script], overrides, lambda _: shown(self.file))
+
+
+def read_target(target: str, args: Sequence[str] = ()) -> Packable:
+    """Return the job that `target` names.
+
+    Raises Refused if there is no such file or name, or if the user's file raises (then with the user's own frames);
+    Invalid with every problem of a YAML file.
+    """
+    path_text, colon, name = target.rpartition(":")
+    if colon and path_text.endswith(".py"):
+        _refuse_arguments(target, args)
+        return read_python_job(_existing(path_text), name)
+    path = _existing(target)
+    if path.suffix in (".yaml", ".yml"):
+        from flintlock.client.authoring.yaml_form import read_yaml_job
+
+        _refuse_arguments(target, args)
+        return read_yaml_job(path)
+    if path.suffix == ".py":
+        return read_program(path, args)
+    raise Refused(f"{target!r} is not something to run: give {FORMS}")
+
+
+def read_python_job(file: Path, name: str) -> Job:
+    """Import the file and return the Job of that name, or the one that the function of that name returns."""
+    module = _imported(file)
+    value: object = getattr(module, name, None)
+    if callable(value) and not isinstance(value, Job | type):
+        with _user_errors(file, f"calling {name}()"):
+            value = value()
+    if isinstance(value, Job):
+        return value
+    jobs = [key for key, item in vars(module).items() if isinstance(item, Job)]
+    near = get_close_matches(name, jobs, n=1)
+    known = f"its jobs are {', '.join(jobs)}" if jobs else "no name in it is a flintlock.Job"
+    what = f"{name!r} is {type(value).__name__}, not a flintlock.Job" if hasattr(module, name) else f"has no {name!r}"
+    raise Refused(f"{shown(file)}: {what}; " + (f"did you mean {near[0]!r}?" if near else known))
+
+
+def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
+    """Return the script as a job. Raises Refused if it is not Python, or starts a job graph of its own."""
+    try:
+        tree = ast.parse(file.read_bytes(), filename=str(file))
+    except (SyntaxError, ValueError) as error:
+        raise Refused("".join(traceback.format_exception_only(error)).rstrip()) from error
+    line = _runs_a_graph(tree)
+    if line is not None:
+        raise Refused(
+            f"{shown(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
+            f"`flintlock run {shown(file)}:NAME`, or the file with `python {shown(file)}`"
+        )
+    return ProgramJob(file, args)
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise Refused(f"{text!r} is a folder: give {FORMS}")
+    folder = path.parent
+    near = get_close_matches(path.name, [item.name for item in folder.iterdir()] if folder.is_dir() else [], n=1)
+    raise Refused(f"there is no file {text!r}" + (f"; did you mean {str(folder / near[0])!r}?" if near else ""))
+
+
+def _refuse_arguments(target: str, args: Sequence[str]) -> None:
+    if args:
+        raise Refused(f"{args[0]!r}: {target} takes no arguments of its own; set parameters with --param key=value")
+
+
+def _imported(file: Path) -> ModuleType:
+    name = _module_name(file)
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    if spec is None or spec.loader is None:
+        raise Refused(f"{shown(file)} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its functions are pickled by value under this name, its classes found by it
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        with _user_errors(file, "reading it"):
+            spec.loader.exec_module(module)
+    except Refused:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+    return module
+
+
+def _module_name(file: Path) -> str:
+    """Return the file's own name where nothing else is called so."""
+    name = re.sub(r"\W", "_", file.stem)
+    taken = (
+        name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None if name.isidentifier() else True
+    )
+    return f"job_{name}" if taken else name
+
+
+@contextmanager
+def _user_errors(file: Path, doing: str) -> Generator[None]:
+    """Turn what the user's file raises into a Refused that shows the user's frames and none of ours."""
+    try:
+        yield
+    except Refused as refusal:
+        raise refusal.with_traceback(None) from None
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as exit_:
+        raise Refused(
+            f"{shown(file)}: ended with exit code {exit_.code} while {doing}; it must only build a job"
+        ) from None
+    except BaseException as error:
+        told = traceback.TracebackException.from_exception(error)
+        own = [
+            frame for frame in told.stack if "importlib" not in frame.filename and not frame.filename.startswith(_OWN)
+        ]
+        told.stack = traceback.StackSummary.from_list(own)
+        raise Refused(f"{shown(file)}: an error came up while {doing}:\n" + "".join(told.format()).rstrip()) from error
+
+
+_OWN: Final = str(Path(__file__).parent)
+
+
+def _runs_a_graph(tree: ast.Module) -> int | None:
+    """Return the line of a call of `flintlock.run`, by whatever name it was imported."""
+    modules: set[str] = set()
+    functions: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name for alias in node.names if alias.name == "flintlock"}
+        elif isinstance(node, ast.ImportFrom) and node.module == "flintlock":
+            functions |= {alias.asname or alias.name for alias in node.names if alias.name == "run"}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="run")) if owner in modules:
+                return node.lineno
+            case ast.Call(func=ast.Name(id=called)) if called in functions:
+                return node.lineno
+            case _:
+                pass
+    return None

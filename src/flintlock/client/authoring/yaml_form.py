@@ -1,0 +1,140 @@
+"""A job written in YAML: the document read, each problem told with file, line, column, step and field.
+
+Artifacts are found relative to the file. Local data paths are relative to the current directory, as in Python.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from flintlock.client.authoring.artifact_files import ArtifactFile, py_file
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
+from flintlock.client.authoring.source_locations import shown
+from flintlock.config.yaml_document import Document, Mark, read_yaml
+from flintlock.model.errors import Invalid, Refused
+from flintlock.model.jobgraph import ArtifactKind
+from flintlock.model.jobspec import KINDS, ArtifactSpec, JobSpec, SpecProblem, read_spec
+
+#: Keys of streaming steps: known, and not supported yet.
+STREAMING_KEYS: Final = frozenset({"watermark", "uid", "outputMode", "trigger", "foreachBatch"})
+
+
+class YamlJob:
+    """A job that stands in a YAML file. Made by `read_yaml_job`."""
+
+    def __init__(self, file: Path, document: Document, spec: JobSpec, artifacts: tuple[ArtifactFile, ...]) -> None:
+        self.file: Final = file
+        self.pickles: Final = False
+        self.spec: Final = spec
+        self._document: Final = document
+        self._artifacts: Final = artifacts
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.spec.name
+
+    def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the job packed and checked. Raises Invalid with every problem found."""
+        return finish(self.spec, self._artifacts, overrides, self._locate)
+
+    def _locate(self, path: tuple[str, ...]) -> str:
+        return _place(self.file, self._document.mark(_as_keys(path)))
+
+
+def read_yaml_job(file: Path) -> YamlJob:
+    """Read a job from a YAML file. Raises Refused if it cannot be read, Invalid with every problem found in it."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    document = read_yaml(text)
+    problems = [(problem.mark, problem.message) for problem in document.problems]
+    if problems:
+        raise _invalid(file, problems)
+    spec, found = read_spec(document.content)
+    if spec is None:
+        raise _invalid(file, [_explained(document, problem) for problem in found])
+    artifacts, lost = _artifacts(file, document, spec)
+    if lost:
+        raise _invalid(file, lost)
+    return YamlJob(file, document, spec, artifacts)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the YAML form, for editors and other tools."""
+    (_, components) = msgspec.json.schema_components((JobSpec,), ref_template="#/$defs/{name}")
+    root = dict(components.pop("JobSpec"))
+    components["StepSpec"]["oneOf"] = [{"required": [kind]} for kind in KINDS]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A Flintlock job",
+        **{key: value for key, value in root.items() if key != "title"},
+        "required": ["name", "steps"],
+        "$defs": components,
+    }
+
+
+def _artifacts(
+    file: Path, document: Document, spec: JobSpec
+) -> tuple[tuple[ArtifactFile, ...], list[tuple[Mark, str]]]:
+    """Return the files that the document names, and a program's own file where it is not among them."""
+    files: list[ArtifactFile] = []
+    lost: list[tuple[Mark, str]] = []
+    for index, item in enumerate(spec.artifacts):
+        named = ArtifactSpec(name=item) if isinstance(item, str) else item
+        if named.blob is not None:
+            continue
+        try:
+            files.append(_artifact(file.parent / named.name, named.kind))
+        except Refused as refusal:
+            mark = document.values.get(("artifacts", str(index)), document.mark(("artifacts",)))
+            lost.append((mark, f"job, field 'artifacts': {refusal.public}"))
+    for name, step in spec.steps.items():
+        program = step.program
+        if program is not None and all(program.file != listed.name for listed in files):
+            try:
+                files.append(_artifact(file.parent / program.file, ArtifactKind.FILE))
+            except Refused as refusal:
+                lost.append((document.mark(("steps", name, "program", "file")), f"step {name!r}: {refusal.public}"))
+    return tuple(files), lost
+
+
+def _artifact(path: Path, kind: ArtifactKind) -> ArtifactFile:
+    if kind is ArtifactKind.PY_FILE:
+        return py_file(path)
+    if not path.is_file():
+        raise Refused(f"there is no file {str(path)!r}")
+    return ArtifactFile(name=path.name, content=path.resolve(), kind=kind)
+
+
+def _explained(document: Document, problem: SpecProblem) -> tuple[Mark, str]:
+    """Give a problem its place: that of a key that is wrong itself, else that of its value."""
+    unknown = problem.message.startswith("unknown key")
+    if unknown and problem.path[0] == "steps" and problem.path[-1] in STREAMING_KEYS:
+        problem = structs.replace(
+            problem, message="this version has no streaming jobs; run a Structured Streaming script as a program",
+        )  # fmt: skip
+    places = document.keys if unknown else document.values
+    return places.get(problem.path, document.mark(problem.path)), str(problem)
+
+
+def _as_keys(path: tuple[str, ...]) -> tuple[str, ...]:
+    """A field such as `config.rest.port` is the key `rest.port` under `config`."""
+    return tuple(part for item in path for part in item.split(".", 1)) if path and path[0] != "steps" else path
+
+
+def _invalid(file: Path, problems: list[tuple[Mark, str]]) -> Invalid:
+    ordered = sorted(problems, key=lambda problem: (problem[0].line, problem[0].column))
+    lines = tuple(f"{_place(file, mark)}: {message}" for mark, message in ordered)
+    return Invalid("\n".join(lines), problems=lines)
+
+
+def _place(file: Path, mark: Mark) -> str:
+    return f"{shown(file)}:{mark.line}:{mark.column}"

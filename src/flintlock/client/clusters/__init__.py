@@ -1,0 +1,1 @@
+"""Finding a running cluster, and starting or stopping one on this machine."""

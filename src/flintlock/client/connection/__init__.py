@@ -1,0 +1,1 @@
+"""Talking to a cluster over HTTP: the client, job handles, results."""

@@ -1,0 +1,120 @@
+"""A client of a cluster: `connect(url)`, then submit, look up, list."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
+from flintlock.client.connection.answers import JobLine, JobLines, Overview, Resources
+from flintlock.client.connection.handle import JobHandle
+from flintlock.client.connection.http import Discover, Http
+from flintlock.client.connection.versions import own_versions, require_fit
+from flintlock.model.errors import Refused
+from flintlock.model.ids import JobId, is_job_id
+from flintlock.model.jobgraph import Versions
+
+
+def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = None) -> Client:
+    """Return a client of the cluster at `url`: one address, or those of several JobManagers. Nothing is sent yet.
+
+    Without addresses it is the configured cluster (with ZooKeeper the quorum is asked who leads), else the live one of
+    the state directory, whose JobManagers are all tried. Whoever leads is followed. Raises Unavailable if there is
+    none.
+    """
+    urls = [url] if isinstance(url, str) else list(url)
+    if urls:
+        return Client(urls)
+    from flintlock.client.clusters.discovery import standing_client
+    from flintlock.config.files import load, state_directory
+
+    settings = load()
+    return standing_client(settings, (), state_directory(settings, state_dir))
+
+
+class Client:
+    """Submits jobs and finds them again. Use it in a `with` block, or close it."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        patience_s: float = 30.0,
+        discover: Discover | None = None,
+        replaceable: bool = False,
+    ) -> None:
+        self.http: Final = Http(urls, patience_s=patience_s, discover=discover, replaceable=replaceable)
+        self._versions: Versions | None = None  # of the cluster; asked once
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Jobs go on. Idempotent."""
+        self.http.close()
+
+    def submit(
+        self, job: Packable | JobPackage, *, overrides: Overrides = AS_WRITTEN, idempotency_key: str | None = None
+    ) -> JobHandle:
+        """Submit a job and return its handle once the cluster has made it durable.
+
+        Versions are compared before anything is pickled. However often the call has to be repeated on the way, it
+        makes one job; with an `idempotency_key` of your own, that holds across processes too.
+        """
+        package = job if isinstance(job, JobPackage) else self.package(job, overrides)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        if not package.files:
+            headers["Content-Type"] = "application/json"
+        with ExitStack() as streams:
+            response = self.http.call("POST", "/jobs", headers=headers, body=lambda: _body(package, streams))
+        answer = msgspec.json.decode(response.content, type=dict[str, Any])
+        return JobHandle(self.http, JobId(answer["jobid"]), package.spec.name)
+
+    def job(self, job_id: str) -> JobHandle:
+        """Return a handle of the job with this id. Raises Refused if it cannot be one; nothing is asked yet."""
+        if not is_job_id(job_id):
+            raise Refused(f"{job_id!r} is not a job id: they have 32 hexadecimal digits")
+        return JobHandle(self.http, JobId(job_id))
+
+    def jobs(self) -> tuple[JobLine, ...]:
+        """Return all jobs that the cluster knows, newest first."""
+        return self.http.get("/jobs/overview", JobLines).jobs
+
+    def overview(self) -> Overview:
+        """Return what the cluster has: TaskManagers, slots, how many jobs."""
+        return self.http.get("/overview", Overview)
+
+    def resources(self) -> Resources:
+        """Return who waits for slots, in order."""
+        return self.http.get("/resources", Resources)
+
+    def versions(self) -> Versions:
+        """Return what the cluster runs. Asked once."""
+        if self._versions is None:
+            self._versions = self.http.get("/versions", Versions)
+        return self._versions
+
+    def package(self, job: Packable, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the job packed for this cluster. Raises Refused if versions do not fit, Invalid for a wrong job."""
+        require_fit(own_versions(), self.versions(), job.pickles)
+        return job.package(overrides)
+
+
+def _body(package: JobPackage, streams: ExitStack) -> dict[str, Any]:
+    """Return the body of a submission for httpx: plain JSON, or multipart where files travel along."""
+    document = msgspec.json.encode(package.spec)
+    if not package.files:
+        return {"content": document}
+    parts: list[tuple[str, Any]] = [("request", (None, document, "application/json"))]
+    for name, content in package.files.items():
+        stream = streams.enter_context(content.open("rb")) if isinstance(content, Path) else content
+        parts.append(("file", (name, stream, "application/octet-stream")))
+    return {"files": parts}

@@ -1,0 +1,176 @@
+"""A job on a cluster, as its client holds it. It keeps nothing: every question is asked of the cluster anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any, Final
+
+import msgspec
+
+from flintlock.client.connection.answers import (
+    Bounds,
+    JobAttempts,
+    JobLine,
+    LogPart,
+    LogParts,
+    ResultNames,
+    ResultTable,
+    StepRequirements,
+    read_failure,
+)
+from flintlock.client.connection.http import Http
+from flintlock.client.connection.results import Result
+from flintlock.client.display.progress import failure_lines
+from flintlock.client.errors import JobCanceled
+from flintlock.model.errors import FlintlockError, JobFailed
+from flintlock.model.ids import JobId
+from flintlock.model.states import JobStatus
+
+ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+
+
+class JobHandle:
+    """One job of one cluster."""
+
+    def __init__(self, http: Http, job_id: JobId, name: str = "") -> None:
+        self.id: Final = job_id
+        self.name: Final = name
+        self._http: Final = http
+
+    @property
+    def status(self) -> JobStatus:
+        """The job's state now."""
+        answer = self._http.get(f"/jobs/{self.id}/status", dict[str, str])
+        return JobStatus(answer["status"])
+
+    def wait(self, timeout: float | None = None) -> JobHandle:
+        """Wait until the job is FINISHED and return the handle.
+
+        Raises JobFailed with the structured failure, JobCanceled, or TimeoutError after `timeout` seconds; the job
+        goes on then. A JobManager that restarts meanwhile is waited for, and a new leader is followed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            longest = self._http.longest_hold_s
+            left = longest if deadline is None else max(0.0, deadline - time.monotonic())
+            if self.ended_within(min(left, longest)):
+                return self.require_success()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")
+
+    def ended_within(self, wait_s: float) -> bool:
+        """Wait up to `wait_s` for the job's end and tell whether it has come."""
+        answer = self._http.get(
+            f"/jobs/{self.id}/execution-result",
+            dict[str, Any],
+            params={"wait": f"{int(wait_s * 1000)}ms"} if wait_s > 0 else None,
+            hold_s=wait_s,
+        )
+        return answer["status"]["id"] == "COMPLETED"
+
+    def require_success(self) -> JobHandle:
+        """Return the handle of an ended job if it is FINISHED, else raise JobFailed or JobCanceled."""
+        job = self.attempts()
+        match job.status:
+            case JobStatus.FINISHED:
+                return self
+            case JobStatus.CANCELED:
+                raise JobCanceled(f"job {job.name!r} ({self.id}) was cancelled", self.id)
+            case JobStatus.FAILED:
+                raise failed(job)
+            case _:
+                raise FlintlockError(f"job {self.id} has not ended: it is {job.status}")
+
+    def attempts(self) -> JobAttempts:
+        """Return regions, attempts, progress and failures as they are now."""
+        return self._http.get(f"/jobs/{self.id}/attempts", JobAttempts)
+
+    def logs(
+        self,
+        region: int | None = None,
+        attempt: int | None = None,
+        *,
+        offset: int = 0,
+        patience_s: float | None = None,
+    ) -> tuple[LogPart, ...]:
+        """Return what user code wrote, for each attempt; of one attempt from `offset` on."""
+        params = {} if region is None else {"region": region, "attempt": attempt or 0, "offset": offset}
+        return self._http.get(f"/jobs/{self.id}/logs", LogParts, params=params, patience_s=patience_s).logs
+
+    def events(self) -> Generator[JobLine]:
+        """Yield the job as it is, then each time that it has changed, until it has ended.
+
+        A JobManager that restarts meanwhile is waited for. Raises NotFound for a job that the cluster does not know.
+        """
+        last: JobLine | None = None
+        while True:
+            _ = self.status  # waits for a leader, and knows whether there is such a job
+            for line in self._http.lines("/events"):
+                kind, _, data = line.partition(": ")
+                if kind != "data" or str(self.id) not in data:
+                    continue
+                job = msgspec.json.decode(data, type=JobLine)
+                if job.jid != self.id or job.same_as(last):
+                    continue
+                last = job
+                yield job
+                if job.state.globally_terminal:
+                    return
+
+    def results(self) -> tuple[str, ...]:
+        """Return the names of the results that are there."""
+        return self._http.get(f"/jobs/{self.id}/results", ResultNames).results
+
+    def result(self, name: str) -> Result:
+        """Return a result by its step's name. Its rows are fetched when asked for; NotFound if there are none."""
+        path = f"/jobs/{self.id}/results/{name}"
+        return Result(
+            name,
+            lambda: self._http.get(path, ResultTable),
+            lambda: self._http.call("GET", path, headers={"Accept": ARROW_STREAM}).content,
+        )
+
+    def cancel(self, *, patience_s: float | None = None) -> None:
+        """Ask for the job's end; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
+        self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"}, patience_s=patience_s)
+
+    def requirements(self) -> dict[str, StepRequirements]:
+        """Return what each step may use, by its vertex id. Raises NotFound."""
+        return self._http.get(f"/jobs/{self.id}/resource-requirements", dict[str, StepRequirements])
+
+    def rescale(self, parallelism: int) -> dict[str, StepRequirements]:
+        """Let every step have up to so many slots, durably, and return what holds now.
+
+        It counts for what has not been sent to a TaskManager yet; what runs goes on as it is. Raises Invalid for what
+        the graph does not allow, Conflict while another change is under way or once the job has ended.
+        """
+        wanted = {
+            name: StepRequirements(
+                parallelism=Bounds(lower_bound=min(step.parallelism.lower_bound, parallelism), upper_bound=parallelism)
+            )
+            for name, step in self.requirements().items()
+        }
+        body = msgspec.json.encode(wanted)
+        headers = {"Content-Type": "application/json"}
+        path = f"/jobs/{self.id}/resource-requirements"
+        self._http.call("PUT", path, headers=headers, body=lambda: {"content": body})
+        return wanted
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} {self.name!r}>"
+
+
+def failed(job: JobAttempts) -> JobFailed:
+    """Return the error for a failed job: its text is what a user should read first."""
+    failure = read_failure(job.failure)
+    if failure is None:
+        error = JobFailed(f"job {job.name!r} ({job.jobid}) failed")
+    else:
+        from flintlock.model.failure_text import render
+
+        before = failure_lines(job) if len(job.failures) > 1 else []
+        lines = [f"job {job.name!r} ({job.jobid}) failed", *before, render(failure, verbose=False)]
+        error = JobFailed("\n".join(lines))
+    error.failure, error.job_id = failure, JobId(job.jobid)
+    return error

@@ -1,0 +1,70 @@
+"""A job's result: the rows that were kept with it, fetched when they are first asked for, in the form asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from flintlock.client.connection.answers import Column, ResultTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Row
+
+
+class Result:
+    """Rows of one result step. Nothing is fetched before it is needed, and nothing twice."""
+
+    def __init__(self, name: str, fetch_table: Callable[[], ResultTable], fetch_arrow: Callable[[], bytes]) -> None:
+        self.name: Final = name
+        self._fetch_table: Final = fetch_table
+        self._fetch_arrow: Final = fetch_arrow
+
+    @cached_property
+    def table(self) -> ResultTable:
+        """The rows as JSON carries them: what JSON has no type for (dates, decimals) is text."""
+        return self._fetch_table()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Names and Spark types of the columns."""
+        return self.table.columns
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there were more rows than the result's limit."""
+        return self.table.truncated
+
+    @cached_property
+    def arrow_stream(self) -> bytes:
+        """The rows as an Arrow IPC stream."""
+        return self._fetch_arrow()
+
+    def arrow(self) -> Any:
+        """Return the rows as a `pyarrow.Table`."""
+        import pyarrow as pa
+
+        ipc: Any = pa.ipc
+        with ipc.open_stream(self.arrow_stream) as reader:
+            return reader.read_all()
+
+    def pandas(self) -> pd.DataFrame:
+        """Return the rows as a pandas DataFrame."""
+        return self.arrow().to_pandas()
+
+    def rows(self) -> list[Row]:
+        """Return the rows as PySpark Rows with Python's own types, as `DataFrame.collect` does."""
+        from pyspark.sql import Row
+
+        table = self.arrow()
+        make = Row(*table.column_names)
+        return [make(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+    def fetch(self) -> Result:
+        """Fetch both forms now: for a result that must outlive its cluster."""
+        _ = self.table, self.arrow_stream
+        return self
+
+    def __repr__(self) -> str:
+        return f"<result {self.name!r}>"

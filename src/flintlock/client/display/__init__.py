@@ -1,0 +1,1 @@
+"""Showing a job's progress, failures and results on a terminal."""

@@ -1,0 +1,247 @@
+"""Showing a job while it runs: a live table on a terminal, sparse lines off one.
+
+Progress goes to stderr, and so does what a graph's functions print (Spark's warnings are among it), so that stdout
+holds what was asked for: results, and a program's own output.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
+
+from flintlock.client.authoring.package import is_program
+from flintlock.client.connection.answers import JobAttempts, ResultTable
+from flintlock.client.display.progress import changes, job_line, publishing_line, region_rows
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from flintlock.model.jobgraph import JobGraph
+
+_COLOURS: Final = {
+    "FINISHED": "green", "RUNNING": "cyan", "FAILED": "red", "CANCELED": "yellow", "CANCELING": "yellow",
+    "CANCELLING": "yellow", "FAILING": "red", "RESTARTING": "yellow",
+}  # fmt: skip
+_BAR_WIDTH: Final = 16
+_TITLE_WIDTH: Final = 40
+_UNCUT_WIDTH: Final = 100_000
+
+
+class Display(Protocol):
+    """Shows one job from its submission to its end."""
+
+    def update(self, job: JobAttempts) -> None:
+        """Show where the job is now."""
+        ...
+
+    def output(self, text: str) -> None:
+        """Pass on what user code has written."""
+        ...
+
+    def pause(self) -> None:
+        """Leave the terminal alone: a question is asked. The next update goes on."""
+        ...
+
+    def close(self) -> None:
+        """Show nothing more. Idempotent."""
+        ...
+
+
+class SilentDisplay:
+    """Shows nothing but what user code writes, and that only where a stream is given."""
+
+    def __init__(self, output: TextIO | None = None) -> None:
+        self._output: Final = output
+
+    def update(self, job: JobAttempts) -> None:
+        """Show nothing."""
+
+    def output(self, text: str) -> None:
+        """Pass it on."""
+        if self._output is not None:
+            self._output.write(text)
+            self._output.flush()
+
+    def pause(self) -> None:
+        """Nothing to leave alone."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _WholeLines:
+    """Keeps an unfinished line back, so that progress and output on one terminal do not cut into each other."""
+
+    def __init__(self) -> None:
+        self._rest = ""  # an unfinished line; empty once it was taken
+
+    def add(self, text: str) -> str:
+        """Take a piece in; return the lines that are whole now."""
+        whole, newline, self._rest = (self._rest + text).rpartition("\n")
+        return whole + newline
+
+    def rest(self) -> str:
+        """Return what was never finished, as a line."""
+        rest, self._rest = self._rest, ""
+        return f"{rest}\n" if rest else ""
+
+
+class PlainDisplay:
+    """A line for each change of state."""
+
+    def __init__(self, stream: TextIO, output: TextIO) -> None:
+        self._stream: Final = stream
+        self._output: Final = output
+        self._lines: Final = _WholeLines() if output is stream else None
+        self._last: JobAttempts | None = None  # what was shown last
+
+    def update(self, job: JobAttempts) -> None:
+        """Print what has changed."""
+        for line in changes(self._last, job):
+            self._stream.write(line + "\n")
+        self._stream.flush()
+        self._last = job
+
+    def output(self, text: str) -> None:
+        """Pass it on; by lines where progress goes to the same place."""
+        self._output.write(self._lines.add(text) if self._lines is not None else text)
+        self._output.flush()
+
+    def pause(self) -> None:
+        """Nothing to leave alone."""
+
+    def close(self) -> None:
+        """Pass on a last line that has no end."""
+        if self._lines is not None:
+            self._output.write(self._lines.rest())
+
+
+class LiveDisplay:
+    """A table that follows the job, drawn anew at each update."""
+
+    def __init__(self, console: Console, output: TextIO) -> None:
+        from rich.live import Live
+
+        self._console: Final = console
+        self._output: Final = output
+        self._lines: Final = _WholeLines()
+        self._started: Final = time.monotonic()
+        self._live: Final = Live(
+            console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
+        )
+
+    def update(self, job: JobAttempts) -> None:
+        """Draw the table."""
+        if not self._live.is_started:
+            self._live.start()
+        self._live.update(job_table(job, time.monotonic() - self._started), refresh=True)
+
+    def output(self, text: str) -> None:
+        """Write it above the table, or where stdout goes elsewhere, there."""
+        if self._output.isatty():
+            self._console.out(self._lines.add(text), end="", highlight=False)
+        else:
+            self._output.write(text)
+            self._output.flush()
+
+    def pause(self) -> None:
+        """Stop drawing."""
+        self._live.stop()
+
+    def close(self) -> None:
+        """Leave the last table standing."""
+        self._console.out(self._lines.rest(), end="", highlight=False)
+        self._live.stop()
+
+
+def display_for(console: Console, output: TextIO) -> Display:
+    """Return the display that fits where the console writes to."""
+    return LiveDisplay(console, output) if console.is_terminal else PlainDisplay(cast("TextIO", console.file), output)
+
+
+def error_console() -> Console:
+    """Return a console on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, soft_wrap=False)
+
+
+def output_stream(graph: JobGraph) -> TextIO:
+    """Return where what user code writes belongs: stdout for a program, whose output it is, else stderr."""
+    return sys.stdout if is_program(graph) else sys.stderr
+
+
+def output_console() -> Console:
+    """Return a console on stdout that cuts nothing off where no terminal sets a width."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _UNCUT_WIDTH)
+
+
+def job_table(job: JobAttempts, elapsed_s: float) -> RenderableType:
+    """Return the job as the live display draws it."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2), expand=True)
+    rows = region_rows(job)
+    widest = max((len(row.title) for row in rows), default=0) + 2
+    # Where the terminal is narrow the details are cut first: names and states say most.
+    grid.add_column(no_wrap=True, overflow="ellipsis", width=min(widest, _TITLE_WIDTH))
+    grid.add_column(no_wrap=True, width=max((len(row.state) for row in rows), default=0))
+    grid.add_column(width=_BAR_WIDTH)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in rows:
+        bar: RenderableType = (
+            ProgressBar(total=1.0, completed=row.fraction, width=_BAR_WIDTH) if row.fraction is not None else Text("")
+        )
+        grid.add_row(Text(f"  {row.title}"), Text(row.state, _COLOURS.get(row.state, "dim")), bar, Text(row.detail))
+    head = Text.assemble((job.name, "bold"), " ", (job.status, _COLOURS.get(job.status, "")), f"  {elapsed_s:.1f} s")
+    parts: list[RenderableType] = [head, grid]
+    if job.publishing is not None:
+        parts.append(Text(f"  {publishing_line(job)}"))
+    return Group(*parts)
+
+
+def result_table(table: ResultTable) -> RenderableType:
+    """Return a result as a table, numbers to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    more = " (more rows exist)" if table.truncated else ""
+    shown = Table(title=f"{table.name}{more}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in table.columns:
+        shown.add_column(Text(column.name), justify="right" if _is_number(column.type) else "left")
+    for row in table.rows:
+        shown.add_row(*(Text(cell_text(value)) for value in row))
+    return shown
+
+
+def cell_text(value: Any) -> str:
+    """Write one value of a result as Spark's `show` does: NULL, true, nested values as JSON."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        import json
+
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def summary_line(job: JobAttempts, elapsed_s: float) -> str:
+    """Say in one line how the job ended."""
+    return f"{job_line(job)} ({elapsed_s:.1f} s)"
+
+
+def _is_number(kind: str) -> bool:
+    return kind.partition("(")[0] in _NUMBERS
+
+
+_NUMBERS: Final[Sequence[str]] = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")

@@ -1,0 +1,81 @@
+"""Follow a job to its end: ask where it is, pass on what it writes, wait a moment, ask again.
+
+The moment is a long poll for the job's end, so the end is seen at once however long the moments are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from flintlock.client.connection.answers import TERMINAL, JobAttempts, LogPart
+from flintlock.client.connection.handle import JobHandle
+from flintlock.client.display.console import Display
+from flintlock.model.errors import NotFound, Unavailable
+from flintlock.model.states import ExecutionState
+
+_SILENT: Final = (ExecutionState.CREATED, ExecutionState.SCHEDULED, ExecutionState.DEPLOYING)
+
+
+class OutputReader:
+    """Reads what the attempts of a job have written since it was last asked."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle: Final = handle
+        self._offsets: Final[dict[tuple[int, int], int]] = {}  # bytes read of each attempt
+        self._complete: Final[set[tuple[int, int]]] = set()
+
+    def new(self, job: JobAttempts) -> Iterator[LogPart]:
+        """Yield what is new, attempt by attempt."""
+        for region in job.regions:
+            for attempt in region.attempts:
+                key = (region.region, attempt.attempt)
+                if attempt.state not in _SILENT and key not in self._complete:
+                    yield from self._read(key)
+
+    def _read(self, key: tuple[int, int]) -> Iterator[LogPart]:
+        while key not in self._complete:
+            offset = self._offsets.get(key, 0)
+            try:
+                parts = self._handle.logs(*key, offset=offset, patience_s=0.0)
+            except (NotFound, Unavailable):  # its TaskManager is gone, or it has not begun to write
+                return
+            part = next((item for item in parts if (item.region, item.attempt) == key), None)
+            if part is None:
+                return
+            self._offsets[key] = following = next_offset(part)
+            if part.complete and following >= part.size:
+                self._complete.add(key)
+            if part.text:
+                yield part
+            if following >= part.size or following == offset:
+                return
+
+
+def next_offset(part: LogPart) -> int:
+    """Return where the next piece of an attempt's output begins: as the server says, or else by the text's length."""
+    if part.next_offset is not None:
+        return part.next_offset
+    measured = part.offset + len(part.text.encode())
+    return min(part.size, measured)
+
+
+def follow(
+    handle: JobHandle,
+    display: Display,
+    reader: OutputReader,
+    *,
+    check: Callable[[], None] | None = None,
+    tick_s: float = 0.25,
+) -> JobAttempts:
+    """Show the job until it has ended, and return its end. `check` is asked at each look; what it raises ends this."""
+    while True:
+        job = handle.attempts()
+        for part in reader.new(job):
+            display.output(part.text)
+        display.update(job)
+        if job.status in TERMINAL:
+            return job
+        if check is not None:
+            check()
+        handle.ended_within(tick_s)

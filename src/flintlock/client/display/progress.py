@@ -1,0 +1,186 @@
+"""How far a job is, in words: pure functions from what `/attempts` answers to what a person reads.
+
+Both displays are made from these: the live one shows `region_rows` again and again, the plain one prints `changes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from flintlock.client.connection.answers import (
+    AttemptLine,
+    FailureLine,
+    JobAttempts,
+    RegionLine,
+    Resources,
+    read_failure,
+)
+from flintlock.model.failure_text import headline
+from flintlock.model.states import ExecutionState, JobStatus
+
+_LONGEST = 120  # characters of a failure in a line; the whole of it is shown elsewhere
+_WAITING = (ExecutionState.CREATED, ExecutionState.SCHEDULED)
+
+
+class RegionRow(Struct, frozen=True, kw_only=True):
+    """One region as a display shows it. `fraction` is how much of Spark's work known so far is done."""
+
+    title: str
+    state: str
+    detail: str
+    fraction: float | None = None
+
+
+def job_line(job: JobAttempts) -> str:
+    """Say in one line where the job is."""
+    done = sum(1 for region in job.regions if _state(region) is ExecutionState.FINISHED)
+    line = f"{job.name} {job.status}"
+    if job.regions:
+        line += f", {done} of {_counted(len(job.regions), 'region')} finished"
+    if job.publishing is not None:
+        line += f", {publishing_line(job)}"
+    return line
+
+
+def publishing_line(job: JobAttempts) -> str:
+    """Say how far the publication is; empty if there is none."""
+    published = job.publishing
+    return "" if published is None else f"publishing {published.done}/{_counted(published.total, 'file')}"
+
+
+def region_rows(job: JobAttempts) -> tuple[RegionRow, ...]:
+    """Return a row for each region, in the job's order."""
+    return tuple(
+        RegionRow(
+            title=region_title(region), state=_state(region), detail=_detail(region, job), fraction=_fraction(region)
+        )
+        for region in job.regions
+    )
+
+
+def region_title(region: RegionLine) -> str:
+    """Name a region by its steps; of many, by the first and the last."""
+    steps = region.steps
+    return ", ".join(steps) if len(steps) <= 4 else f"{steps[0]}, {steps[1]} … {steps[-1]}"
+
+
+def failure_lines(job: JobAttempts) -> list[str]:
+    """Say of each failure which attempt it was, where, when and why, with its labels; the oldest first."""
+    titles = {region.region: region_title(region) for region in job.regions}
+    return [_failure_line(line, titles) for line in job.failures]
+
+
+def waiting_notes(seen: Resources) -> dict[str, str]:
+    """Say of each job that waits for slots where it stands and what for; by job id."""
+    order = list(dict.fromkeys(item.jobid for item in seen.waiting))
+    starting = f"; {_counted(seen.starting, 'TaskManager')} starting" if seen.starting else ""
+    return {
+        jobid: f"{place} of {len(order)} in the queue, for {_wanted(jobid, seen)}{starting}"
+        for place, jobid in enumerate(order, 1)
+    }
+
+
+def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
+    """Say what has happened between two looks at a job: a line for each change of state, nothing for mere progress."""
+    lines: list[str] = []
+    if before is None or before.status != after.status:
+        lines.append(f"{after.name}: {after.status}")
+    known = {} if before is None else {region.region: region for region in before.regions}
+    for region in after.regions:
+        old, new = known.get(region.region), region.latest
+        seen = old.latest if old is not None else None
+        if new is None or new.state in _WAITING or (seen and (seen.attempt, seen.state) == (new.attempt, new.state)):
+            continue
+        detail = _detail(region, after)
+        lines.append(f"  [{region_title(region)}] {new.state}" + (f": {detail}" if detail else ""))
+    if after.publishing is not None and (before is None or before.publishing is None):
+        lines.append(f"  {publishing_line(after)}")
+    return lines
+
+
+def _failure_line(line: FailureLine, titles: Mapping[int, str]) -> str:
+    at = datetime.fromtimestamp(line.timestamp / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    whose = "the job" if line.region is None else f"attempt {line.attempt + 1} at [{titles.get(line.region, '')}]"
+    place = f" on {line.taskmanager_id}" if line.taskmanager_id else ""
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(line.labels.items()))
+    also = "and " if line.concurrent else ""
+    return f"{at}  {also}{whose}{place}: {line.kind}: {_shortened(line.headline)}" + (f" ({labels})" if labels else "")
+
+
+def _wanted(jobid: str, seen: Resources) -> str:
+    """Say what a job waits for: all its requests together. None stands for all slots of some TaskManager."""
+    wishes = [item.slots for item in seen.waiting if item.jobid == jobid]
+    slots = sum(wish for wish in wishes if wish is not None)
+    whole = sum(wish is None for wish in wishes)
+    said = [_counted(slots, "slot")] if slots else []
+    said += ["a TaskManager" if whole == 1 else _counted(whole, "TaskManager")] if whole else []
+    return " and ".join(said)
+
+
+def _state(region: RegionLine) -> ExecutionState:
+    return region.latest.state if region.latest is not None else ExecutionState.CREATED
+
+
+def _detail(region: RegionLine, job: JobAttempts) -> str:
+    attempt = region.latest
+    again = [f"attempt {attempt.attempt + 1}"] if attempt is not None and attempt.attempt > 0 else []
+    if attempt is None or attempt.state in _WAITING:
+        return ", ".join([*again, _waiting_for(region, job)])
+    match attempt.state:
+        case ExecutionState.DEPLOYING | ExecutionState.INITIALIZING:
+            return ", ".join([*again, f"on {attempt.taskmanager_id}"] if attempt.taskmanager_id else again)
+        case ExecutionState.FINISHED:
+            return ", ".join([*again, *_outputs(attempt)])
+        case ExecutionState.FAILED:
+            failure = read_failure(attempt.failure)
+            return ", ".join([*again, *([_shortened(headline(failure))] if failure is not None else [])])
+        case _:
+            return ", ".join([*again, *_work(attempt)])
+
+
+def _waiting_for(region: RegionLine, job: JobAttempts) -> str:
+    """Say what a region waits for: its inputs first, else slots."""
+    if job.status not in (JobStatus.RUNNING, JobStatus.CREATED, JobStatus.INITIALIZING, JobStatus.RESTARTING):
+        return ""
+    makers = {name: other for other in job.regions for name in other.materialises}
+    missing = [name for name in region.reads if name in makers and _state(makers[name]) is not ExecutionState.FINISHED]
+    return f"waits for {', '.join(missing)}" if missing else "waits for slots"
+
+
+def _work(attempt: AttemptLine) -> list[str]:
+    said: list[str] = [attempt.activity] if attempt.activity else []
+    counted = attempt.metrics
+    if counted.stages_total:
+        said.append(f"stages {counted.stages_done}/{counted.stages_total}")
+    if counted.tasks_total:
+        said.append(f"tasks {counted.tasks_done}/{counted.tasks_total}")
+    if counted.write_records:
+        said.append(f"{_counted(counted.write_records, 'row')} written")
+    elif counted.read_records:
+        said.append(f"{_counted(counted.read_records, 'row')} read")
+    return said
+
+
+def _outputs(attempt: AttemptLine) -> list[str]:
+    return [f"{output.step}: {_counted(output.rows, 'row')}" for output in attempt.outputs]
+
+
+def _fraction(region: RegionLine) -> float | None:
+    attempt = region.latest
+    if attempt is None or attempt.state in _WAITING:
+        return None
+    if attempt.state is ExecutionState.FINISHED:
+        return 1.0
+    counted = attempt.metrics
+    return counted.tasks_done / counted.tasks_total if counted.tasks_total else None
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,181 @@
+"""Configuration: options declared once, typed, with default and description; values checked when they are set.
+
+A `Configuration` is an immutable set of texts, as they stand in files and on command lines; an option reads its own
+value out of it. `spark.*` belongs to Spark and is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct
+
+from flintlock.model.errors import Invalid
+
+T = TypeVar("T")
+
+
+class Scope(StrEnum):
+    """Whose option it is."""
+
+    CLUSTER = "cluster"
+    JOB = "job"  # may stand in a job's own configuration too, and beats the cluster's there
+
+
+class Option(Struct, Generic[T], frozen=True, kw_only=True):
+    """One setting: how it is called, read, and what it means."""
+
+    key: str
+    parse: Callable[[str], T]
+    kind: str
+    default: T
+    description: str
+    scope: Scope = Scope.CLUSTER
+    default_text: str = ""
+
+
+class Configuration:
+    """Texts by key. Unknown keys and ill-typed values never get in: `checked` refuses them, naming each."""
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values: Final = dict(values or {})
+
+    def get(self, option: Option[T]) -> T:
+        """Return the option's value, or its default."""
+        text = self._values.get(option.key)
+        return option.default if text is None else option.parse(text)
+
+    def has(self, option: Option[Any]) -> bool:
+        """Tell whether the option was set."""
+        return option.key in self._values
+
+    def over(self, values: Mapping[str, str]) -> Configuration:
+        """Return this configuration with `values` on top."""
+        return Configuration({**self._values, **values})
+
+    def spark(self) -> dict[str, str]:
+        """Return what belongs to Spark."""
+        return {key: value for key, value in self._values.items() if key.startswith("spark.")}
+
+    def as_dict(self) -> dict[str, str]:
+        """Return all values that were set, as texts."""
+        return dict(self._values)
+
+
+def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], scope: Scope) -> list[tuple[str, str]]:
+    """Return (key, what is wrong) for every key that is unknown, out of place or ill-typed."""
+    if not values:
+        return []
+    known = {option.key: option for option in options}
+    problems: list[tuple[str, str]] = []
+    for key, text in values.items():
+        option = known.get(key)
+        if key.startswith("spark."):
+            continue
+        if option is None:
+            near = get_close_matches(key, [*known], n=1, cutoff=0.5)
+            problems.append((key, "unknown option" + (f"; did you mean {near[0]!r}?" if near else "")))
+        elif scope is Scope.JOB and option.scope is not Scope.JOB:
+            problems.append((key, "is an option of the cluster: a job cannot set it"))
+        else:
+            try:
+                option.parse(text)
+            except ValueError as error:
+                problems.append((key, f"{error} (the option takes {option.kind})"))
+    return problems
+
+
+def checked(values: Mapping[str, str], options: Iterable[Option[Any]], scope: Scope, place: str) -> Configuration:
+    """Return the values as a Configuration, or raise Invalid with every problem and the place it stands in."""
+    problems = config_problems(values, options, scope)
+    if problems:
+        lines = tuple(f"{place}: {key!r}: {message}" for key, message in problems)
+        raise Invalid("; ".join(lines), problems=lines)
+    return Configuration(values)
+
+
+def boolean(text: str) -> bool:
+    """Read `true` or `false`."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither 'true' nor 'false'")
+    return text.lower() == "true"
+
+
+def integer(least: int, most: int = 1 << 31) -> Callable[[str], int]:
+    """Return a reader of whole numbers within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if not least <= value <= most:
+            raise ValueError(f"{value} is not from {least} to {most}")
+        return value
+
+    return parse
+
+
+def number(least: float, most: float = math.inf) -> Callable[[str], float]:
+    """Return a reader of finite numbers within bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if not math.isfinite(value):
+            raise ValueError(f"{text!r} is not a number")
+        if value < least:
+            raise ValueError(f"{value} is less than {least}")
+        if value > most:
+            raise ValueError(f"{value} is more than {most}")
+        return value
+
+    return parse
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """Return a reader of one of a few names."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"{text!r} is not one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def file_name(text: str) -> str:
+    """Read a name that can also name a file or a node."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", text) is None:
+        raise ValueError(f"{text!r} is not a name of letters, digits, '.', '-' and '_'")
+    return text
+
+
+def znode_path(text: str) -> str:
+    """Read an absolute path of ZooKeeper."""
+    if re.fullmatch(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+", text) is None:
+        raise ValueError(f"{text!r} is not a path such as '/flintlock'")
+    return text
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names with commas or semicolons between them."""
+    return tuple(name for part in re.split("[,;]", text) if (name := part.strip()))
+
+
+def parallelisms(text: str) -> dict[str, int]:
+    """Read pairs of a step's id and its parallelism (`id:2,id:4`)."""
+    pairs: dict[str, int] = {}
+    for item in names(text):
+        step, colon, count = item.rpartition(":")
+        if not colon or not step.strip() or not count.strip().isdecimal() or int(count) < 1:
+            raise ValueError(f"{item!r} is not a step's id and its parallelism, such as 'id:2'")
+        pairs[step.strip()] = int(count)
+    return pairs

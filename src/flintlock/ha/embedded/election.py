@@ -1,0 +1,222 @@
+"""Election among the JobManagers of one host: whoever holds the lock file leads.
+
+Leadership is an flock on a file of its own. The kernel gives it back when its holder dies, however it dies, so a
+standby leads as soon as it next looks. Gaining the lock is not enough to write: the epoch is raised in the store in a
+transaction, and from then on the stores refuse whoever led before.
+
+The holder keeps a heartbeat row (pid, time), written through the stores' own fencing check: a leader that has been
+overtaken, because someone removed the lock file under it, learns it there and steps down. The row also tells a standby
+which process to end when the holder lives but does nothing (`silent_holder`).
+
+The lock is not inherited: the descriptor closes on exec, and a JobManager never forks without exec.
+
+Rejected: waiting in a blocking flock (needs a thread that nothing can interrupt); SQLite's own locks as leadership
+(they are held for a transaction, and a backup or a shell takes them too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flintlock.ha.embedded.silent_holder import HeartbeatRow, Silence, end_holder
+from flintlock.ha.embedded.sqlite_file import check_version
+from flintlock.ha.embedded.stores import check_token
+from flintlock.ha.embedded.writer import GroupWriter
+from flintlock.ha.terms import Offer, RevocableScope
+from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
+from flintlock.model.ids import Epoch, FencingToken
+
+log = structlog.get_logger(__name__)
+
+
+class LockFile:
+    """An flock on a path, held from a successful `take` to `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._descriptor: int | None = None  # open while the lock is held
+
+    def take(self) -> bool:
+        """Try to take the lock; never waits. Raises OSError if the file cannot be made or opened."""
+        if self._descriptor is not None:
+            raise InvariantBroken(f"the lock {self._path} is held already")
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A lock on a file that was removed meanwhile excludes nobody who opens the path now.
+            if not os.path.samestat(os.fstat(descriptor), self._path.stat()):
+                raise FileNotFoundError(self._path)
+        except (BlockingIOError, FileNotFoundError):
+            os.close(descriptor)
+            return False
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give the lock back. Idempotent. The file stays: removing it would let two hold locks on two files."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            # Closing alone would leave it to a child that is between its fork and its exec just now.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+class FileElection:
+    """A LeaderElection by lock file. One in each process."""
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        writer: GroupWriter,
+        new_session: Callable[[], str],
+        now_ms: Callable[[], int],
+        poll_s: float,
+        heartbeat_s: float,
+        silence_s: float,
+        heartbeat: Callable[[], Awaitable[HeartbeatRow | None]],
+    ) -> None:
+        self._path: Final = path
+        self._lock: Final = LockFile(path)
+        self._writer: Final = writer
+        self._new_session: Final = new_session
+        self._now_ms: Final = now_ms
+        self._poll_s: Final = poll_s
+        self._heartbeat_s: Final = heartbeat_s
+        self._silence_s: Final = silence_s
+        self._heartbeat: Final = heartbeat
+        self._resigned = False  # set by `resign`, for good
+
+    def resign(self) -> None:
+        """Give leadership up at once, though the term's body has not ended, and never contend again. Idempotent.
+
+        For a process that ends: whoever leads next need not wait until it has tidied up. What the body still does is
+        safe, the stores refuse it once somebody newer leads.
+        """
+        self._resigned = True
+        self._lock.release()
+
+    async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
+        """Yield a term each time the lock is gained and the epoch raised."""
+        while True:
+            offer = Offer(await self._gain(), give_up=self._lock.release)
+            try:
+                yield self._term(offer)
+            finally:
+                offer.withdraw()
+            await asyncio.sleep(2 * self._poll_s)  # whoever gives leadership up lets the others try first
+
+    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # whoever asks
+        """Return None: who holds the lock leads, and the store is on the same disk."""
+        return None
+
+    async def _gain(self) -> FencingToken:
+        look_s = self._heartbeat_s / 2
+        silence, next_look_s = Silence(timeout_s=self._silence_s, look_s=max(look_s, self._poll_s)), 0.0
+        while True:
+            if self._resigned:
+                await asyncio.get_running_loop().create_future()  # until cancelled
+            try:
+                if self._lock.take():
+                    return await self._begin()
+            except (OSError, Unavailable) as error:
+                # A full disk, or a store that is locked: somebody else may do better, and so may this one later.
+                log.warning("leadership could not be taken", reason=str(error))
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= next_look_s:
+                next_look_s = now_s + look_s
+                if silence.broken_by(await self._last_heartbeat(), now_s) and silence.holder is not None:
+                    done = await asyncio.to_thread(end_holder, silence.holder, self._path)
+                    log.warning("the leader is silent", pid=silence.holder, silent_s=self._silence_s, done=done)
+                    next_look_s = now_s + self._silence_s
+            await asyncio.sleep(self._poll_s)
+
+    async def _last_heartbeat(self) -> HeartbeatRow | None:
+        try:
+            return await self._heartbeat()
+        except FlintlockError:
+            return None  # a frozen holder may have left the store locked: no news is no sign of life
+
+    async def _begin(self) -> FencingToken:
+        """Raise the epoch; the first heartbeat is part of it. If that fails the lock is given back."""
+        session, pid, at_ms = self._new_session(), os.getpid(), self._now_ms()
+
+        def work(connection: sqlite3.Connection) -> FencingToken:
+            check_version(connection)  # who stood by may have been overtaken by an upgrade
+            (epoch,) = connection.execute(
+                "UPDATE leadership SET epoch = epoch + 1, session = ? RETURNING epoch", (session,)
+            ).fetchone()
+            token = FencingToken(Epoch(epoch), session)
+            connection.execute("DELETE FROM leader_info")  # what the leader before told
+            _write_heartbeat(connection, token, pid, at_ms)
+            return token
+
+        try:
+            return await self._writer.write(work)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @asynccontextmanager
+    async def _term(self, offer: Offer) -> AsyncGenerator[FencingToken]:
+        failure: Exception | None = None  # the body's own: it leaves the term as it is, not in the TaskGroup's group
+        with offer as token:
+            async with RevocableScope() as scope, asyncio.TaskGroup() as tasks:
+                beat = tasks.create_task(self._beat(token, scope), name=f"heartbeat-{token.epoch}")
+                try:
+                    yield token
+                except Exception as error:  # noqa: BLE001  # raised again below
+                    failure = error
+                finally:
+                    beat.cancel()
+                    await self._say_no_more(token)
+        if failure is not None:
+            raise failure
+
+    async def _say_no_more(self, token: FencingToken) -> None:
+        """Take back what the leader told about itself. If that fails the next term does it."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_token(connection, token)
+            connection.execute("DELETE FROM leader_info")
+
+        with suppress(FlintlockError):
+            await self._writer.write(work)
+
+    async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
+        """Say again and again that the holder is alive; step down when somebody newer is."""
+        while True:
+            await asyncio.sleep(self._heartbeat_s)
+            pid, at_ms = os.getpid(), self._now_ms()
+
+            def work(connection: sqlite3.Connection, pid: int = pid, at_ms: int = at_ms) -> None:
+                check_token(connection, token)
+                _write_heartbeat(connection, token, pid, at_ms)
+
+            try:
+                await self._writer.write(work)
+            except Fenced as error:
+                log.warning("leadership was lost", epoch=token.epoch, reason=error.public)
+                scope.revoke()
+                return
+            except FlintlockError as error:
+                # The lock is held still. Whether jobs can go on, their own writes will tell.
+                log.warning("the heartbeat was not written", epoch=token.epoch, reason=str(error))
+
+
+def _write_heartbeat(connection: sqlite3.Connection, token: FencingToken, pid: int, at_ms: int) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO heartbeat VALUES (1, ?, ?, ?, ?)", (token.epoch, token.session, pid, at_ms)
+    )

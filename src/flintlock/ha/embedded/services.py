@@ -1,0 +1,90 @@
+"""HA services in a state directory: several JobManagers on one host, one file, one lock.
+
+`<state-dir>/store.db` is an SQLite database (`sqlite_file`, `sqlite_writer`, `sqlite_stores`),
+`<state-dir>/leader.lock` the election (`file_election`). A second JobManager on the same directory stands by. The
+directory must be on a local file system: on a network one neither the lock nor the database can be trusted, and
+whether it is on one cannot be detected reliably.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from flintlock.ha.embedded.election import FileElection
+from flintlock.ha.embedded.leader import SqliteLeaderRegister
+from flintlock.ha.embedded.silent_holder import HeartbeatRow
+from flintlock.ha.embedded.sqlite_file import open_reader, open_writer
+from flintlock.ha.embedded.stores import SqliteStores, StoreFile
+from flintlock.ha.embedded.writer import GroupWriter
+from flintlock.model.ids import FencingToken
+
+STORE_FILE: Final = "store.db"
+LOCK_FILE: Final = "leader.lock"
+
+
+class EmbeddedHaServices:
+    """Election and stores of one state directory, as long as `embedded_ha` is open."""
+
+    def __init__(self, file: StoreFile, election: FileElection, poll_s: float) -> None:
+        self._file: Final = file
+        self.election: Final = election
+        self.leader: Final = SqliteLeaderRegister(file, poll_s)
+        self.blobs: Final = None
+
+    def stores(self, token: FencingToken) -> SqliteStores:
+        """Return the stores bound to a term."""
+        return SqliteStores(self._file, token)
+
+
+@asynccontextmanager
+async def embedded_ha(
+    state_dir: Path,
+    *,
+    new_session: Callable[[], str],
+    now_ms: Callable[[], int],
+    poll_s: float = 0.05,
+    heartbeat_s: float = 1.0,
+    silence_s: float = 10.0,
+) -> AsyncGenerator[EmbeddedHaServices]:
+    """Open the state directory, making it if it is not there; on exit all that was written is durable and closed.
+
+    A standby looks every `poll_s` whether it can lead, and ends a leader of which it has seen nothing for `silence_s`,
+    where the system can do that safely. Raises Refused, with the reason, for a store that this version
+    must not touch; Unavailable for one that cannot be opened now.
+    """
+    path = state_dir / STORE_FILE
+    writer = GroupWriter(await asyncio.to_thread(open_writer, path))
+    writer.start()
+    readers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
+    try:
+        reader = await asyncio.get_running_loop().run_in_executor(readers, open_reader, path)
+        try:
+            file = StoreFile(writer, reader, readers)
+            election = FileElection(
+                path=state_dir / LOCK_FILE,
+                writer=writer,
+                new_session=new_session,
+                now_ms=now_ms,
+                poll_s=poll_s,
+                heartbeat_s=heartbeat_s,
+                silence_s=silence_s,
+                heartbeat=partial(_heartbeat, file),
+            )
+            yield EmbeddedHaServices(file, election, poll_s)
+        finally:
+            readers.shutdown(wait=True)  # a read takes no longer than a look into a file
+            reader.close()
+    finally:
+        readers.shutdown(wait=True)
+        await writer.close()
+
+
+async def _heartbeat(file: StoreFile) -> HeartbeatRow | None:
+    rows = await file.rows("SELECT epoch, session, pid, at_ms FROM heartbeat")
+    return HeartbeatRow(*rows[0]) if rows else None

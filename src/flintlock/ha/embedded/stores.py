@@ -1,0 +1,303 @@
+"""The stores of one term in SQLite.
+
+Every write is one function that runs in the writer's transaction: it checks the token, then does its work. Payloads
+are encoded before and decoded after, by the caller. Reads go to a connection and a thread of their own and see what
+was last committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from flintlock.ha import payloads
+from flintlock.ha.embedded.sqlite_file import translated
+from flintlock.ha.embedded.writer import LARGE, GroupWriter, Write
+from flintlock.ha.protocols import KnownKey, Quarantined
+from flintlock.ha.rules import duplicate_job, fence, key_reused
+from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
+from flintlock.model.ids import FencingToken, JobId
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.tasks import RegionRecord, ResultRows
+
+T = TypeVar("T")
+
+Row = tuple[Any, ...]
+
+
+class StoreFile:
+    """The open database: a writer, a reader. Built and closed by `embedded`."""
+
+    def __init__(self, writer: GroupWriter, reader: sqlite3.Connection, readers: ThreadPoolExecutor) -> None:
+        self.writer: Final = writer
+        self._reader: Final = reader
+        self._readers: Final = readers  # one thread: a connection serves one at a time
+
+    async def rows(self, query: str, *values: object) -> list[Row]:
+        """Return the rows of a query over what is committed. Raises Unavailable, Corrupt."""
+
+        def read() -> list[Row]:
+            try:
+                return self._reader.execute(query, values).fetchall()
+            except sqlite3.Error as error:
+                raise translated(error, "reading") from error
+
+        try:
+            reading = self._readers.submit(read)
+        except RuntimeError as error:  # what an executor says after its end
+            raise Unavailable("the store is closed") from error
+        return await asyncio.wrap_future(reading)
+
+
+class _TermStore:
+    """What the four stores share: writes under one token, reads without."""
+
+    def __init__(self, file: StoreFile, token: FencingToken) -> None:
+        self._file: Final = file
+        self._token: Final = token
+
+    async def _write(self, work: Write[T], size: int = 0) -> T:
+        def fenced(connection: sqlite3.Connection) -> T:
+            check_token(connection, self._token)
+            return work(connection)
+
+        return await self._file.writer.write(fenced, size)
+
+    async def _first(self, query: str, *values: object) -> Row | None:
+        rows = await self._file.rows(query, *values)
+        return rows[0] if rows else None
+
+
+def check_token(connection: sqlite3.Connection, token: FencingToken) -> None:
+    """Refuse a token that a newer one, or another of its epoch, has overtaken; adopt a newer one."""
+    stored = FencingToken(*connection.execute("SELECT epoch, session FROM leadership").fetchone())
+    if fence(stored, token) != stored:
+        connection.execute("UPDATE leadership SET epoch = ?, session = ?", (token.epoch, token.session))
+
+
+class SqliteJobGraphStore(_TermStore):
+    """Graphs, what was set aside of them, and idempotency keys."""
+
+    async def put(self, job: StoredJob) -> None:
+        """Add a job with its key."""
+        job_id, key, payload = job.graph.job_id, job.idempotency_key, payloads.STORED_JOB.encode(job)
+
+        def work(connection: sqlite3.Connection) -> None:
+            if _exists(connection, "SELECT 1 FROM job_results WHERE job_id = ?", job_id):
+                raise duplicate_job(job_id, ended=True)
+            if _exists(connection, "SELECT 1 FROM quarantined_graphs WHERE job_id = ?", job_id):
+                raise duplicate_job(job_id, ended=False)
+            try:
+                connection.execute("INSERT INTO job_graphs VALUES (?, ?)", (job_id, payload))
+            except sqlite3.IntegrityError:
+                raise duplicate_job(job_id, ended=False) from None
+            if key is not None:
+                _store_key(connection, key, job_id, job.digest)
+
+        await self._write(work, len(payload))
+
+    async def replace(self, job: StoredJob) -> None:
+        """Put a job in the place of its former self."""
+        job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
+
+        def work(connection: sqlite3.Connection) -> None:
+            done = connection.execute("UPDATE job_graphs SET payload = ? WHERE job_id = ?", (payload, job_id))
+            if done.rowcount == 0:
+                raise NotFound(f"no graph is stored for job {job_id}")
+
+        await self._write(work, len(payload))
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all stored graphs."""
+        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_graphs ORDER BY rowid"))
+
+    async def recover(self, job_id: JobId) -> StoredJob:
+        """Return a stored job."""
+        row = await self._first("SELECT payload FROM job_graphs WHERE job_id = ?", job_id)
+        if row is None:
+            raise NotFound(f"no graph is stored for job {job_id}")
+        return payloads.STORED_JOB.decode(row[0], f"job {job_id}")
+
+    async def remove(self, job_id: JobId) -> None:
+        """Remove a graph, and its key if it has no result."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM job_graphs WHERE job_id = ?", (job_id,))
+            if not _exists(connection, "SELECT 1 FROM job_results WHERE job_id = ?", job_id):
+                connection.execute("DELETE FROM idempotency_keys WHERE job_id = ?", (job_id,))
+
+        await self._write(work)
+
+    async def quarantine(self, job_id: JobId, reason: str) -> None:
+        """Set a graph aside."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO quarantined_graphs SELECT job_id, ?, payload FROM job_graphs WHERE job_id = ?"
+                " ON CONFLICT DO NOTHING",
+                (reason, job_id),
+            )
+            connection.execute("DELETE FROM job_graphs WHERE job_id = ?", (job_id,))
+
+        await self._write(work)
+
+    async def quarantined(self) -> tuple[Quarantined, ...]:
+        """Return what was set aside."""
+        rows = await self._file.rows("SELECT job_id, reason FROM quarantined_graphs ORDER BY rowid")
+        return tuple(Quarantined(job_id=JobId(job_id), reason=reason) for job_id, reason in rows)
+
+    async def key(self, key: str) -> KnownKey | None:
+        """Return what a key stands for."""
+        row = await self._first("SELECT job_id, digest FROM idempotency_keys WHERE key = ?", key)
+        return None if row is None else KnownKey(job_id=JobId(row[0]), digest=row[1])
+
+
+class SqliteJobResultStore(_TermStore):
+    """Results, dirty and clean."""
+
+    async def create_dirty(self, result: JobResult) -> None:
+        """Add a dirty entry."""
+        values = (result.job_id, result.end_ms, payloads.JOB_RESULT.encode(result))
+
+        def work(connection: sqlite3.Connection) -> None:
+            try:
+                connection.execute(
+                    "INSERT INTO job_results (job_id, dirty, end_ms, payload) VALUES (?, 1, ?, ?)", values
+                )
+            except sqlite3.IntegrityError:
+                raise InvariantBroken(f"job {result.job_id} has a result already") from None
+
+        await self._write(work)
+
+    async def mark_clean(self, job_id: JobId) -> None:
+        """Cleanup is done."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            if connection.execute("UPDATE job_results SET dirty = 0 WHERE job_id = ?", (job_id,)).rowcount == 0:
+                raise NotFound(f"job {job_id} has no result to mark as clean")
+
+        await self._write(work)
+
+    async def get(self, job_id: JobId) -> JobResult | None:
+        """Return the job's entry."""
+        row = await self._first("SELECT payload FROM job_results WHERE job_id = ?", job_id)
+        return None if row is None else payloads.JOB_RESULT.decode(row[0], f"job {job_id}")
+
+    async def dirty(self) -> tuple[JobResult, ...]:
+        """Return all dirty entries that can be read."""
+        rows = await self._file.rows("SELECT job_id, payload FROM job_results WHERE dirty ORDER BY job_id")
+        return payloads.JOB_RESULT.readable(rows)
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries."""
+        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_results"))
+
+
+class SqliteJobProgressStore(_TermStore):
+    """Records of regions."""
+
+    async def record(self, record: RegionRecord) -> None:
+        """Replace what is known of one region."""
+        payload = payloads.REGION_RECORD.encode(record)
+        values = (record.job_id, record.region, payload)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO region_records VALUES (?, ?, ?)", values)
+
+        await self._write(work, len(payload))
+
+    async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
+        """Return all records of a job, by region."""
+        rows = await self._file.rows(
+            "SELECT region, payload FROM region_records WHERE job_id = ? ORDER BY region", job_id
+        )
+        return tuple(
+            payloads.REGION_RECORD.decode(payload, f"job {job_id}, region {region}") for region, payload in rows
+        )
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs with records."""
+        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT DISTINCT job_id FROM region_records"))
+
+    async def remove(self, job_id: JobId) -> None:
+        """Forget a job."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM region_records WHERE job_id = ?", (job_id,))
+
+        await self._write(work)
+
+
+class SqliteEndedJobStore(_TermStore):
+    """Ended jobs: a small row for listings; snapshot and rows beside it."""
+
+    async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+        """Keep an ended job."""
+        job_id = snapshot.graph.job_id
+        summary = payloads.JOB_SUMMARY.encode(snapshot.summary())
+        payload = payloads.JOB_SNAPSHOT.encode(snapshot)
+        rows = [(job_id, result.name, payloads.RESULT_ROWS.encode(result)) for result in results]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM ended_jobs WHERE job_id = ?", (job_id,))  # and all that refers to it
+            connection.execute("INSERT INTO ended_jobs VALUES (?, ?, ?)", (job_id, snapshot.end_ms, summary))
+            connection.execute("INSERT INTO ended_snapshots VALUES (?, ?)", (job_id, payload))
+            connection.executemany("INSERT INTO ended_rows VALUES (?, ?, ?)", rows)
+
+        await self._write(work, len(payload) + sum(len(encoded) for _, _, encoded in rows))
+
+    async def get(self, job_id: JobId) -> JobSnapshot | None:
+        """Return an ended job."""
+        row = await self._first("SELECT payload FROM ended_snapshots WHERE job_id = ?", job_id)
+        return None if row is None else payloads.JOB_SNAPSHOT.decode(row[0], f"job {job_id}")
+
+    async def result(self, job_id: JobId, name: str) -> ResultRows | None:
+        """Return rows that an ended job kept."""
+        row = await self._first("SELECT payload FROM ended_rows WHERE job_id = ? AND name = ?", job_id, name)
+        return None if row is None else payloads.RESULT_ROWS.decode(row[0], f"job {job_id}, result {name!r}")
+
+    async def summaries(self) -> tuple[JobSummary, ...]:
+        """Return the listing's lines."""
+        return payloads.JOB_SUMMARY.readable(await self._file.rows("SELECT job_id, summary FROM ended_jobs"))
+
+    async def expire(self, before_ms: int) -> tuple[JobId, ...]:
+        """Forget jobs that ended before then."""
+
+        def work(connection: sqlite3.Connection) -> tuple[JobId, ...]:
+            # A result without an ended job is there when archiving failed; an ended job without a result when the
+            # process died between the two, and then its graph is there too.
+            rows = connection.execute(
+                "SELECT job_id FROM ended_jobs WHERE end_ms < :before UNION"
+                " SELECT job_id FROM job_results WHERE end_ms < :before"
+                " EXCEPT SELECT job_id FROM job_results WHERE dirty"
+                " EXCEPT SELECT job_id FROM job_graphs",
+                {"before": before_ms},
+            ).fetchall()
+            for table in ("ended_jobs", "job_results", "idempotency_keys", "quarantined_graphs"):
+                connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", rows)  # noqa: S608  # a name of ours
+            return tuple(JobId(job_id) for (job_id,) in rows)
+
+        return await self._write(work, LARGE)
+
+
+class SqliteStores:
+    """All stores of one term."""
+
+    def __init__(self, file: StoreFile, token: FencingToken) -> None:
+        self.graphs: Final = SqliteJobGraphStore(file, token)
+        self.results: Final = SqliteJobResultStore(file, token)
+        self.progress: Final = SqliteJobProgressStore(file, token)
+        self.ended: Final = SqliteEndedJobStore(file, token)
+
+
+def _exists(connection: sqlite3.Connection, query: str, value: str) -> bool:
+    return connection.execute(query, (value,)).fetchone() is not None
+
+
+def _store_key(connection: sqlite3.Connection, key: str, job_id: JobId, digest: str) -> None:
+    known = connection.execute("SELECT job_id FROM idempotency_keys WHERE key = ?", (key,)).fetchone()
+    if known is not None and known[0] != job_id:
+        raise key_reused(key, known[0])
+    connection.execute("INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?)", (key, job_id, digest))

@@ -1,0 +1,202 @@
+"""Graphs, idempotency keys and results in ZooKeeper."""
+
+from __future__ import annotations
+
+import structlog
+
+from flintlock.ha import payloads
+from flintlock.ha.protocols import KnownKey, Quarantined
+from flintlock.ha.rules import duplicate_job, key_reused
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, Trouble
+from flintlock.ha.zookeeper.writer import Change, TermStore, for_each
+from flintlock.model.errors import Corrupt, InvariantBroken, NotFound, Unavailable
+from flintlock.model.ids import JobId
+from flintlock.model.jobs import JobResult, StoredJob
+
+log = structlog.get_logger(__name__)
+
+
+class ZooKeeperJobGraphStore(TermStore):
+    """Graphs, what was set aside of them, and idempotency keys."""
+
+    async def put(self, job: StoredJob) -> None:
+        """Add a job with its key."""
+        job_id, paths = job.graph.job_id, self._paths
+        async with self._stored("graphs", job_id, payloads.STORED_JOB.encode(job)) as (file,):
+            pointer = Create(paths.graph(job_id), tree.GRAPH.encode(tree.GraphPointer(file=file)))
+            keys = _new_key(paths, job)
+            while True:
+                ops = (*tree.absent(paths.result(job_id)), *tree.absent(paths.set_aside(job_id)), pointer, *keys)
+                refusal = await self._writer.attempt(self._token, ops)
+                if refusal is None:
+                    return
+                if refusal.op in keys:
+                    keys = await self._known_key(job)
+                elif refusal.trouble is Trouble.NODE_EXISTS:
+                    raise duplicate_job(job_id, ended=refusal.op.path == paths.result(job_id))
+                else:
+                    raise Unavailable(f"job {job_id} could not be stored: {refusal.trouble.name} at {refusal.op.path}")
+
+    async def replace(self, job: StoredJob) -> None:
+        """Put a job in the place of its former self."""
+        job_id, path = job.graph.job_id, self._paths.graph(job.graph.job_id)
+        async with self._stored("graphs", job_id, payloads.STORED_JOB.encode(job)) as (file,):
+
+            async def plan() -> Change:
+                found = await self._find(path, tree.GRAPH)
+                if found is None:
+                    raise NotFound(f"no graph is stored for job {job_id}")
+                fresh = tree.GRAPH.encode(tree.GraphPointer(file=file))
+                return Change((SetData(path, fresh, found.version),), [found.pointer.file] if found.pointer else ())
+
+            await self._write(plan)
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all stored graphs."""
+        return tuple(JobId(name) for name in await self._names(self._paths.graphs))
+
+    async def recover(self, job_id: JobId) -> StoredJob:
+        """Return a stored job."""
+        found = await self._load(
+            self._paths.graph(job_id), tree.GRAPH, lambda pointer: pointer.file, payloads.STORED_JOB, f"job {job_id}"
+        )
+        if found is None:
+            raise NotFound(f"no graph is stored for job {job_id}")
+        return found
+
+    async def remove(self, job_id: JobId) -> None:
+        """Remove a graph, and its key if it has no result."""
+        path, result = self._paths.graph(job_id), self._paths.result(job_id)
+
+        async def plan() -> Change:
+            found = await self._find(path, tree.GRAPH)
+            ops: list[Op] = [] if found is None else [Delete(path, found.version)]
+            if await self._link.exists(result):
+                ops.append(Check(result))
+            else:
+                ops += [*tree.absent(result), *await key_removal(self, job_id)]
+            return Change(ops, [found.pointer.file] if found and found.pointer else ())
+
+        await self._write(plan)
+
+    async def quarantine(self, job_id: JobId, reason: str) -> None:
+        """Set a graph aside. Its file stays where it is: another pointer names it now."""
+        path, aside = self._paths.graph(job_id), self._paths.set_aside(job_id)
+
+        async def plan() -> Change:
+            found = await self._find(path, tree.GRAPH)
+            if found is None:
+                return Change()
+            file = found.pointer.file if found.pointer else ""  # a pointer that cannot be read points nowhere
+            if await self._link.exists(aside):
+                return Change((Delete(path, found.version), Check(aside)), [file] if file else ())
+            record = tree.ASIDE.encode(tree.AsidePointer(file=file, reason=reason))
+            return Change((Delete(path, found.version), Create(aside, record)))
+
+        await self._write(plan)
+
+    async def quarantined(self) -> tuple[Quarantined, ...]:
+        """Return what was set aside."""
+
+        async def look(name: str) -> Quarantined | None:
+            job_id = JobId(name)
+            found = await self._find(self._paths.set_aside(job_id), tree.ASIDE)
+            if found is None:
+                return None
+            reason = found.pointer.reason if found.pointer else "why it was set aside cannot be read any more"
+            return Quarantined(job_id=job_id, reason=reason)
+
+        return tuple(aside for aside in await for_each(await self._names(self._paths.aside), look) if aside)
+
+    async def key(self, key: str) -> KnownKey | None:
+        """Return what a key stands for."""
+        node = await self._link.get(self._paths.key(tree.key_digest(key)))
+        if node is None:
+            return None
+        record = tree.KEY.decode(node.data, f"the idempotency key {key!r}")
+        return KnownKey(job_id=record.job_id, digest=record.digest)
+
+    async def _known_key(self, job: StoredJob) -> tuple[Op, ...]:
+        """Return operations for a key, or a job's key, that is there already. Raises KeyReused, Corrupt."""
+        key, job_id = job.idempotency_key, job.graph.job_id
+        if key is None:
+            return ()
+        known = await self.key(key)
+        if known is not None and known.job_id != job_id:
+            raise key_reused(key, known.job_id)
+        # What is left of the job's former keys goes, in the same transaction, before the new one comes.
+        old, path = await key_removal(self, job_id), self._paths.key(tree.key_digest(key))
+        if known is not None and Delete(path) not in old:
+            old = (*old, Delete(path))
+        return (*old, *_new_key(self._paths, job))
+
+
+class ZooKeeperJobResultStore(TermStore):
+    """Results, dirty and clean."""
+
+    async def create_dirty(self, result: JobResult) -> None:
+        """Add a dirty entry."""
+        job_id, paths = result.job_id, self._paths
+        async with self._stored("results", job_id, payloads.JOB_RESULT.encode(result)) as (file,):
+            pointer = tree.RESULT.encode(tree.ResultPointer(file=file, end_ms=result.end_ms))
+            ops = (
+                Create(paths.result(job_id), pointer),
+                Create(paths.dirty_mark(job_id)),
+                Create(paths.result_end(job_id, result.end_ms)),
+            )
+            refusal = await self._writer.attempt(self._token, ops)
+            if refusal is not None:
+                raise InvariantBroken(f"job {job_id} has a result already")
+
+    async def mark_clean(self, job_id: JobId) -> None:
+        """Cleanup is done."""
+        result, dirty = self._paths.result(job_id), self._paths.dirty_mark(job_id)
+
+        async def plan() -> Change:
+            if not await self._link.exists(result):
+                raise NotFound(f"job {job_id} has no result to mark as clean")
+            return Change((Delete(dirty),) if await self._link.exists(dirty) else (Check(result), *tree.absent(dirty)))
+
+        await self._write(plan)
+
+    async def get(self, job_id: JobId) -> JobResult | None:
+        """Return the job's entry."""
+        return await self._load(
+            self._paths.result(job_id), tree.RESULT, lambda pointer: pointer.file, payloads.JOB_RESULT, f"job {job_id}"
+        )
+
+    async def dirty(self) -> tuple[JobResult, ...]:
+        """Return all dirty entries that can be read."""
+
+        async def read(name: str) -> JobResult | None:
+            try:
+                return await self.get(JobId(name))
+            except Corrupt as error:
+                log.warning("unreadable record left out", job_id=name, reason=error.public)
+                return None
+
+        return tuple(result for result in await for_each(await self._names(self._paths.dirty), read) if result)
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries."""
+        return tuple(JobId(name) for name in await self._names(self._paths.results))
+
+
+async def key_removal(store: TermStore, job_id: JobId) -> tuple[Op, ...]:
+    """Return operations that remove the key that stands for a job, if one does."""
+    link, paths = store._link, store._paths  # pyright: ignore[reportPrivateUsage]  # a part of the stores
+    node = await link.get(paths.job_key(job_id))
+    if node is None:
+        return ()
+    own, key = Delete(paths.job_key(job_id), node.version), paths.key(node.data.decode("ascii", "replace"))
+    return (own, Delete(key)) if await link.exists(key) else (own,)
+
+
+def _new_key(paths: tree.Tree, job: StoredJob) -> tuple[Op, ...]:
+    key, job_id = job.idempotency_key, job.graph.job_id
+    if key is None:
+        return ()
+    digest = tree.key_digest(key)
+    record = tree.KEY.encode(tree.KeyRecord(key=key, job_id=job_id, digest=job.digest))
+    return Create(paths.key(digest), record), Create(paths.job_key(job_id), digest.encode())

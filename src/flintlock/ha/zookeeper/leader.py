@@ -1,0 +1,118 @@
+"""Where the leader is, in ZooKeeper: an ephemeral znode, which goes with the leader's session."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.payloads import LEADER_INFO
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, ZooKeeperLink, reading
+from flintlock.ha.zookeeper.writer import FencedWriter, read_epoch
+from flintlock.model.errors import Corrupt, Incompatible, Unavailable
+from flintlock.model.ids import FencingToken
+
+log = structlog.get_logger(__name__)
+
+#: How long a reader waits before it asks again a store that did not answer.
+_AGAIN_S: Final = 0.1
+
+
+class ZooKeeperLeaderRetrieval:
+    """A LeaderRetrieval in ZooKeeper: it only reads."""
+
+    def __init__(self, link: ZooKeeperLink, paths: tree.Tree) -> None:
+        self._link: Final = link
+        self._paths: Final = paths
+
+    async def current(self) -> LeaderInfo | None:
+        """Return what the leader told last."""
+        node = await self._link.get(self._paths.leader)
+        return None if node is None else _decoded(node.data)
+
+    async def changes(self) -> AsyncIterator[LeaderInfo | None]:
+        """Yield what is known now, then each change."""
+        told: list[LeaderInfo | None] = []  # what was yielded last, if anything was
+        while True:
+            changed = asyncio.Event()
+            try:
+                node = await self._link.get_watched(self._paths.leader, changed)
+            except Unavailable:
+                await asyncio.sleep(_AGAIN_S)
+                await self._link.connected()
+                continue
+            info = None if node is None else _decoded(node.data)
+            if told != [info]:
+                told = [info]
+                yield info
+            await changed.wait()
+
+
+class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
+    """A LeaderRegister in ZooKeeper."""
+
+    def __init__(self, link: ZooKeeperLink, paths: tree.Tree, writer: FencedWriter) -> None:
+        super().__init__(link, paths)
+        self._writer: Final = writer
+
+    async def publish(self, info: LeaderInfo) -> None:
+        """Tell where the leader listens."""
+        path, data = self._paths.leader, LEADER_INFO.encode(info)
+        while True:
+            node = await self._link.get(path)
+            known = None if node is None else _decoded(node.data)
+            if node is None:
+                ops: tuple[Op, ...] = (Create(path, data, ephemeral=True),)
+            elif known is not None and known.token == info.token:
+                ops = (SetData(path, data, node.version),)
+            else:  # of a leader whose session has not expired yet: it must not vanish with that one
+                ops = (Delete(path, node.version), Create(path, data, ephemeral=True))
+            if await self._writer.attempt(info.token, ops) is None:
+                return
+
+    async def bury(self, dead: FencingToken) -> bool:
+        """Remove the dead leader's latch, and what it told."""
+        paths = self._paths
+        while True:
+            record, version = await read_epoch(self._link, paths)
+            latch = f"{paths.latches}/{record.latch}"
+            if record.token != dead or not record.latch or not await self._link.exists(latch):
+                return False
+            ops: list[Op] = [Check(paths.epoch, version), Delete(latch)]
+            if await self._link.exists(paths.leader):
+                ops.append(Delete(paths.leader))
+            if await self._link.transact(ops) is None:  # else something went meanwhile: look again
+                log.warning("leader-buried", epoch=dead.epoch)
+                return True
+
+
+def serving_leader(quorum: str, paths: tree.Tree, *, connect_s: float, wait_s: float) -> LeaderInfo | None:
+    """Return who leads and is ready to serve, without an event loop; None if after `wait_s` nobody is.
+
+    Raises Unavailable if the ensemble cannot be reached within `connect_s`, Refused for one that cannot be read.
+    """
+    with reading(quorum, connect_s) as read:
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            data, leader = read(paths.leader), None
+            with suppress(Corrupt):
+                leader = None if data is None else LEADER_INFO.decode(data, "the leader")
+            if leader is not None and leader.confirmed:
+                return leader
+            if time.monotonic() >= deadline_s:
+                return None
+            time.sleep(_AGAIN_S)  # noqa: TID251  # for clients: no loop is there
+
+
+def _decoded(data: bytes) -> LeaderInfo | None:
+    try:
+        return LEADER_INFO.decode(data, "the leader")
+    except (Corrupt, Incompatible) as error:
+        log.warning("unreadable record left out", reason=error.public)
+        return None

@@ -1,0 +1,187 @@
+"""Progress and ended jobs in ZooKeeper, and what goes when its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from flintlock.ha import payloads
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
+from flintlock.ha.zookeeper.link import Create, Delete, Op, SetData
+from flintlock.ha.zookeeper.writer import Change, Found, Storage, TermStore, for_each
+from flintlock.model.ids import FencingToken, JobId, RegionId
+from flintlock.model.jobs import JobSnapshot, JobSummary
+from flintlock.model.tasks import RegionRecord, ResultRows
+
+
+class ZooKeeperJobProgressStore(TermStore):
+    """Records of regions."""
+
+    async def record(self, record: RegionRecord) -> None:
+        """Replace what is known of one region."""
+        job_id, paths = record.job_id, self._paths
+        parent, path = paths.regions(job_id), paths.region(job_id, record.region)
+        async with self._stored("progress", job_id, payloads.REGION_RECORD.encode(record)) as (file,):
+            pointer = tree.REGION.encode(tree.RegionPointer(file=file))
+
+            async def plan() -> Change:
+                found = await self._find(path, tree.REGION)
+                if found is not None:
+                    old = [found.pointer.file] if found.pointer else ()
+                    return Change((SetData(path, pointer, found.version),), old)
+                if await self._link.exists(parent):
+                    return Change((Create(path, pointer),))
+                return Change((Create(parent), Create(path, pointer)))
+
+            await self._write(plan)
+
+    async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
+        """Return all records of a job, by region."""
+        regions = sorted(int(name) for name in await self._link.children(self._paths.regions(job_id)))
+
+        async def read(region: int) -> RegionRecord | None:
+            path = self._paths.region(job_id, RegionId(region))
+            owner = f"job {job_id}, region {region}"
+            return await self._load(path, tree.REGION, lambda found: found.file, payloads.REGION_RECORD, owner)
+
+        return tuple(record for record in await for_each(regions, read) if record is not None)
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that have a place for records."""
+        return tuple(JobId(name) for name in await self._names(self._paths.progress))
+
+    async def remove(self, job_id: JobId) -> None:
+        """Forget a job."""
+        parent = self._paths.regions(job_id)
+
+        async def plan() -> Change:
+            if not await self._link.exists(parent):
+                return Change()
+            paths = [f"{parent}/{name}" for name in await self._link.children(parent)]
+            found = await for_each(paths, lambda path: self._find(path, tree.REGION))
+            ops: list[Op] = [Delete(path, node.version) for path, node in zip(paths, found, strict=True) if node]
+            return Change([*ops, Delete(parent)], [node.pointer.file for node in found if node and node.pointer])
+
+        await self._write(plan)
+
+
+class ZooKeeperEndedJobStore(TermStore):
+    """Ended jobs: the line for listings in ZooKeeper, snapshot and rows in files."""
+
+    async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+        """Keep an ended job."""
+        job_id = snapshot.graph.job_id
+        path, mark = self._paths.ended_job(job_id), self._paths.job_end(job_id, snapshot.end_ms)
+        encoded = (payloads.JOB_SNAPSHOT.encode(snapshot), *(payloads.RESULT_ROWS.encode(rows) for rows in results))
+        async with self._stored("ended", job_id, *encoded) as (file, *row_files):
+            pointer = tree.ENDED.encode(
+                tree.EndedPointer(
+                    end_ms=snapshot.end_ms,
+                    summary=payloads.JOB_SUMMARY.encode(snapshot.summary()),
+                    snapshot=file,
+                    rows={rows.name: name for rows, name in zip(results, row_files, strict=True)},
+                )
+            )
+
+            async def plan() -> Change:
+                found = await self._find(path, tree.ENDED)
+                marked = await self._link.exists(mark)
+                ops: list[Op] = [] if marked else [Create(mark)]
+                if found is None:
+                    return Change([Create(path, pointer), *ops])
+                ops.append(SetData(path, pointer, found.version))
+                if found.pointer is None:
+                    return Change(ops)
+                if found.pointer.end_ms != snapshot.end_ms:
+                    ops.append(Delete(self._paths.job_end(job_id, found.pointer.end_ms)))
+                return Change(ops, found.pointer.files)
+
+            await self._write(plan)
+
+    async def get(self, job_id: JobId) -> JobSnapshot | None:
+        """Return an ended job."""
+        path = self._paths.ended_job(job_id)
+        return await self._load(path, tree.ENDED, lambda found: found.snapshot, payloads.JOB_SNAPSHOT, f"job {job_id}")
+
+    async def result(self, job_id: JobId, name: str) -> ResultRows | None:
+        """Return rows that an ended job kept."""
+        path, owner = self._paths.ended_job(job_id), f"job {job_id}, result {name!r}"
+        return await self._load(path, tree.ENDED, lambda found: found.rows.get(name), payloads.RESULT_ROWS, owner)
+
+    async def summaries(self) -> tuple[JobSummary, ...]:
+        """Return the listing's lines."""
+        names = [JobId(name) for name in await self._names(self._paths.ended)]
+        nodes = await for_each(names, lambda job_id: self._link.get(self._paths.ended_job(job_id)))
+        pointers = [(job_id, node.data) for job_id, node in zip(names, nodes, strict=True) if node]
+        lines: list[JobSummary] = []
+        for job_id, data in pointers:
+            pointer = tree.ENDED.readable([(job_id, data)])
+            lines += payloads.JOB_SUMMARY.readable((job_id, each.summary) for each in pointer)
+        return tuple(lines)
+
+    async def expire(self, before_ms: int) -> tuple[JobId, ...]:
+        """Forget jobs that ended before then, each in a transaction of its own."""
+        marks: defaultdict[JobId, list[str]] = defaultdict(list)
+        old: set[JobId] = set()
+        names, dirty, graphs = await asyncio.gather(
+            self._names(self._paths.ends), self._names(self._paths.dirty), self._names(self._paths.graphs)
+        )
+        for name in names:
+            job_id, end_ms = tree.end_of(name)
+            marks[job_id].append(f"{self._paths.ends}/{name[:2]}/{name}")
+            if end_ms < before_ms:
+                old.add(job_id)
+        old -= {JobId(name) for name in (*dirty, *graphs)}
+        if not old:
+            await self._write(_nothing)  # one that was overtaken learns it here too
+        forgotten = [job_id for job_id in sorted(old) if await self._forget(job_id, marks[job_id], before_ms)]
+        return tuple(forgotten)
+
+    async def _forget(self, job_id: JobId, marks: list[str], before_ms: int) -> bool:
+        """Forget one job, unless it has not ended for good, or is not old after all. Tells whether it is forgotten."""
+        paths = self._paths
+        forgotten = True
+
+        async def plan() -> Change:
+            nonlocal forgotten
+            dirty, graph, ended, result, aside = await asyncio.gather(
+                self._link.exists(paths.dirty_mark(job_id)),
+                self._link.exists(paths.graph(job_id)),
+                self._find(paths.ended_job(job_id), tree.ENDED),
+                self._find(paths.result(job_id), tree.RESULT),
+                self._find(paths.set_aside(job_id), tree.ASIDE),
+            )
+            forgotten = not dirty and not graph and (_is_old(ended, before_ms) or _is_old(result, before_ms))
+            if not forgotten:
+                return Change()
+            there = {paths.ended_job(job_id): ended, paths.result(job_id): result, paths.set_aside(job_id): aside}
+            ops: list[Op] = [*tree.absent(paths.dirty_mark(job_id)), *tree.absent(paths.graph(job_id))]
+            ops += [Delete(path, found.version) for path, found in there.items() if found is not None]
+            ops += await key_removal(self, job_id)
+            ops += [Delete(mark) for mark in marks if await self._link.exists(mark)]
+            files = [*ended.pointer.files] if ended and ended.pointer else []
+            files += [found.pointer.file for found in (result, aside) if found and found.pointer]
+            return Change(ops, [file for file in files if file])
+
+        await self._write(plan)
+        return forgotten
+
+
+async def _nothing() -> Change:
+    return Change()
+
+
+def _is_old(found: Found[tree.EndedPointer] | Found[tree.ResultPointer] | None, before_ms: int) -> bool:
+    """Tell whether an entry's time is over; of one that cannot be read only its mark is known, and that was old."""
+    return found is not None and (found.pointer is None or found.pointer.end_ms < before_ms)
+
+
+class ZooKeeperStores:
+    """All stores of one term."""
+
+    def __init__(self, storage: Storage, token: FencingToken) -> None:
+        self.graphs: ZooKeeperJobGraphStore = ZooKeeperJobGraphStore(storage, token)
+        self.results: ZooKeeperJobResultStore = ZooKeeperJobResultStore(storage, token)
+        self.progress: ZooKeeperJobProgressStore = ZooKeeperJobProgressStore(storage, token)
+        self.ended: ZooKeeperEndedJobStore = ZooKeeperEndedJobStore(storage, token)

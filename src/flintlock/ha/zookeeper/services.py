@@ -1,0 +1,132 @@
+"""HA services in ZooKeeper: JobManagers on several hosts, one ensemble, one storage directory.
+
+ZooKeeper holds who leads and small pointers (`zookeeper_tree`); payloads are files under the storage directory
+(`payload_files`), which every JobManager must reach. `zookeeper_link` is the connection, `zookeeper_election` the
+contest, `zookeeper_writer` the fence that every write passes; `zookeeper_jobs` and `zookeeper_records` are the stores,
+`zookeeper_blobs` the copies of blobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.blobs import ZooKeeperBlobCopies
+from flintlock.ha.zookeeper.election import LatchElection
+from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
+from flintlock.ha.zookeeper.link import Create, ZooKeeperLink
+from flintlock.ha.zookeeper.payload_files import PayloadFiles, payload_files
+from flintlock.ha.zookeeper.records import ZooKeeperStores
+from flintlock.ha.zookeeper.sweep import Sweeper, sweep_later
+from flintlock.ha.zookeeper.writer import FencedWriter, Storage, read_epoch
+from flintlock.model.errors import Corrupt
+from flintlock.model.ids import Epoch, FencingToken
+
+
+class ZooKeeperHaServices:
+    """Election and stores of one cluster, as long as `zookeeper_ha` is open."""
+
+    def __init__(self, storage: Storage, election: LatchElection) -> None:
+        self._storage: Final = storage
+        self.election: Final = election
+        self.leader: Final = ZooKeeperLeaderRegister(storage.link, storage.paths, storage.writer)
+        self.blobs: Final = ZooKeeperBlobCopies(storage, lambda: election.leading)
+
+    @property
+    def link(self) -> ZooKeeperLink:
+        """The connection."""
+        return self._storage.link
+
+    async def sweep(self, token: FencingToken) -> int:
+        """Remove payloads of older epochs that nothing points to; return how many. A term does so by itself, later."""
+        return await Sweeper(self._storage, token).sweep()
+
+    def stores(self, token: FencingToken) -> ZooKeeperStores:
+        """Return the stores bound to a term."""
+        return ZooKeeperStores(self._storage, token)
+
+
+@asynccontextmanager
+async def zookeeper_ha(
+    quorum: str,
+    *,
+    root: str,
+    cluster_id: str,
+    storage_dir: str,
+    session_timeout_s: float,
+    connection_timeout_s: float,
+    new_session: Callable[[], str],
+    clock_s: Callable[[], float],
+) -> AsyncGenerator[ZooKeeperHaServices]:
+    """Connect to the ensemble and make what is not there yet; on exit the session ends, and with it leadership.
+
+    `clock_s` only grows and runs while the machine sleeps. Raises Refused for settings that cannot be used,
+    Incompatible if a newer version has led this cluster,
+    Unavailable for an ensemble or a storage directory that cannot be reached now.
+    """
+    files = payload_files(storage_dir, cluster_id)
+    link = ZooKeeperLink(
+        quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
+    )
+    try:
+        await link.open()
+        paths = tree.Tree(root, cluster_id)
+        await link.ensure(paths.latches)
+        nobody = tree.EpochRecord(epoch=Epoch(0), session="")
+        await link.transact([Create(paths.epoch, tree.EPOCH.encode(nobody))])  # refused if it is there
+        with suppress(Corrupt):  # its election will tell; Incompatible: the cluster has been led by a newer version
+            await read_epoch(link, paths)
+        await _open_storage(link, paths, files)
+        election = LatchElection(
+            link=link,
+            paths=paths,
+            new_session=new_session,
+            clock_s=clock_s,
+            chores=lambda token: sweep_later(storage, token),
+        )
+        storage = Storage(link, paths, files, FencedWriter(link, paths, election.guard))
+        yield ZooKeeperHaServices(storage, election)
+    finally:
+        await link.close()
+        files.close()
+
+
+@asynccontextmanager
+async def zookeeper_leader(
+    quorum: str,
+    *,
+    root: str,
+    cluster_id: str,
+    session_timeout_s: float,
+    connection_timeout_s: float,
+    clock_s: Callable[[], float],
+) -> AsyncGenerator[ZooKeeperLeaderRetrieval]:
+    """Connect to the ensemble to hear who leads; nothing is written. Raises as `zookeeper_ha` does."""
+    link = ZooKeeperLink(
+        quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
+    )
+    try:
+        await link.open()
+        yield ZooKeeperLeaderRetrieval(link, tree.Tree(root, cluster_id))
+    finally:
+        await link.close()
+
+
+async def _open_storage(link: ZooKeeperLink, paths: tree.Tree, files: PayloadFiles) -> None:
+    """Make sure that the storage directory is the cluster's: its first JobManager marks it, the others look for that.
+
+    Of two that are first at once, one is: the marker that ZooKeeper names counts.
+    """
+    node = await link.get(paths.storage)
+    if node is None:
+        await files.claim()
+        own = files.marker
+        if await link.transact([Create(paths.storage, own.encode())]) is None:
+            return
+        await files.discard([own])
+        node = await link.get(paths.storage)
+    files.marker = "" if node is None else node.data.decode("ascii", "replace")
+    await files.check_place()
+    await files.prepare()

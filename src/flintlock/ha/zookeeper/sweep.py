@@ -1,0 +1,83 @@
+"""Payloads that nothing points to: found and removed once in each term, when the new leader has settled.
+
+A leader that dies between a payload and its pointer, or between the removal of a pointer and of its file, leaves a file
+behind; so does a write whose answer was lost and that never took place. None of them does harm, but they add up.
+
+What may go is told by the names (`payload_files`): files of epochs before this term's that no pointer names. Files of a
+job, or a blob, one of whose pointers cannot be read stay: they are what is left of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import structlog
+
+from flintlock.ha.payloads import Payload
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.writer import Storage, TermStore, for_each
+from flintlock.model.errors import FlintlockError
+from flintlock.model.ids import FencingToken, JobId, RegionId
+
+log = structlog.get_logger(__name__)
+
+P = TypeVar("P")
+
+#: How long after the beginning of a term. Recovery has the ensemble and the disks for itself until then.
+SWEEP_AFTER_S: Final = 300.0
+
+
+async def sweep_later(storage: Storage, token: FencingToken, after_s: float = SWEEP_AFTER_S) -> None:
+    """Wait, then sweep. An error is logged: the next term tries again."""
+    await asyncio.sleep(after_s)
+    try:
+        removed = await Sweeper(storage, token).sweep()
+        log.info("payloads-swept", epoch=token.epoch, removed=removed)
+    except FlintlockError as error:
+        log.warning("payloads-not-swept", epoch=token.epoch, reason=error.public)
+
+
+class Sweeper(TermStore):
+    """Knows every pointer of the cluster."""
+
+    async def sweep(self) -> int:
+        """Remove what older epochs left behind. Returns how many files. Raises Unavailable."""
+        paths, spared = self._paths, set[str]()
+        used: set[str] = set()
+        # Graphs before what was set aside: a pointer that moves from the one to the other meanwhile is seen in either.
+        used |= await self._used(paths.graphs, tree.GRAPH, lambda found: [found.file], spared)
+        used |= await self._used(paths.aside, tree.ASIDE, lambda found: [found.file], spared)
+        used |= await self._used(paths.results, tree.RESULT, lambda found: [found.file], spared)
+        used |= await self._used(paths.ended, tree.ENDED, lambda found: [*found.files], spared)
+        used |= await self._used(paths.blobs, tree.BLOB, lambda found: [found.file], spared)
+        for name in await self._names(paths.progress):
+            job_id = JobId(name)
+            regions = [RegionId(int(region)) for region in await self._link.children(paths.regions(job_id))]
+            for found in await for_each(
+                [paths.region(job_id, region) for region in regions], lambda path: self._find(path, tree.REGION)
+            ):
+                if found is not None and found.pointer is None:
+                    spared.add(job_id)
+                elif found is not None and found.pointer is not None:
+                    used.add(found.pointer.file)
+        return await self._files.sweep(self._token.epoch, used, spared)
+
+    async def _used(
+        self,
+        parent: str,
+        kind: Payload[P],
+        files: Callable[[P], list[str]],
+        spared: set[str],
+    ) -> set[str]:
+        """Return the files that the pointers of one tree name; the owners of unreadable ones are spared."""
+        owners = await self._names(parent)
+        pointers = await for_each(owners, lambda owner: self._find(tree.sharded(parent, owner), kind))
+        used: set[str] = set()
+        for owner, found in zip(owners, pointers, strict=True):
+            if found is not None and found.pointer is None:
+                spared.add(owner)
+            elif found is not None and found.pointer is not None:
+                used.update(files(found.pointer))
+        return used

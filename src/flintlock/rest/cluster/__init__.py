@@ -1,0 +1,1 @@
+"""Routes of the cluster: overview, TaskManagers, configuration, and the JobManager's own process."""

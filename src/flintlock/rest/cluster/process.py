@@ -1,0 +1,116 @@
+"""What a JobManager process tells of itself: its log files, its interpreter, what its threads and tasks do now.
+
+A log is found by where the process's own output goes, not by its name: under a service manager that may be nowhere
+here, while a file of that name lies there from another life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import stat
+import sys
+import threading
+import traceback
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from flintlock.api import process as shapes
+from flintlock.rest.secrets import arguments_without_secrets
+
+_PIECE: Final = 1 << 18
+_DEEPEST: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessLogs:
+    """Where the log files of this machine's processes are, and which of them is this process's own."""
+
+    directory: Path | None = None
+    log: Path | None = None  # where stderr goes, if that is a file in `directory`
+    stdout: Path | None = None  # where stdout goes, likewise
+
+    @staticmethod
+    def of(directory: Path, *, stderr: int = 2, stdout: int = 1) -> ProcessLogs:
+        """Look where the process's output goes."""
+        return ProcessLogs(directory=directory, log=_target(directory, stderr), stdout=_target(directory, stdout))
+
+    def files(self) -> dict[str, os.stat_result]:
+        """Return the log files by name: plain files in the directory, nothing beneath it and nothing hidden."""
+        if self.directory is None or not self.directory.is_dir():
+            return {}
+        with os.scandir(self.directory) as entries:
+            return {
+                entry.name: entry.stat(follow_symlinks=False)
+                for entry in sorted(entries, key=lambda entry: entry.name)
+                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+            }
+
+
+async def read_pieces(path: Path) -> AsyncGenerator[bytes]:
+    """Yield a file as it is now; what is written to it meanwhile comes with the next reading."""
+    with await asyncio.to_thread(path.open, "rb") as stream:
+        left = os.fstat(stream.fileno()).st_size
+        while left > 0:
+            piece = await asyncio.to_thread(stream.read, min(_PIECE, left))
+            if not piece:
+                return  # it was cut short
+            left -= len(piece)
+            yield piece
+
+
+def environment() -> shapes.Environment:
+    """Tell what this process runs on, in the places where Flink tells of its JVM."""
+    return shapes.Environment(
+        jvm=shapes.Interpreter(
+            version=f"{platform.python_implementation()} {platform.python_version()}",
+            arch=platform.machine(),
+            options=arguments_without_secrets(sys.orig_argv[1:]),
+        ),
+        classpath=[path for path in sys.path if path],
+    )
+
+
+def thread_dump() -> shapes.ThreadDump:
+    """Tell what every thread, and every task of the running loop, does now."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    threads = [
+        shapes.ThreadInfo(
+            thread_name=names.get(ident, f"thread {ident}"),
+            stringified_thread_info=f'"{names.get(ident, ident)}" id={ident}\n'
+            + "".join(traceback.format_stack(frame, limit=-_DEEPEST)),
+        )
+        for ident, frame in sys._current_frames().items()  # pyright: ignore[reportPrivateUsage] Python has no other way
+    ]
+    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+    return shapes.ThreadDump(
+        thread_infos=[
+            *threads,
+            *(
+                shapes.ThreadInfo(thread_name=f"task {task.get_name()}", stringified_thread_info=_stack(task))
+                for task in tasks
+            ),
+        ]
+    )
+
+
+def _stack(task: asyncio.Task[object]) -> str:
+    lines = [f'"{task.get_name()}" asyncio task\n']
+    for frame in task.get_stack(limit=_DEEPEST):
+        lines += traceback.format_list(traceback.extract_stack(frame, limit=1))
+    return "".join(lines)
+
+
+def _target(directory: Path, descriptor: int) -> Path | None:
+    """Return the file of the directory that a descriptor writes to, if it is one."""
+    try:
+        own = os.fstat(descriptor)
+    except OSError:
+        return None
+    if not stat.S_ISREG(own.st_mode):
+        return None
+    files = ProcessLogs(directory=directory).files()
+    return next((directory / name for name, seen in files.items() if os.path.samestat(seen, own)), None)

@@ -1,0 +1,1 @@
+"""Routes of jobs: submission, listing, details, results, logs, cancellation."""

@@ -1,0 +1,267 @@
+"""From our words to Flink's: pure functions from snapshots to the shapes of REST."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from flintlock.api import jobs as shapes
+from flintlock.config.options import RESTART_TYPE
+from flintlock.model.failure_text import headline, render
+from flintlock.model.jobgraph import Exchange
+from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure, TaskMetrics
+from flintlock.rest.secrets import without_secrets
+from flintlock.rest.vertices import translate as vertices_of
+
+_APPLICATION_STATUS: Mapping[JobStatus, str] = {
+    JobStatus.FINISHED: "SUCCEEDED",
+    JobStatus.FAILED: "FAILED",
+    JobStatus.CANCELED: "CANCELED",
+}
+
+#: Fields of a count and the states they stand for, as plain texts: enums are slow to hash, and this is done often.
+_COUNTED = tuple((state.value.lower(), cast("ExecutionState", state.value)) for state in ExecutionState)
+
+
+def overview_entry(job: JobSummary, now_ms: int) -> shapes.JobsOverviewEntry:
+    """One line of /jobs/overview."""
+    count = job.tasks.by_state
+    return shapes.JobsOverviewEntry(
+        jid=job.job_id,
+        name=job.name,
+        job_type=job.job_type,
+        scheduler_type="Default",
+        start_time=job.start_ms,
+        end_time=job.end_ms,
+        duration=(now_ms if job.end_ms < 0 else job.end_ms) - job.start_ms,
+        state=job.status,
+        last_modification=job.last_modified_ms,
+        tasks=shapes.OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
+        pending_operators=0,
+    )
+
+
+def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
+    """The whole of /jobs/:jobid."""
+    start_ms = job.timestamps.get(JobStatus.INITIALIZING, 0)
+    vertices = [vertices_of.vertex(view) for view in vertices_of.vertex_views(job, now_ms)]
+    counts = dict.fromkeys(map(str, ExecutionState), 0)
+    for vertex in vertices:
+        counts[vertex.status] += 1
+    return shapes.JobDetails(
+        jid=job.graph.job_id,
+        application_id=job.graph.job_id,
+        name=job.graph.name,
+        is_stoppable=False,
+        state=job.status,
+        job_type=job.graph.job_type,
+        scheduler_type="Default",
+        start_time=start_ms,
+        end_time=job.end_ms,
+        duration=(now_ms if job.end_ms < 0 else job.end_ms) - start_ms,
+        max_parallelism=-1,
+        now=now_ms,
+        timestamps={status: job.timestamps.get(status, 0) for status in JobStatus},
+        vertices=vertices,
+        status_counts=counts,
+        plan=plan(job),
+        pending_operators=0,
+    )
+
+
+def plan(job: JobSnapshot) -> shapes.Plan:
+    """The job's plan: a node for each step."""
+    graph = job.graph
+    region_of = {name: region for region in job.regions for name in region.steps}
+    return shapes.Plan(
+        jid=graph.job_id,
+        name=graph.name,
+        type=graph.job_type,
+        nodes=[
+            shapes.PlanNode(
+                id=vertex.id,
+                operator="",
+                parallelism=vertices_of.parallelism(job, region_of.get(vertex.name)),
+                operator_strategy="",
+                description=vertices_of.describe(vertex),
+                optimizer_properties={},
+                inputs=[
+                    shapes.PlanInput(
+                        num=number,
+                        id=graph.vertex(source).id,
+                        ship_strategy="FORWARD",
+                        exchange="blocking"
+                        if graph.vertex(source).exchange is Exchange.BLOCKING
+                        else "pipelined_bounded",
+                    )
+                    for number, source in enumerate(vertex.inputs)
+                ],
+            )
+            for vertex in graph.vertices
+        ],
+    )
+
+
+def execution_result(job: JobSnapshot) -> shapes.ExecutionResultAnswer:
+    """How the job ended, or that it has not."""
+    if not job.status.globally_terminal:
+        return shapes.ExecutionResultAnswer(status=shapes.QueueStatus(id="IN_PROGRESS"))
+    failure = last_failure(job) if job.status is JobStatus.FAILED else None
+    return shapes.ExecutionResultAnswer(
+        status=shapes.QueueStatus(id="COMPLETED"),
+        job_execution_result=shapes.ExecutionResult(
+            id=job.graph.job_id,
+            application_status=_APPLICATION_STATUS[job.status],
+            accumulator_results={},
+            net_runtime=job.end_ms - job.timestamps.get(JobStatus.INITIALIZING, job.end_ms),
+            failure_cause=None
+            if failure is None
+            else shapes.FailureCause(
+                class_=failure.exception or failure.kind,
+                stack_trace=render(failure, verbose=True),
+                serialized_throwable="",
+            ),
+        ),
+    )
+
+
+def exceptions(job: JobSnapshot, at_most: int) -> shapes.ExceptionsAnswer:
+    """The failures of a job, newest first."""
+    newest = list(reversed(job.exceptions))
+    return shapes.ExceptionsAnswer(
+        exception_history=shapes.ExceptionHistory(
+            entries=[_history_entry(entry) for entry in newest[:at_most]],
+            truncated=job.exceptions_truncated or len(newest) > at_most,
+        )
+    )
+
+
+def job_config(job: JobSnapshot) -> shapes.JobConfigAnswer:
+    """How a job was configured."""
+    graph = job.graph
+    strategy = graph.config.get(RESTART_TYPE.key, "Cluster level default restart strategy")
+    return shapes.JobConfigAnswer(
+        jid=graph.job_id,
+        name=graph.name,
+        execution_config=shapes.ExecutionConfig(
+            restart_strategy=strategy,
+            job_parallelism=graph.parallelism or -1,
+            object_reuse_mode=False,
+            user_config=without_secrets(graph.config),
+        ),
+    )
+
+
+def attempts(job: JobSnapshot) -> shapes.AttemptsAnswer:
+    """Every region with every attempt."""
+    failure = last_failure(job)
+    return shapes.AttemptsAnswer(
+        jobid=job.graph.job_id,
+        name=job.graph.name,
+        status=job.status,
+        engine=job.graph.engine,
+        regions=[
+            shapes.RegionAnswer(
+                region=region.id,
+                steps=[*region.steps],
+                parallelism=region.parallelism,
+                reads=[*region.reads],
+                materialises=[*region.materialises],
+                attempts=[_attempt(item) for item in job.executions if item.region == region.id],
+            )
+            for region in job.regions
+        ],
+        publishing=None
+        if job.publishing is None
+        else shapes.Publishing(done=job.publishing[0], total=job.publishing[1]),
+        failure=None if failure is None else failure_answer(failure),
+        failures=[
+            _failure_line(item, concurrent=item is not entry)
+            for entry in job.exceptions
+            for item in (entry, *entry.concurrent)
+        ],
+    )
+
+
+def last_failure(job: JobSnapshot) -> Failure | None:
+    """The job's latest failure."""
+    return job.exceptions[-1].failure if job.exceptions else None
+
+
+def failure_answer(failure: Failure) -> shapes.FailureAnswer:
+    """A failure, whole."""
+    return shapes.FailureAnswer(
+        kind=failure.kind,
+        message=failure.message,
+        exception=failure.exception,
+        step=failure.step,
+        frames=[
+            shapes.FrameAnswer(file=frame.file, line=frame.line, function=frame.function, source=frame.source)
+            for frame in failure.frames
+        ],
+        error_class=failure.error_class,
+        query_context=failure.query_context,
+        stack_trace=failure.stack_trace,
+        jvm_stack_trace=failure.jvm_stack_trace,
+    )
+
+
+def _history_entry(entry: ExceptionEntry) -> shapes.ExceptionHistoryEntry:
+    return shapes.ExceptionHistoryEntry(
+        **_exception_fields(entry),
+        concurrent_exceptions=[shapes.ExceptionInfo(**_exception_fields(other)) for other in entry.concurrent],
+    )
+
+
+def _exception_fields(entry: ExceptionEntry) -> dict[str, Any]:
+    return {
+        "exception_name": entry.failure.exception or entry.failure.kind,
+        "stacktrace": render(entry.failure, verbose=True),
+        "timestamp": entry.timestamp_ms,
+        "failure_labels": entry.labels,
+        "task_name": entry.task_name,
+        "endpoint": entry.endpoint,
+        "task_manager_id": entry.task_manager,
+    }
+
+
+def _failure_line(entry: ExceptionEntry, *, concurrent: bool) -> shapes.FailureLine:
+    return shapes.FailureLine(
+        timestamp=entry.timestamp_ms,
+        region=entry.region,
+        attempt=entry.attempt,
+        taskmanager_id=entry.task_manager,
+        kind=entry.failure.kind,
+        headline=headline(entry.failure),
+        labels=entry.labels,
+        concurrent=concurrent,
+    )
+
+
+def _attempt(info: ExecutionInfo) -> shapes.AttemptAnswer:
+    return shapes.AttemptAnswer(
+        attempt=info.attempt,
+        state=info.state,
+        taskmanager_id=info.task_manager,
+        slots=info.slots,
+        timestamps={str(state): stamp for state, stamp in info.timestamps.items()},
+        activity=info.activity,
+        metrics=_attempt_metrics(info.metrics),
+        outputs=[shapes.OutputAnswer(step=out.step, rows=out.rows, bytes=out.bytes) for out in info.outputs],
+        failure=None if info.failure is None else failure_answer(info.failure),
+    )
+
+
+def _attempt_metrics(metrics: TaskMetrics) -> shapes.AttemptMetrics:
+    return shapes.AttemptMetrics(
+        read_records=metrics.read_records,
+        read_bytes=metrics.read_bytes,
+        write_records=metrics.write_records,
+        write_bytes=metrics.write_bytes,
+        stages_done=metrics.stages_done,
+        stages_total=metrics.stages_total,
+        tasks_done=metrics.tasks_done,
+        tasks_total=metrics.tasks_total,
+    )

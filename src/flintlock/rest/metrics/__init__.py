@@ -1,0 +1,1 @@
+"""Metrics in Prometheus' text format and by Flink's metric ids."""

@@ -1,0 +1,77 @@
+"""Numbers of one job and of one step, by Flink's ids. Pure: all of it is in the snapshot."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from flintlock.model.jobs import JobSnapshot
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import TaskMetrics
+from flintlock.rest.vertices.translate import VertexView, metrics_of
+
+#: Flink's names for "how long has the job been in this state", 0 while it is in another.
+_TIMED: Final = {
+    "initializingTime": JobStatus.INITIALIZING,
+    "createdTime": JobStatus.CREATED,
+    "runningTime": JobStatus.RUNNING,
+    "failingTime": JobStatus.FAILING,
+    "restartingTime": JobStatus.RESTARTING,
+    "cancellingTime": JobStatus.CANCELLING,
+}
+
+
+def job_values(job: JobSnapshot, now_ms: int) -> dict[str, float]:
+    """Return what Flink tells of a job, in milliseconds."""
+    in_state_ms = max(0, now_ms - job.timestamps.get(job.status, now_ms))
+    return {
+        **{name: in_state_ms if job.status is status else 0 for name, status in _TIMED.items()},
+        "numRestarts": restarts(job),
+        "uptime": _uptime_ms(job, in_state_ms),
+        "downtime": _downtime_ms(job, now_ms),
+    }
+
+
+def restarts(job: JobSnapshot) -> int:
+    """Return how often the job was restarted: regions that began again at one moment began again together."""
+    again = [execution for execution in job.executions if execution.attempt > 0]
+    return len({execution.timestamps.get(ExecutionState.CREATED, -1 - n) for n, execution in enumerate(again)})
+
+
+def vertex_values(view: VertexView) -> dict[str, float]:
+    """Return what is known of a step: its own numbers where they can be told, and all of its region's."""
+    own = metrics_of(view)
+    values: dict[str, float] = {}
+    if own.read_records_complete:
+        values |= {"numRecordsIn": own.read_records, "numBytesIn": own.read_bytes}
+    if own.write_records_complete:
+        values |= {"numRecordsOut": own.write_records, "numBytesOut": own.write_bytes}
+    whole = view.current.metrics if view.current else TaskMetrics()
+    return {
+        **values,
+        "region.numRecordsIn": whole.read_records,
+        "region.numBytesIn": whole.read_bytes,
+        "region.numRecordsOut": whole.write_records,
+        "region.numBytesOut": whole.write_bytes,
+        "region.stagesDone": whole.stages_done,
+        "region.stagesTotal": whole.stages_total,
+        "region.tasksDone": whole.tasks_done,
+        "region.tasksTotal": whole.tasks_total,
+    }
+
+
+def _uptime_ms(job: JobSnapshot, in_state_ms: int) -> int:
+    """As Flink has it: how long it runs without interruption; 0 while it does not run, -1 once it has ended."""
+    if job.status.terminal:
+        return -1
+    return in_state_ms if job.status is JobStatus.RUNNING else 0
+
+
+def _downtime_ms(job: JobSnapshot, now_ms: int) -> int:
+    """As Flink has it: how long a job that ran has not run since; 0 while it runs or before, -1 once it has ended."""
+    if job.status.terminal:
+        return -1
+    ran_ms = job.timestamps.get(JobStatus.RUNNING)
+    if ran_ms is None or job.status is JobStatus.RUNNING:
+        return 0
+    since = [at for status, at in job.timestamps.items() if at >= ran_ms and status is not JobStatus.RUNNING]
+    return max(0, now_ms - min(since, default=ran_ms))

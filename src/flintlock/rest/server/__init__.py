@@ -1,0 +1,1 @@
+"""The HTTP server: routes as data, OpenAPI, error mapping, forwarding from a standby to the leader."""

@@ -1,0 +1,74 @@
+"""Handlers of all that concerns one step of one job."""
+
+from __future__ import annotations
+
+from flintlock.api import vertices as shapes
+from flintlock.model.errors import Invalid
+from flintlock.model.jobs import JobQuery
+from flintlock.rest.server.http import Answer, Call, answer, no_such
+from flintlock.rest.vertices import translate
+
+
+async def details(call: Call) -> Answer:
+    """One step with its subtask: the present attempt at its region."""
+    return answer(translate.details(await view_of(call)))
+
+
+async def times(call: Call) -> Answer:
+    """When a step's subtask came into each state."""
+    return answer(translate.times(await view_of(call)))
+
+
+async def task_managers(call: Call) -> Answer:
+    """Where a step runs."""
+    return answer(translate.task_managers(await view_of(call)))
+
+
+async def subtask(call: Call) -> Answer:
+    """One subtask of a step; a step has one, number 0."""
+    return answer(translate.subtask(await subtask_of(call)))
+
+
+async def accumulators(call: Call) -> Answer:
+    """The accumulators of a step: none."""
+    return answer(translate.accumulators(await view_of(call)))
+
+
+async def subtasks_accumulators(call: Call) -> Answer:
+    """The accumulators of a step by subtask: none."""
+    return answer(translate.subtasks_accumulators(await view_of(call)))
+
+
+async def watermarks(call: Call) -> Answer:
+    """The watermarks of a step: none."""
+    await view_of(call)
+    return answer(())
+
+
+async def job_accumulators(call: Call) -> Answer:
+    """The accumulators of a job: none."""
+    await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
+    return answer(
+        shapes.JobAccumulators(job_accumulators=[], user_task_accumulators=[], serialized_user_task_accumulators={})
+    )
+
+
+async def view_of(call: Call) -> translate.VertexView:
+    """Return the step that the path names. Raises NotFound."""
+    job = await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
+    wanted = call.path("vertexid")
+    view = translate.find_vertex(job, wanted.lower(), call.services.clock_ms())
+    if view is None:
+        raise no_such("vertex", f"{wanted} of job {job.graph.job_id}")
+    return view
+
+
+async def subtask_of(call: Call) -> translate.VertexView:
+    """Return the step whose subtask the path names: every step has number 0 only. Raises NotFound, Invalid."""
+    text = call.path("subtaskindex")
+    if not text.isascii() or not text.isdigit():
+        raise Invalid(f"{text!r} is not the number of a subtask")
+    view = await view_of(call)
+    if text.strip("0"):
+        raise no_such("subtask", f"{text} of step {view.vertex.name!r}")
+    return view

@@ -1,0 +1,75 @@
+"""What an engine's Spark is set to.
+
+Three ranks: what a user may change, what the cluster's configuration says, and what the engine cannot do without.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from flintlock.spark.engine.messages import EngineSettings
+from flintlock.spark.engine.python_daemon import MEMORY_VARIABLE, MODULE
+
+CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def engine_conf(settings: EngineSettings) -> dict[str, str]:
+    """Return the Spark settings of this engine."""
+    master = settings.conf.get("spark.master", f"local[{settings.cores}]")
+    plugins = [name for name in settings.conf.get("spark.plugins", "").split(",") if name and name != CONNECT_PLUGIN]
+    return {
+        **_defaults(settings),
+        **(_LOCAL if master.startswith("local") else {}),
+        **_worker_limits(settings, master),
+        **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
+        "spark.master": master,
+        "spark.plugins": ",".join([*plugins, CONNECT_PLUGIN]),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+    }
+
+
+def _defaults(settings: EngineSettings) -> dict[str, str]:
+    return {
+        "spark.app.name": "flintlock",
+        # A tiny query must not wait behind a long one of another job.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.cores),
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        # On by default, it stops a query without an exception when a copy of its checkpoint is started.
+        "spark.sql.streaming.stopActiveRunOnRestart": "false",
+        "spark.sql.warehouse.dir": (Path(settings.scratch_dir).absolute() / "warehouse").as_uri(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # What is remembered of the past is for pages that nobody looks at; metrics need the last few hundred jobs.
+        "spark.ui.retainedJobs": "500",
+        "spark.ui.retainedStages": "1000",
+        "spark.ui.retainedTasks": "10000",
+        "spark.sql.ui.retainedExecutions": "50",
+        # Sessions end when the TaskManager releases them: one that sleeps between two batches is not forgotten.
+        "spark.connect.session.manager.defaultSessionTimeout": "-1",
+        # An operation whose runner is gone: the TaskManager releases the session long before this.
+        "spark.connect.execute.manager.detachedTimeout": "5m",
+    }
+
+
+def worker_environment(settings: EngineSettings) -> dict[str, str]:
+    """Return what tells the Python workers of a local engine how much memory they may use."""
+    return {MEMORY_VARIABLE: str(settings.worker_memory)} if settings.worker_memory > 0 else {}
+
+
+def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
+    """Return the settings that limit Python workers: our own where they are children of this JVM, Spark's elsewhere."""
+    if settings.worker_memory <= 0:
+        return {}
+    if master.startswith("local"):
+        return {"spark.python.daemon.module": MODULE}
+    cores = int(settings.conf.get("spark.executor.cores", "1"))
+    return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
+
+
+#: Nobody but this machine has to reach a local engine.
+_LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -1,0 +1,186 @@
+"""The Spark engine as a TaskManager has it: started, asked, heard dying, ended.
+
+Nothing here imports PySpark or py4j; all that touches Spark happens in the engine's own process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from flintlock.gateways.engine import SparkSessionKey
+from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.tasks import FilesPublished, SinkFiles
+from flintlock.spark.engine.class_archive import archive_file
+from flintlock.spark.engine.link import EngineLink
+from flintlock.spark.engine.messages import (
+    RELEASE_S,
+    AskStats,
+    Done,
+    EngineReady,
+    EngineSettings,
+    EngineStats,
+    FilesListed,
+    ListFiles,
+    Measured,
+    MeasureSession,
+    Publish,
+    Published,
+    Released,
+    ReleaseSessions,
+    RemoveTree,
+)
+from flintlock.spark.engine.publish_plan import Listing
+
+__all__ = ["EngineSettings", "SparkEngine", "publication"]
+
+#: How long an engine may take to end by itself when it is told to.
+STOP_S: Final = 5.0
+
+#: How much later than the time that it was given an engine's answer may come.
+ANSWER_S: Final = 10.0
+
+#: How long an engine may take to write a class archive as it ends.
+RECORD_S: Final = 660.0
+
+
+class SparkEngine:
+    """A warm engine; satisfies `gateways.engine.Engine`. Made by `start`."""
+
+    def __init__(self, link: EngineLink, ready: EngineReady) -> None:
+        self._link: Final = link
+        self.ready: Final = ready
+
+    @classmethod
+    @asynccontextmanager
+    async def start(cls, settings: EngineSettings) -> AsyncGenerator[SparkEngine]:
+        """Start an engine, wait until it is warm, and end it with the scope: process, JVM and Python workers.
+
+        Raises:
+            Unavailable: It cannot be started; the message is the cause.
+        """
+        link = await EngineLink.spawn(settings)
+        try:
+            await asyncio.wait({link.ready, link.cause}, return_when=asyncio.FIRST_COMPLETED)
+            if not link.ready.done():
+                raise Unavailable(f"the Spark engine cannot be started: {link.cause.result()}")
+            yield cls(link, link.ready.result())
+        finally:
+            await link.stop(RECORD_S if settings.record_archive else STOP_S)
+
+    @classmethod
+    async def record_archive(cls, settings: EngineSettings) -> Path:
+        """Make the class archive for the settings' Java in their archive directory, by an engine that does no more.
+
+        Takes a minute or two of every core. Raises Unavailable if there is no archive in the end.
+        """
+        if not settings.archive_dir:
+            raise Refused("no directory for class archives is set")
+        async with cls.start(msgspec.structs.replace(settings, record_archive=True)):
+            pass
+        file = archive_file(Path(settings.archive_dir), settings.java)
+        if not file.is_file():
+            raise Unavailable(f"the JVM wrote no class archive; {settings.log_file} may say why")
+        return file
+
+    @property
+    def remote_url(self) -> str:
+        """Where its Connect server listens, with its token. More parameters are appended as `;name=value`."""
+        return self.ready.remote_url
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its own process and the JVM."""
+        return (*self._link.pids, self.ready.jvm_pid)
+
+    async def died(self) -> str:
+        """Return the cause once the engine is dead."""
+        return await asyncio.shield(self._link.cause)
+
+    async def release_session(self, session: SparkSessionKey, timeout_s: float = RELEASE_S) -> bool:
+        """End a session and its work; True once nothing of it is active any more, False if that is not certain."""
+        return (await self.release(session.user_id, session.session_id, timeout_s)).confirmed
+
+    async def release(self, user_id: str, session_id: str | None = None, timeout_s: float = RELEASE_S) -> Released:
+        """End a session, or all sessions of a user, and say what is still active. Idempotent.
+
+        An engine that does not answer in time has confirmed nothing.
+        """
+        try:
+            async with asyncio.timeout(timeout_s + ANSWER_S):
+                return await self._link.ask(
+                    lambda call: ReleaseSessions(
+                        call=call, user_id=user_id, session_id=session_id, timeout_s=timeout_s
+                    ),
+                    Released,
+                )
+        except TimeoutError:
+            return Released(call=0, confirmed=False, active=("the engine does not answer",))
+
+    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+        """Return the files below a path. Raises JobFailed if the file system cannot be read."""
+        answer = await self._link.ask(lambda call: ListFiles(call=call, path=path, weigh=weigh), FilesListed)
+        return answer.listing
+
+    async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
+        """Move, remove and mark file by file; the last item is complete. Raises JobFailed with the file's name.
+
+        All markers come after all files. Doing it again is harmless, whatever was done before. Leaving the iteration
+        early does not stop the files.
+        """
+        order = publication(sinks)
+        with self._link.calling(lambda call: msgspec.structs.replace(order, call=call)) as answers:
+            complete = False
+            while not complete:
+                answer = self._link.checked(await answers.get(), Published)
+                complete = answer.complete
+                yield FilesPublished(done=answer.done, total=answer.total, complete=complete)
+
+    async def remove_directories(self, directories: tuple[str, ...]) -> None:
+        """Remove directories that are Flintlock's own. Idempotent. Raises Refused for others, JobFailed if it fails."""
+        for path in directories:
+            await self._link.ask(lambda call, path=path: RemoveTree(call=call, path=path), Done)
+
+    async def measure(self, session: SparkSessionKey, operations: tuple[str, ...] = ()) -> Measured:
+        """Return what Spark counted: for the session while it is open, and for each of these operations also later."""
+
+        def command(call: int) -> MeasureSession:
+            return MeasureSession(
+                call=call, user_id=session.user_id, session_id=session.session_id, operations=operations
+            )
+
+        return await self._link.ask(command, Measured)
+
+    async def stats(self) -> EngineStats:
+        """Return how the engine is."""
+        return await self._link.ask(lambda call: AskStats(call=call), EngineStats)
+
+
+def publication(sinks: tuple[SinkFiles, ...]) -> Publish:
+    """Return the publication of all these sinks as one: every file, then every marker, then empty directories.
+
+    Directories that may be left empty, besides the staging ones, are those of removed files as far up as their target,
+    unless a file arrives there.
+    """
+    filled = {move.target.rpartition("/")[0] for sink in sinks for move in sink.moves}
+    left: dict[str, None] = {}
+    for sink in sinks:
+        target = f"{sink.target.rstrip('/')}/"
+        for path in sink.removes:
+            place = path.rpartition("/")[0]
+            while place.startswith(target) and place not in filled:
+                left[place] = None
+                place = place.rpartition("/")[0]
+    return Publish(
+        call=0,
+        moves=tuple(move for sink in sinks for move in sink.moves),
+        removes=tuple(path for sink in sinks for path in sink.removes),
+        success_markers=tuple(sink.success_marker for sink in sinks if sink.success_marker is not None),
+        staging_dirs=tuple(sink.staging for sink in sinks if sink.staging),
+        left_dirs=tuple(left),
+    )

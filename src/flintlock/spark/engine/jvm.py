@@ -1,0 +1,312 @@
+"""Starts a Spark driver's JVM directly, and finds its gateway.
+
+The main class is Spark's own `SparkSubmit` with the resource `pyspark-shell`, as PySpark starts it, so that packages,
+jars, master and deploy settings mean what they mean there; only the launcher scripts in front of it are left out. What
+they do for a driver (heap, extra options, extra class path, configuration directories) is done here. The same start
+serves the shared engine, which adds the Connect server as a plugin, and the driver of a job of its own, which does not.
+
+Settings go in a file that only its owner can read, not on the command line: keys of object stores are among them, and
+every user of a machine can read the command lines of all its processes.
+
+The JVM dies with its parent three times over: it is tied by the kernel (`children`), it reads its stdin and exits when
+that closes, and it is recorded in the run directory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.host.children import forget_child, record_child, spawn
+from flintlock.model.errors import Unavailable
+from flintlock.spark.engine.java import Java, java_flags
+
+MIB: Final = 1 << 20
+DEFAULT_HEAP_BYTES: Final = 1024 * MIB
+
+#: From here on the pauses of a collector that stops everything would be felt.
+LARGE_HEAP_BYTES: Final = 4096 * MIB
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
+
+#: How long a JVM may take until its gateway answers. Packages that have to be downloaded come before that.
+GATEWAY_TIMEOUT_S: Final = 300.0
+GATEWAY_POLL_S: Final = 0.01
+
+#: How long a JVM may take to end by itself, shutdown hooks included.
+EXIT_S: Final = 3.0
+
+#: Since this Java, archives also hold linked classes and profiles, and have flags of their own.
+AHEAD_OF_TIME_SINCE: Final = 25
+
+#: Characters that a properties file takes for something else in a key, and in a value.
+KEY_SPECIAL: Final = "\\=: #!"
+VALUE_SPECIAL: Final = "\\"
+
+#: How much of the end of a log is looked at for the cause of a death.
+LOG_TAIL_BYTES: Final = 64 * 1024
+LOG_TAIL_LINES: Final = 12
+
+#: What is logged: warnings, to stderr. ErrorUtils is silent because it logs, with its stack, every error that a Connect
+#: client is told anyway, ExecuteGrpcResponseSender because it warns of every operation that is cancelled, and
+#: NativeCodeLoader because it warns on every machine without Hadoop's native library.
+_LOGGING: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS}{UTC}Z %p %c{1}: %m%n%ex
+logger.errors.name = org.apache.spark.sql.connect.utils.ErrorUtils
+logger.errors.level = off
+logger.senders.name = org.apache.spark.sql.connect.execution.ExecuteGrpcResponseSender
+logger.senders.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
+
+class JvmSettings(Struct, frozen=True, kw_only=True):
+    """How one driver's JVM is started."""
+
+    java: Java
+    conf: dict[str, str]  # spark.*, whatever SparkSubmit understands
+    scratch_dir: str  # the JVM's own: settings, temporary files, Spark's local directories; need not exist
+    log_file: str  # what Spark logs and the JVM prints is appended here
+    run_dir: str  # where the process is recorded
+    name: str = "jvm"  # the record's
+    heap_bytes: int = DEFAULT_HEAP_BYTES  # unless conf has spark.driver.memory
+    python: str  # of Spark's Python workers
+    working_dir: str = ""  # relative paths in jobs start here; where empty: the scratch directory
+    environment: dict[str, str]  # the JVM's, and so that of the Python workers
+    class_archive: str = ""  # a file that `archive` made for this Java and this Spark; none where empty
+    record_archive: str = ""  # make one there when the JVM ends, which then takes a minute
+
+
+class Gateway(Struct, frozen=True, kw_only=True):
+    """Where a JVM listens for py4j, and the secret it wants to hear."""
+
+    port: int
+    secret: str
+
+
+class JvmDied(Unavailable):
+    """The JVM ended; the message is the cause."""
+
+
+def spark_home() -> Path:
+    """Return where PySpark keeps Spark itself, without importing it."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise Unavailable("PySpark is not installed")
+    return Path(spec.submodule_search_locations[0])
+
+
+class DriverJvm:
+    """A running JVM. Made by `start_jvm`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], settings: JvmSettings, record: Path | None) -> None:
+        self.process: Final = process
+        self._settings: Final = settings
+        self._record: Final = record
+
+    def gateway(self) -> Gateway:
+        """Wait until the JVM can be talked to. Raises JvmDied with the cause if it ends instead."""
+        path = _gateway_file(self._settings)
+        give_up_s = time.monotonic() + GATEWAY_TIMEOUT_S
+        while not path.is_file():
+            try:
+                self.process.wait(GATEWAY_POLL_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > give_up_s:
+                    raise JvmDied(f"the JVM opened no gateway within {GATEWAY_TIMEOUT_S:.0f} s") from None
+            else:
+                raise JvmDied(self.cause_of_death())
+        told = path.read_bytes()
+        path.unlink()  # holds the secret
+        size = int.from_bytes(told[4:8], "big")
+        return Gateway(port=int.from_bytes(told[:4], "big"), secret=told[8 : 8 + size].decode())
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code, or the negated number of the signal."""
+        code = self.process.wait()
+        forget_child(self._record)
+        return code
+
+    def ends_within(self, timeout_s: float) -> bool:
+        """Tell whether it ends within this time; returns as soon as it does."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, timeout_s: float = EXIT_S) -> None:
+        """End it: closing its stdin makes it exit; one that takes longer is killed. Idempotent."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        if not self.ends_within(timeout_s):
+            self.process.kill()
+        self.wait()
+
+    def cause_of_death(self) -> str:
+        """Return why it ended, as far as exit code and log tell."""
+        return cause_of_death(self.process.wait(), Path(self._settings.log_file))
+
+
+def start_jvm(settings: JvmSettings) -> DriverJvm:
+    """Start the JVM and return at once. The calling process must have one thread; see `children.spawn`."""
+    scratch = Path(settings.scratch_dir)
+    for directory in (scratch / "tmp", scratch / "local", Path(settings.run_dir), Path(settings.log_file).parent):
+        directory.mkdir(parents=True, exist_ok=True)
+    scratch.chmod(0o700)  # the gateway's secret passes through it
+    gateway_file = _gateway_file(settings)
+    gateway_file.unlink(missing_ok=True)
+    _write_private(scratch / "log4j2.properties", _LOGGING)
+    _write_private(scratch / "spark.properties", java_properties(settings.conf))
+    log = os.open(settings.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        process = spawn(
+            jvm_command(settings),
+            environment=_environment(settings),
+            directory=Path(settings.working_dir or scratch),
+            output=log,
+        )
+    except OSError as error:
+        raise Unavailable(f"cannot start {settings.java.executable}: {error.strerror or error}") from error
+    finally:
+        os.close(log)
+    return DriverJvm(process, settings, record_child(Path(settings.run_dir), settings.name, process.pid))
+
+
+def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
+    """Return the command line; what the user set comes after what Flintlock sets, and so wins."""
+    conf, java, scratch = settings.conf, settings.java, Path(settings.scratch_dir)
+    jars = str(spark_home() / "jars" / "*")
+    places = (conf.get("spark.driver.extraClassPath"), settings.environment.get("SPARK_CONF_DIR"), jars)
+    configured = (settings.environment.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
+    wanted = tuple(
+        option for key in ("defaultJavaOptions", "extraJavaOptions")
+        for option in shlex.split(conf.get(f"spark.driver.{key}", ""))
+    )  # fmt: skip
+    return (
+        java.executable,
+        *java_flags(java.major, has_vector_module=java.has_vector_module),
+        f"-Xmx{conf.get('spark.driver.memory') or f'{settings.heap_bytes // MIB}m'}",
+        *collector_flags(settings, wanted),
+        "-XX:+ExitOnOutOfMemoryError",  # an engine that ran out of memory is restarted, not half alive
+        f"-Djava.io.tmpdir={scratch / 'tmp'}",
+        f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
+        *archive_flags(settings),
+        *wanted,
+        "-cp",
+        os.pathsep.join(place for place in (*places, *configured) if place),
+        "org.apache.spark.deploy.SparkSubmit",
+        "--properties-file",
+        str(scratch / "spark.properties"),
+        "--load-spark-defaults",
+        "pyspark-shell",
+    )
+
+
+def collector_flags(settings: JvmSettings, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return what makes a small heap be collected for throughput; nothing where somebody wants another collector.
+
+    Queries then take a tenth less time than with Java's default, which pays for short pauses in large heaps.
+    """
+    if "spark.driver.memory" in settings.conf or settings.heap_bytes >= LARGE_HEAP_BYTES:
+        return ()
+    return () if any(_COLLECTOR.fullmatch(option) for option in wanted) else ("-XX:+UseParallelGC",)
+
+
+def archive_flags(settings: JvmSettings) -> tuple[str, ...]:
+    """Return what makes the JVM use, or write, an archive of loaded and linked classes (Java 25: and of profiles)."""
+    ahead_of_time = settings.java.major >= AHEAD_OF_TIME_SINCE
+    # Of what it leaves out, and why, the JVM would tell class by class.
+    quiet = f"-Xlog:{'aot*' if ahead_of_time else 'cds'}=off"
+    if settings.record_archive:
+        return (f"-XX:{'AOTCacheOutput' if ahead_of_time else 'ArchiveClassesAtExit'}={settings.record_archive}", quiet)
+    if settings.class_archive and Path(settings.class_archive).is_file():
+        return (f"-XX:{'AOTCache' if ahead_of_time else 'SharedArchiveFile'}={settings.class_archive}", quiet)
+    return ()
+
+
+def java_properties(conf: Mapping[str, str]) -> str:
+    """Return the settings as a Java properties file that reads back as exactly them."""
+
+    def escaped(text: str, special: str) -> str:
+        raw = text.encode("utf-16-be", errors="surrogatepass")
+        units = (int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2))
+        return "".join(
+            f"\\u{unit:04x}" if not 0x20 <= unit <= 0x7E else f"\\{chr(unit)}" if chr(unit) in special else chr(unit)
+            for unit in units
+        )
+
+    return "".join(f"{escaped(key, KEY_SPECIAL)}={escaped(value, VALUE_SPECIAL)}\n" for key, value in conf.items())
+
+
+def cause_of_death(code: int, log_file: Path) -> str:
+    """Return why a JVM with this exit code ended, with the last lines of its log."""
+    tail = log_tail(log_file)
+    lines = tail.splitlines()
+    memory = next((line for line in reversed(lines) if "java.lang.OutOfMemoryError" in line), None)
+    if memory is not None and code in (1, 3, 52):  # ExitOnOutOfMemoryError; Spark's own code for it
+        kind = memory.partition("java.lang.OutOfMemoryError")[2].lstrip(": ").strip()
+        how = f"the JVM ran out of memory (java.lang.OutOfMemoryError{f': {kind}' if kind else ''})"
+    elif code == -9:
+        how = "the JVM was killed by SIGKILL (by hand, or by the kernel because memory ran out)"
+    elif code < 0:
+        how = f"the JVM was killed by signal {-code}"
+    else:
+        how = f"the JVM ended with exit code {code}"
+    last = "\n".join(lines[-LOG_TAIL_LINES:]).strip()
+    return f"{how}; the end of {log_file}:\n{last}" if last else how
+
+
+def log_tail(log_file: Path) -> str:
+    """Return the end of the log."""
+    try:
+        with log_file.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _gateway_file(settings: JvmSettings) -> Path:
+    return Path(settings.scratch_dir) / "gateway"
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _environment(settings: JvmSettings) -> dict[str, str]:
+    """Return the JVM's environment: the given one, with what Spark's scripts would set."""
+    ours = {
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": settings.python,
+        "PYSPARK_DRIVER_PYTHON": settings.python,
+        "PYTHONHASHSEED": "0",  # or partitioning by strings in RDDs would differ from worker to worker
+        "SPARK_CONNECT_MODE": "0",
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(_gateway_file(settings)),
+    }
+    if "spark.local.dir" not in settings.conf:
+        ours["SPARK_LOCAL_DIRS"] = str(Path(settings.scratch_dir) / "local")
+    if settings.conf.get("spark.master", "local").startswith("local"):
+        ours["SPARK_LOCAL_IP"] = "127.0.0.1"  # nobody but this machine has to reach the driver
+    if extra := settings.conf.get("spark.driver.extraLibraryPath"):
+        ours["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (extra, settings.environment.get("LD_LIBRARY_PATH"))))
+    return {**settings.environment, **ours}

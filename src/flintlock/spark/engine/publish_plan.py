@@ -1,0 +1,88 @@
+"""What publishing a staged sink means, to the file: decided from what lies in its staging directory and its target.
+
+Pure, and without PySpark: the TaskManager's side of a runner uses it, after the runner's last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import SaveMode, Sink
+from flintlock.model.staging import is_data, success_marker
+from flintlock.model.tasks import FileMove, SinkFiles
+
+DYNAMIC: Final = "partitionoverwritemode"
+
+
+class StagedSink(Struct, frozen=True, kw_only=True, tag="staged-sink"):
+    """Runner to TaskManager: a staged sink has been written, and its files can be listed."""
+
+    step: StepName
+    target: str
+    staging: str
+    mode: SaveMode
+    dynamic: bool = False  # overwrite only the partitions that were written
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """What lies below a path; one that does not exist has no files."""
+
+    exists: bool = True
+    files: tuple[str, ...] = ()  # by name from there, in order
+    size: int = 0  # bytes of all files, where they were asked for
+
+
+def needs_look(sink: Sink) -> bool:
+    """Tell whether what a staged sink does depends on what is in its target when it starts."""
+    return sink.mode in {SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE}
+
+
+def is_dynamic(sink: Sink, config: Mapping[str, str]) -> bool:
+    """Tell whether an overwrite replaces only the partitions that it writes."""
+    if sink.mode is not SaveMode.OVERWRITE or not sink.partition_by:
+        return False
+    options = {key.lower(): value for key, value in sink.options.items()}
+    said = options.get(DYNAMIC, config.get("spark.sql.sources.partitionOverwriteMode", "static"))
+    return said.lower() == "dynamic"
+
+
+def has_data(files: Iterable[str]) -> bool:
+    """Tell whether a target counts as existing: hidden files, such as those of attempts, do not."""
+    return any(is_data(path) for path in files)
+
+
+def sink_files(sink: StagedSink, staged: Iterable[str], present: Iterable[str]) -> SinkFiles:
+    """Return what is moved into the target and what is removed from it, by the names of the files in both.
+
+    `present` matters for an overwrite only.
+    """
+    written = sorted(path for path in staged if is_data(path))
+    removes: list[str] = []
+    if sink.mode is SaveMode.OVERWRITE:
+        partitions = {_directory(path) for path in written}
+        arriving = set(written)
+        removes = sorted(
+            path
+            for path in present
+            if is_data(path) and path not in arriving and (not sink.dynamic or _directory(path) in partitions)
+        )
+    return SinkFiles(
+        step=sink.step,
+        target=sink.target,
+        staging=sink.staging,
+        moves=tuple(FileMove(_below(sink.staging, path), _below(sink.target, path)) for path in written),
+        removes=tuple(_below(sink.target, path) for path in removes),
+        success_marker=success_marker(sink.target),
+    )
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _below(directory: str, path: str) -> str:
+    return f"{directory.rstrip('/')}/{path}"

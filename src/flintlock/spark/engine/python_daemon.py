@@ -1,0 +1,38 @@
+"""Spark's daemon of Python workers, with a limit on the memory of each worker.
+
+An engine that has such a limit starts this module in the place of `pyspark.daemon` (`spark.python.daemon.module`); the
+limit comes in the environment. Rejected: `spark.executor.pyspark.memory`, which limits address space (see `limits`):
+with 512 MiB a worker cannot even import pandas and allocate an Arrow array.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Final
+
+MEMORY_VARIABLE: Final = "FLINTLOCK_PYTHON_WORKER_MEMORY"
+MODULE: Final = "flintlock.spark.engine.python_daemon"
+
+
+def main() -> None:
+    """Be the daemon. Does not return before Spark ends it."""
+    from pyspark import daemon
+
+    from flintlock.host.memory_limit import EAGER_COMMIT, hold_memory
+
+    limit = int(os.environ.get(MEMORY_VARIABLE, "0"))
+    os.environ.setdefault(*EAGER_COMMIT)  # workers import Arrow after they are forked
+    spark_daemon: Any = daemon
+    spark_worker = spark_daemon.worker
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        hold_memory(limit)
+        return spark_worker(sock, authenticated)
+
+    spark_daemon.worker = worker
+    spark_daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The Spark side of one TaskManager, put together: an engine, and the pool of runners whose sessions it serves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import RUNNER_MEMORY, TASK_OUTPUT, TM_ENGINE_MEMORY, TM_WARM_RUNNERS, WORKER_MEMORY
+from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
+from flintlock.host.cgroups import Cgroups, Group, claim
+from flintlock.model.errors import Unavailable
+from flintlock.spark.engine.handle import SparkEngine
+from flintlock.spark.engine.java import find_java
+from flintlock.spark.engine.messages import EngineSettings, Measured
+from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.runner.pool import PoolSettings, runner_pool
+from flintlock.spark.runner_messages import DedicatedEngine
+
+log = structlog.get_logger()
+
+
+class LocalSparkHouse:
+    """Opens engines on this machine. Satisfies `gateways.engine.SparkHouse`."""
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        configuration: Configuration,
+        run_dir: Path,
+        log_file: Path,
+        work_dir: str,
+        archive_dir: Path,
+    ) -> None:
+        self._slots: Final = slots
+        self._configuration: Final = configuration
+        self._run_dir: Final = run_dir
+        self._log_file: Final = log_file
+        self._work_dir: Final = work_dir
+        self._archive_dir: Final = archive_dir
+        self._cgroups: Cgroups | None = None  # written once, at the first opening
+        self._claimed = False  # whether that was tried
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
+        """Start a template and an engine; yield when the engine is warm. Raises Unavailable with the cause."""
+        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        self._claim()
+        cgroup = self._engine_group()
+        engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
+        log.info("engine-starting", java=engine_settings.java.home, origin=engine_settings.java.origin)
+        try:
+            async with (
+                runner_pool(pool_settings) as pool,
+                SparkEngine.start(engine_settings) as engine,
+            ):
+                pool.use_engine(EngineDoor(engine))
+                log.info("engine-ready", spark=engine.ready.spark_version)
+                try:
+                    yield engine, pool
+                finally:
+                    pool.use_engine(None)
+        except BaseExceptionGroup as group:
+            # The pool's scope wraps what happens in it; an engine that cannot start is told as such.
+            match group.exceptions:
+                case (Unavailable() as cause,):
+                    raise cause from group
+                case _:
+                    raise
+        finally:
+            if cgroup is not None:
+                cgroup.remove()
+
+    def _claim(self) -> None:
+        """Find out, once, whether limits can be enforced by control groups; say so."""
+        if self._claimed:
+            return
+        self._claimed = True
+        try:
+            self._cgroups = claim()
+        except Unavailable as error:
+            log.info("cgroups-not-used", reason=error.public, instead="limits on the memory of single processes")
+        else:
+            log.info("cgroups-used", root=str(self._cgroups.root), controllers=sorted(self._cgroups.controllers))
+
+    def _engine_group(self) -> Group | None:
+        """Return a group for the engine: without limits, since heap and workers have theirs, but apart from runners."""
+        try:
+            return self._cgroups.group("engine") if self._cgroups is not None else None
+        except OSError as error:
+            log.warning("cgroup-not-made", of="engine", reason=str(error))
+            return None
+
+    def _engine_settings(self, group: Group | None) -> EngineSettings:
+        return EngineSettings(
+            java=find_java(os.environ),
+            scratch_dir=str(self._run_dir / "engine"),
+            log_file=str(self._log_file),
+            run_dir=str(self._run_dir),
+            cores=self._slots,
+            heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
+            worker_memory=self._configuration.get(WORKER_MEMORY),
+            cgroup=str(group.path) if group is not None else "",
+            conf=self._configuration.spark(),
+            work_root=self._work_dir,
+            archive_dir=str(self._archive_dir),
+        )
+
+    def _pool_settings(self) -> PoolSettings:
+        warm = self._configuration.get(TM_WARM_RUNNERS)
+        return PoolSettings(
+            scratch_dir=str(self._run_dir / "tasks"),
+            run_dir=str(self._run_dir),
+            slots=self._slots,
+            warm=self._slots if warm < 0 else warm,
+            memory=self._configuration.get(RUNNER_MEMORY),
+            worker_memory=self._configuration.get(WORKER_MEMORY),
+            output_limit=self._configuration.get(TASK_OUTPUT),
+            cgroups=self._cgroups,
+            dedicated=DedicatedEngine(
+                run_dir=str(self._run_dir),
+                heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
+                conf=self._configuration.spark(),
+                archive_dir=str(self._archive_dir),
+            ),
+        )
+
+
+class EngineDoor:
+    """What runners and their pool may ask of the engine."""
+
+    def __init__(self, engine: SparkEngine) -> None:
+        self._engine: Final = engine
+
+    @property
+    def remote_url(self) -> str:
+        """Where its Connect server listens."""
+        return self._engine.remote_url
+
+    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+        """Return every file below a path, and their size if asked to weigh them."""
+        return await self._engine.list_files(path, weigh=weigh)
+
+    async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> Measured:
+        """Return what Spark counted."""
+        return await self._engine.measure(session, operations)

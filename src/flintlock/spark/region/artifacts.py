@@ -1,0 +1,140 @@
+"""The files that travel with a job, made ready for user code: by name in its directory, modules on sys.path.
+
+Content lies in the TaskManager's blob cache under its hash; here it gets back the name that the user gave it, as a
+copy in the attempt's scratch directory. `.py` files and archives go on sys.path; Spark's Python workers get them
+through `addArtifacts`, which is per session. A wheel is unpacked for the runner (compiled modules cannot be imported
+out of an archive) and sent to the workers as the archive that it is.
+
+Rejected: links into the cache. User code that opens its file for writing would change it for every other job, and
+Spark's own file server hands a link out under the name of what it points to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, cast
+
+import cloudpickle
+
+from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph
+from flintlock.model.tasks import FailureKind
+from flintlock.spark.region.failures import TaskError
+
+StepFunction = Callable[..., Any]
+
+
+class Artifacts:
+    """A job's files in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory: Final = directory
+        self._uploads: Final[list[Path]] = []  # written by install; what Spark's Python workers need
+        self._pickles: Final[dict[str, Path]] = {}  # written by install
+
+    def install(self, graph: JobGraph, contents: Mapping[str, str]) -> None:
+        """Put every file there by its name and make modules importable. Raises TaskError for one that is missing."""
+        search: list[str] = []
+        for artifact in graph.artifacts:
+            content = _content(artifact, contents)
+            if artifact.kind is ArtifactKind.PICKLE:
+                self._pickles[artifact.name] = content
+                continue
+            path = self.directory / _relative(artifact.name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(content, path)
+            if artifact.kind is ArtifactKind.PY_FILE:
+                search += self._importable(path)
+        # Before anything that is installed: a job brings its own version of a module.
+        sys.path[:0] = [*dict.fromkeys(search), str(self.directory)]
+        importlib.invalidate_caches()
+
+    @property
+    def uploads(self) -> tuple[Path, ...]:
+        """The files that Spark's Python workers need."""
+        return tuple(self._uploads)
+
+    def path(self, name: str) -> Path:
+        """Return where the artifact of that name is. Raises TaskError if there is none."""
+        path = self._pickles.get(name) or self.directory / _relative(name)
+        if not path.exists():
+            raise TaskError(FailureKind.MISSING_ARTIFACT, f"the job has no artifact {name!r}")
+        return path
+
+    def upload(self, spark: Any) -> None:
+        """Send the modules to Spark's Python workers, for this session."""
+        if self._uploads:
+            before = list(sys.path)
+            spark.addArtifacts(*(str(path) for path in self._uploads), pyfile=True)
+            sys.path[:] = before  # PySpark puts archives on it, too: they are there, further up
+
+    def function(self, operation: Function) -> StepFunction:
+        """Return a step's function: out of its pickle, or imported. What goes wrong in user code comes as it is."""
+        if operation.pickle is not None:
+            loaded: object = cloudpickle.loads(self.path(operation.pickle).read_bytes())
+            return _callable(loaded, f"the pickle {operation.pickle!r}")
+        reference = operation.reference or ""
+        module_name, _, attribute = reference.partition(":")
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise TaskError(FailureKind.USER_CODE, f"{reference!r}: there is no {part!r} in {_name(found)}")
+            found = getattr(found, part)
+        return _callable(found, repr(reference))
+
+    def _importable(self, path: Path) -> Iterator[str]:
+        """Yield what has to stand on sys.path for this file, and remember what the workers need."""
+        if path.suffix == ".py":
+            self._uploads.append(path)
+            yield str(path.parent)
+        elif zipfile.is_zipfile(path):
+            self._uploads.append(self._as_archive(path))
+            if path.suffix == ".whl":
+                unpacked = self.directory / ".wheels" / path.stem
+                with zipfile.ZipFile(path) as wheel:
+                    wheel.extractall(unpacked)
+                yield str(unpacked)
+            else:
+                yield str(path)
+
+    def _as_archive(self, path: Path) -> Path:
+        """Return the archive under a name that Spark takes for one."""
+        if path.suffix in {".zip", ".egg"}:
+            return path
+        archive = self.directory / ".uploads" / f"{path.name}.zip"
+        archive.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, archive)
+        return archive
+
+
+def _content(artifact: Artifact, contents: Mapping[str, str]) -> Path:
+    content = contents.get(artifact.name)
+    if content is None or not Path(content).exists():
+        raise TaskError(
+            FailureKind.MISSING_ARTIFACT, f"the artifact {artifact.name!r} ({artifact.blob}) could not be fetched"
+        )
+    return Path(content)
+
+
+def _relative(name: str) -> PurePosixPath:
+    """Return an artifact's name as a path that stays inside the directory it is joined to."""
+    path = PurePosixPath(name)
+    inside = [part for part in path.parts if part not in {"..", ".", "/"}]
+    if not inside:
+        raise TaskError(FailureKind.MISSING_ARTIFACT, f"{name!r} is not a name for a file")
+    return PurePosixPath(*inside)
+
+
+def _callable(found: object, where: str) -> StepFunction:
+    if not callable(found):
+        raise TaskError(FailureKind.USER_CODE, f"{where} is {_name(found)}, not a function")
+    return cast("StepFunction", found)
+
+
+def _name(found: object) -> str:
+    name: object = getattr(found, "__name__", None)
+    return f"{type(found).__name__} {name!r}" if isinstance(name, str) else f"a {type(found).__name__}"

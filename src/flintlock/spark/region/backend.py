@@ -1,0 +1,277 @@
+"""The two doors to Spark that a region can be run through: Connect's, and a classic driver's of its own.
+
+Everything that differs between them is here, so that `region` and `outputs` know one Spark. Connect is where speed is
+decided: each round trip to the engine costs milliseconds, so a query over views is built as one relation that carries
+its views (no call at all until it is used), and rows come back with their schema in the one call that executes.
+
+Rejected for Connect: `spark.sql`, which makes a round trip to find out whether its text is a command, and temporary
+views, one round trip each. A relation that carries its views has a trap: the server makes the views before it runs
+the query and drops them afterwards, so the views of an inner query, if it is resolved later, drop those of the same
+name around it. Resolving the later steps first avoids that: a step's own query only ever names earlier ones.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias, cast
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.metrics import PlanMetrics
+from pyspark.sql.types import StructType
+
+from flintlock.gateways.engine import SparkSessionKey
+from flintlock.model.jobgraph import Scalar
+from flintlock.model.tasks import FailureKind
+from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.progress import Progress
+
+#: How long a lost engine is knocked at before the task fails: it is on the same host, and whoever started it knows.
+RETRIES: Final = 5
+_STATIC: Final = frozenset({"CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG"})
+#: The nodes of a physical plan that read what Spark counts as read.
+_READS: Final = re.compile(r"(?:Batch|Columnar)?Scan |Range\b")
+NamedFrame: TypeAlias = tuple[str, DataFrame]
+Table: TypeAlias = Any
+"""A pyarrow Table: pyarrow comes without types."""
+
+
+class TooLarge(Exception):
+    """More rows came than the limit in bytes allows."""
+
+
+class Door(Protocol):
+    """One Spark session, whichever way it is reached."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session itself, as user code gets it."""
+        ...
+
+    def configure(self, config: Mapping[str, str]) -> None:
+        """Set what is not set so already. Raises TaskError for what Spark refuses."""
+        ...
+
+    def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
+        """Return the query's rows; the views stand in topological order."""
+        ...
+
+    def named(self, frame: DataFrame, name: str) -> DataFrame:
+        """Return the same rows out of a view, resolved once and for all."""
+        ...
+
+    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
+        """Execute, and return rows and schema. Raises TooLarge."""
+        ...
+
+    def operation(self, frame: DataFrame) -> str | None:
+        """Return Spark's id of the operation that last executed this frame, where it has one."""
+        ...
+
+    def interrupt(self) -> None:
+        """Stop the session's work; called from another thread."""
+        ...
+
+
+class ConnectDoor:
+    """A session of a shared engine's Connect server."""
+
+    def __init__(self, session: Any) -> None:
+        self._session: Final = session
+        self._config: Final[dict[str, str]] = {}  # what was set, so that it is not set twice
+        self._progress: Progress | None = None  # set by watch
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session itself."""
+        return self._session
+
+    def configure(self, config: Mapping[str, str]) -> None:
+        """Set all at once: one round trip, or none."""
+        wanted = {key: value for key, value in config.items() if self._config.get(key) != value}
+        if wanted:
+            _configuring(lambda: self._session.conf._set_all(wanted, silent=False))
+            self._config.update(wanted)
+
+    def watch(self, progress: Progress) -> None:
+        """Have Spark call this with what it tells of its stages."""
+        self._session.registerProgressHandler(progress)
+        self._progress = progress
+
+    def warm_up(self) -> None:
+        """Have both sides build what every session needs once, before there is a task that would wait for it.
+
+        Resolving a query does that for a few milliseconds of CPU; running one costs many times as much and, measured,
+        saves the task nothing more.
+        """
+        self.sql("SELECT 1", (), {}).schema  # noqa: B018 - resolving it is the point
+
+    def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
+        """Return a relation that carries its views; nothing is asked of the server."""
+        from pyspark.sql.connect import functions
+        from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
+        from pyspark.sql.connect.plan import SQL, SubqueryAlias
+
+        bound = {name: functions.lit(value) for name, value in params.items()}
+        aliases = [SubqueryAlias(_plan(frame), name) for name, frame in reversed(views)]
+        return ConnectFrame(SQL(query, [], bound, aliases), self._session)
+
+    def named(self, frame: DataFrame, name: str) -> DataFrame:
+        """Make a temporary view."""
+        frame.createOrReplaceTempView(name)
+        return self._session.read.table(name)
+
+    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
+        """Execute; stop as soon as there are too many bytes."""
+        from pyspark.sql.pandas import types
+
+        client = self._session.client
+        plan = _plan(frame)
+        schema: StructType | None = None
+        tables: list[Table] = []
+        size = 0
+        for part in _executed(client, plan):
+            match part:
+                case StructType():
+                    schema = part
+                case pa.RecordBatch():
+                    size += int(cast("Any", part).nbytes)
+                    if size > max_bytes:
+                        raise TooLarge
+                    tables.append(pa.Table.from_batches([part]))
+                case PlanMetrics():
+                    self._count(part)
+                case _:
+                    pass
+        schema = schema if schema is not None else frame.schema
+        arrow = cast("Any", types).to_arrow_schema(
+            schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
+        )
+        return cast("Table", pa.concat_tables(tables).cast(arrow) if tables else arrow.empty_table()), schema
+
+    def _count(self, node: PlanMetrics) -> None:
+        """Add what a node of an executed plan has read, if it is one that reads."""
+        if self._progress is not None and _READS.match(node.name):
+            told = {str(one.name): int(one.value) for one in node.metrics}
+            self._progress.read(told.get("numOutputRows", 0), told.get("filesSize", 0))
+
+    def operation(self, frame: DataFrame) -> str | None:
+        """Return the id of the frame's last ExecutePlan."""
+        info = frame.executionInfo
+        return info.operation_id if info is not None else None
+
+    def interrupt(self) -> None:
+        """Interrupt every operation of the session."""
+        self._session.interruptAll()
+
+
+class ClassicDoor:
+    """A driver of the job's own."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session: Final = session
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session itself."""
+        return self._session
+
+    def configure(self, config: Mapping[str, str]) -> None:
+        """Do nothing: the driver was started with it."""
+
+    def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
+        """Make temporary views, then the query: calls into the same process tree, not round trips."""
+        for name, frame in views:
+            frame.createOrReplaceTempView(name)
+        return self._session.sql(query, args=dict(params))
+
+    def named(self, frame: DataFrame, name: str) -> DataFrame:  # noqa: ARG002 - the other door needs it
+        """Return the frame: a classic one is resolved when it is made."""
+        return frame
+
+    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
+        """Execute."""
+        table = cast("Table", frame.toArrow())
+        if table.nbytes > max_bytes:
+            raise TooLarge
+        return table, frame.schema
+
+    def operation(self, frame: DataFrame) -> str | None:  # noqa: ARG002 - the other door needs it
+        """Return None: classic operations have no ids."""
+        return None
+
+    def interrupt(self) -> None:
+        """Cancel every job."""
+        self._session.sparkContext.cancelAllJobs()
+
+
+def session_url(remote_url: str, key: SparkSessionKey) -> str:
+    """Return the address of one session of the engine at `remote_url`."""
+    address, _, parameters = remote_url.partition("/;")
+    extra = f"{parameters.rstrip(';')};" if parameters else ""
+    return f"{address.rstrip('/')}/;{extra}session_id={key.session_id};user_id={quote(key.user_id)}"
+
+
+def open_session(remote_url: str, key: SparkSessionKey) -> ConnectDoor:
+    """Return a session of the engine; nothing is sent yet. From here on PySpark in this process means that session.
+
+    `SPARK_REMOTE` names the engine and the user, not the session: user code that stops the session and makes another
+    gets a new one, since a session's id cannot be used twice.
+    """
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    url = session_url(remote_url, key)
+    os.environ["SPARK_REMOTE"] = url.replace(f"session_id={key.session_id};", "")
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # `pyspark.sql` hands out Connect's classes
+    session = ConnectSession.builder.remote(url).create()
+    session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=1000)])
+    atexit.unregister(getattr(session.client, "_on_exit"))  # noqa: B009 - whoever ends the task ends the session
+    return ConnectDoor(session)
+
+
+def refused_setting(error: BaseException) -> TaskError:
+    """Return what it means that Spark refused a setting."""
+    condition: str | None = getattr(error, "getCondition", lambda: None)()
+    parameters: dict[str, str] = getattr(error, "getMessageParameters", lambda: None)() or {}
+    text = str(error).partition("\n")[0]
+    if condition in _STATIC:
+        key = parameters.get("key", "").strip("\"'`") or "a setting"
+        return TaskError(
+            FailureKind.CONFIGURATION,
+            f"{key} is fixed when a Spark application starts, and the shared engine runs already: "
+            "set 'engine: dedicated' (--engine dedicated) to give the job a Spark driver of its own",
+        )
+    return TaskError(FailureKind.CONFIGURATION, f"Spark refuses the job's configuration: {text}")
+
+
+def _configuring(act: Any) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        act()
+    except PySparkException as error:
+        if getattr(getattr(error, "getGrpcStatusCode", lambda: None)(), "name", "") == "UNAVAILABLE":
+            raise
+        raise refused_setting(error) from error
+
+
+def _executed(client: Any, plan: Any) -> Iterator[object]:
+    """Execute, and yield what the server answers: schema, batches, and what its plan counted.
+
+    As `SparkConnectClient.to_table_as_iterator` does, which keeps the last to itself.
+    """
+    from pyspark.sql.connect.shell.progress import Progress as Bar
+
+    request = client._execute_plan_request_with_metadata()
+    request.plan.CopyFrom(plan.to_proto(client))
+    with Bar(handlers=client._progress_handlers, operation_id=request.operation_id) as bar:
+        yield from client._execute_and_fetch_as_iterator(request, plan.observations, bar)
+
+
+def _plan(frame: Any) -> Any:
+    return frame._plan

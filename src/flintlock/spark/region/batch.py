@@ -1,0 +1,252 @@
+"""A region's actions, one after another: blocking exchanges first, then sinks and results.
+
+Before the first of them the schemas of all others are resolved, unless another region has done that already. The
+first needs none of that: Spark analyses it before it runs anything, so executing it is the analysis.
+
+Staged sinks are written into a hidden directory of the attempt inside the target, and nothing is published here; what
+the files are is found out by whoever hears that one is written, through the engine's file systems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from flintlock.config.configuration import Configuration
+from flintlock.config.options import RESULT_BYTES
+from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import Exchange, Guarantee, JobGraph, JobVertex, Result, SaveMode, Sink
+from flintlock.model.regions import Region, region_outputs
+from flintlock.model.staging import staged_sinks, staging_directory
+from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished
+from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_look
+from flintlock.spark.region.backend import Door, TooLarge
+from flintlock.spark.region.failures import TaskError, kind_of
+from flintlock.spark.region.plan import Frames
+from flintlock.spark.region.rows import result_rows
+from flintlock.spark.region.schemas import check_output
+from flintlock.spark.region.session_config import session_config
+from flintlock.spark.runner_messages import TargetsChecked, Worked
+
+#: As both doors spell them.
+_MODES: Final = {
+    SaveMode.APPEND: "append",
+    SaveMode.OVERWRITE: "overwrite",
+    SaveMode.ERROR_IF_EXISTS: "error",
+    SaveMode.IGNORE: "ignore",
+}
+
+
+class Work:
+    """One attempt at one region."""
+
+    def __init__(
+        self,
+        task: DeployTask,
+        region: Region,
+        door: Door,
+        frames: Frames,
+        *,
+        activity: Callable[[str], None],
+        targets: Callable[[], TargetsChecked],
+        staged: Callable[[StagedSink], None],
+    ) -> None:
+        self._task: Final = task
+        self._graph: Final = task.graph
+        self._region: Final = region
+        self._door: Final = door
+        self._frames: Final = frames
+        self._activity: Final = activity
+        self._targets: Final = targets
+        self._staged: Final = staged
+        self._config: Final = session_config(task)
+        self._doing: StepName | None = None  # the output whose action runs; stays on failure
+        self._outputs: Final[list[StepOutput]] = []
+        self._materialised: Final[dict[StepName, str]] = {}
+        self._results: Final[list[ResultRows]] = []
+        self._operations: Final[dict[StepName, str]] = {}
+
+    @property
+    def doing(self) -> StepName | None:
+        """The step that was being worked on when something failed."""
+        return self._frames.doing or self._doing
+
+    def blame(self, error: BaseException) -> tuple[StepName | None, BaseException]:
+        """Return the step that an error belongs to, as far as asking Spark again can tell, and its own error."""
+        if isinstance(error, StepFailed):
+            return error.step, error.cause
+        step = self.doing
+        if step is None or step not in self._region.steps or self._frames.doing is not None:
+            return step, error
+        vertex = self._graph.vertex(step)
+        source = vertex.name if vertex.has_output else vertex.inputs[0]
+        found, cause = self._frames.blame(source, error)
+        return (step, error) if cause is error else (found, cause)
+
+    def run(self) -> Worked:
+        """Do all of it. Raises what user code or Spark raises; `doing` then names the step."""
+        outputs = tuple(vertex for vertex in region_outputs(self._graph, self._region) if self._is_wanted(vertex.name))
+        self._analyze(outputs)
+        skipped = self._check_targets()
+        try:
+            for vertex in outputs:
+                self._doing = vertex.name
+                if vertex.name in skipped:
+                    self._outputs.append(StepOutput(step=vertex.name))
+                else:
+                    self._make(vertex)
+        finally:
+            self._frames.release()
+        finished = TaskFinished(
+            outputs=tuple(self._outputs), materialised=self._materialised, results=tuple(self._results)
+        )
+        return Worked(finished=finished, operations=self._operations)
+
+    def _is_wanted(self, step: StepName) -> bool:
+        """Whether an output is to be made; of a region that was published before, only results that are gone are."""
+        return self._task.outputs is None or step in self._task.outputs
+
+    def _analyze(self, outputs: tuple[JobVertex, ...]) -> None:
+        match self._task.analysis:
+            case Analysis.WHOLE:
+                self._activity("analysing")
+                analyze(self._frames, self._graph, self._config, besides=outputs[:1])
+            case Analysis.REGION:
+                for vertex in outputs[1:]:
+                    resolve(self._frames, vertex, self._config)
+            case Analysis.DONE:
+                pass
+
+    def _check_targets(self) -> frozenset[StepName]:
+        """Return the sinks that have nothing to do. Raises TaskError for one whose target must be empty, and is not."""
+        modes = {
+            vertex.name: vertex.operation
+            for vertex in staged_sinks(self._graph, self._region.steps)
+            if isinstance(vertex.operation, Sink) and self._is_wanted(vertex.name) and needs_look(vertex.operation)
+        }
+        if not modes:
+            return frozenset()
+        found = self._targets()
+        if found.problem is not None:
+            raise TaskError(FailureKind.SPARK_TASK, found.problem)
+        for step in found.occupied:
+            sink = modes[step]
+            if sink.mode is SaveMode.ERROR_IF_EXISTS:
+                raise TaskError(
+                    FailureKind.ANALYSIS,
+                    f"the path {sink.path!r} has data already, and the sink's mode is 'errorifexists': "
+                    "choose 'overwrite', 'append' or 'ignore', or another path",
+                    step,
+                )
+        return frozenset(found.occupied)
+
+    def _make(self, vertex: JobVertex) -> None:
+        try:
+            self._act(vertex)
+        except Exception as error:
+            # What failed while it was built is a step's own code, which is not called a second time.
+            if kind_of(error) is FailureKind.ANALYSIS and self._frames.doing is None:
+                resolve(self._frames, vertex, self._config)  # says more exactly what is wrong, if it can
+            raise
+
+    def _act(self, vertex: JobVertex) -> None:
+        frame = self._frames.output(vertex)
+        match vertex.operation:
+            case Result(limit=limit):
+                self._activity(f"collecting {vertex.name}")
+                self._collect(vertex.name, frame, limit)
+            case Sink() as sink:
+                self._activity(f"writing {vertex.name}")
+                self._write(vertex, sink, frame)
+            case _:
+                self._activity(f"materialising {vertex.name}")
+                self._materialise(vertex.name, frame)
+
+    def _materialise(self, step: StepName, frame: DataFrame) -> None:
+        path = f"{self._task.work_dir.rstrip('/')}/{step}/{self._task.attempt.attempt}"
+        frame.write.mode("overwrite").parquet(path)
+        self._done(step, frame)
+        self._materialised[step] = path
+        self._frames.rebind(step, path)
+
+    def _write(self, vertex: JobVertex, sink: Sink, frame: DataFrame) -> None:
+        staged = vertex.guarantee is Guarantee.STAGED and sink.path is not None
+        options = {k: v for k, v in sink.options.items() if not staged or k.lower() != DYNAMIC}
+        writer: Any = frame.write.options(**options)
+        if sink.format is not None:
+            writer = writer.format(sink.format)
+        if sink.partition_by:
+            writer = writer.partitionBy(*sink.partition_by)
+        if staged and sink.path is not None:
+            staging = staging_directory(sink.path, self._task.attempt)
+            writer.mode("error").save(staging)
+            self._staged(
+                StagedSink(
+                    step=vertex.name,
+                    target=sink.path,
+                    staging=staging,
+                    mode=sink.mode,
+                    dynamic=is_dynamic(sink, self._config),
+                )
+            )
+        elif sink.table is not None:
+            writer.mode(_MODES[sink.mode]).saveAsTable(sink.table)
+        else:
+            writer.mode(_MODES[sink.mode]).save(*([sink.path] if sink.path is not None else []))
+        self._done(vertex.name, frame)
+
+    def _collect(self, step: StepName, frame: DataFrame, limit: int) -> None:
+        most = Configuration(self._graph.config).get(RESULT_BYTES)
+        try:
+            table, schema = self._door.rows(frame.limit(limit + 1), most)
+        except TooLarge:
+            raise self._too_large(step, most) from None
+        rows = result_rows(step, table, schema, limit)
+        if max(len(rows.arrow), len(rows.json)) > most:
+            raise self._too_large(step, most)
+        self._results.append(rows)
+        self._outputs.append(StepOutput(step=step, rows=rows.rows, bytes=len(rows.arrow)))
+
+    def _too_large(self, step: StepName, most: int) -> TaskError:
+        return TaskError(
+            FailureKind.CONFIGURATION,
+            f"the result holds more than {most} bytes ({RESULT_BYTES.key}): lower its limit, select fewer columns, "
+            "or write the rows with a sink",
+            step,
+        )
+
+    def _done(self, step: StepName, frame: DataFrame) -> None:
+        operation = self._door.operation(frame)
+        if operation is not None:
+            self._operations[step] = operation
+        self._outputs.append(StepOutput(step=step))
+
+
+def analyze(frames: Frames, graph: JobGraph, config: Mapping[str, str], *, besides: Sequence[JobVertex] = ()) -> None:
+    """Resolve the schemas of every output of the graph but those `besides`. Raises TaskError, or what steps raise."""
+    for vertex in graph.vertices:
+        if (not vertex.has_output or vertex.exchange is Exchange.BLOCKING) and vertex not in besides:
+            resolve(frames, vertex, config)
+
+
+def resolve(frames: Frames, vertex: JobVertex, config: Mapping[str, str]) -> None:
+    """Resolve an output's schema and check that it can be written. Raises StepFailed for the step that is at fault."""
+    frame = frames.output(vertex)
+    try:
+        schema = frame.schema
+    except Exception as error:  # noqa: BLE001 - whatever it is, some step is at fault
+        source = vertex.name if vertex.has_output else vertex.inputs[0]
+        step, cause = frames.blame(source, error)
+        raise StepFailed(step, cause) from cause
+    check_output(vertex, schema, case_sensitive=config.get("spark.sql.caseSensitive", "false").lower() == "true")
+
+
+class StepFailed(Exception):
+    """A step that was found to be at fault, with its own error as the cause."""
+
+    def __init__(self, step: StepName, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.step: Final = step
+        self.cause: Final = cause

@@ -1,0 +1,340 @@
+"""An exception becomes a Failure: whose step, what went wrong, on which of the user's own lines.
+
+Spark tells a lot, in several places: an error class and SQL state, query contexts (a piece of SQL, or the file and
+line where a DataFrame operation was called), the traceback of a Python worker as text inside a message, the JVM's
+stack. This module sorts them. It asks Spark for nothing more: what Connect's client has fetched by the time an
+exception arrives is enough.
+
+Whose step it was is a conclusion. Steps of a region melt into one plan, so an error that comes at run time is traced
+back by what it points at: a piece of one step's SQL, or a line inside one step's function; otherwise the output whose
+action failed is named.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+from msgspec import Struct
+
+from flintlock.model.ids import StepName
+from flintlock.model.tasks import Failure, FailureKind, Frame
+from flintlock.spark.region.spark_errors import SparkError
+
+MESSAGE_LIMIT: Final = 16 << 10
+TRACE_LIMIT: Final = 64 << 10
+
+_HOME: Final = str(Path(__file__).parents[1]) + "/"
+_STDLIB: Final = sysconfig.get_path("stdlib") + "/"
+_PACKAGES: Final = re.compile(
+    r"(?:site-packages|dist-packages|pyspark\.zip|py4j-[^/]*\.zip)/"
+    r"(?:pyspark|py4j|grpc|google|cloudpickle|pyarrow|pandas|numpy)/"
+)
+_COMPILED: Final = re.compile(r"\.(?:pxi|pyx)$")
+_INSTALLED: Final = re.compile(r"/(?:site-packages|dist-packages)/")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_FRAME: Final = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+_MARKERS: Final = re.compile(r"\s*[~^]+\s*")
+_RAISED: Final = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?", re.DOTALL)
+_CALL_SITE: Final = re.compile(r"(?P<file>.+):(?P<line>\d+)")
+_MEMORY: Final = (
+    "java.lang.OutOfMemoryError",
+    "SparkOutOfMemoryError",
+    "UNABLE_TO_ACQUIRE_MEMORY",
+    "OutOfMemoryException",  # Arrow's, in the JVM
+    "Java heap space",
+    "GC overhead limit exceeded",
+    "Not enough memory to build and broadcast",
+)
+
+
+class TaskError(Exception):
+    """A failure that Flintlock itself found out and put into words."""
+
+    def __init__(self, kind: FailureKind, message: str, step: StepName | None = None) -> None:
+        super().__init__(message)
+        self.kind: Final = kind
+        self.step: Final = step
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised in user code when its task is cancelled. Not an Exception: a broad `except` does not swallow it."""
+
+
+class Clues(Struct):
+    """What is known of the steps' own code: it tells whose error it was."""
+
+    functions: dict[StepName, CodeType] = {}
+    queries: dict[StepName, str] = {}
+
+
+class _Python(Struct, frozen=True):
+    """A traceback that was read out of a text."""
+
+    exception: str
+    message: str
+    frames: tuple[Frame, ...]
+
+
+def failure_of(
+    error: BaseException, step: StepName | None = None, clues: Clues | None = None, *, in_user_code: bool = False
+) -> Failure:
+    """Return the failure that this exception means. `step` is what was being done when it came.
+
+    `in_user_code`: it was raised while user code was opened or ran, even if no line of it is to be seen.
+    """
+    clues = clues or Clues()
+    spark = SparkError(error)
+    worker = python_traceback(spark.message if spark.is_spark else "")
+    contexts = spark.contexts()
+    frames = _without_repeats(
+        [
+            *user_frames(error),
+            *(worker.frames if worker else ()),
+            *(frame for context in contexts for frame in _call_sites(context, clues)),
+        ]
+    )
+    message, context = _plain(spark.message, contexts)
+    return Failure(
+        kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
+        message=_cut(worker.message if worker else message, MESSAGE_LIMIT),
+        exception=worker.exception if worker else type_name(error),
+        step=_step(error, step, frames, contexts, clues),
+        frames=frames,
+        error_class=spark.error_class,
+        query_context=context,
+        stack_trace=_cut("".join(traceback.format_exception(error)), TRACE_LIMIT),
+        jvm_stack_trace=_cut(spark.jvm_stack_trace, TRACE_LIMIT) if spark.jvm_stack_trace else None,
+    )
+
+
+def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | None = None) -> FailureKind:
+    """Return what kind of failure an exception is. `worker` names what one of Spark's Python workers raised."""
+    spark = SparkError(error)
+    if isinstance(error, TaskError):
+        return error.kind
+    if any(SparkError(one).connection_lost for one in _with_causes(error)):
+        return FailureKind.ENGINE_LOST  # also where user code wraps it in an exception of its own
+    if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
+        return FailureKind.OUT_OF_MEMORY
+    if not spark.is_spark:
+        theirs = in_user_code or isinstance(error, Interrupted | ImportError)
+        return FailureKind.USER_CODE if theirs else FailureKind.INTERNAL
+    if worker is not None:
+        return FailureKind.USER_CODE
+    if any(sign in spark.message for sign in _MEMORY):
+        return FailureKind.OUT_OF_MEMORY
+    state = spark.sql_state or ""
+    if type(error).__name__ in {"AnalysisException", "ParseException"} or state[:2] in {"42", "0A"}:
+        return FailureKind.ANALYSIS
+    if state[:2] in {"22", "P0"} or not spark.from_server:
+        return FailureKind.USER_CODE
+    return FailureKind.SPARK_TASK
+
+
+def user_frames(error: BaseException) -> tuple[Frame, ...]:
+    """Return the frames of the exception's traceback that are the user's own, outermost first."""
+    found = tuple(
+        Frame(
+            entry.filename,
+            entry.lineno or 0,
+            entry.name,
+            (linecache.getline(entry.filename, entry.lineno or 0) or entry.line or "").strip(),
+        )
+        for entry in traceback.extract_tb(error.__traceback__)
+        if is_users(entry.filename)
+    )
+    if isinstance(error, SyntaxError) and error.filename and is_users(error.filename):
+        place = Frame(error.filename, error.lineno or 0, "<module>", (error.text or "").strip())
+        return (*found, place)
+    return found
+
+
+def is_users(file: str) -> bool:
+    """Tell whether a source file is the user's: neither Flintlock, nor PySpark and its company, nor Python itself."""
+    if file.startswith(("<frozen ", _HOME)) or _PACKAGES.search(file) or _COMPILED.search(file):
+        return False
+    return not file.startswith(_STDLIB) or _INSTALLED.search(file) is not None
+
+
+def python_traceback(text: str) -> _Python | None:
+    """Return the last traceback that stands in a text, as Spark passes on those of Python workers; None without one."""
+    _, found, block = text.rpartition(_TRACEBACK)
+    if not found:
+        return None
+    lines = block.lstrip("\n").split("\n")
+    frames: list[Frame] = []
+    rest: list[str] = []
+    for line in lines:
+        if match := _FRAME.fullmatch(line):
+            frames.append(Frame(match["file"], int(match["line"]), match["function"]))
+        elif frames and not rest and line.startswith("    "):
+            if not frames[-1].source and not _MARKERS.fullmatch(line):
+                frames[-1] = Frame(frames[-1].file, frames[-1].line, frames[-1].function, line.strip())
+        elif line.strip():
+            rest.append(line)
+    # What the JVM adds after the worker's own words
+    raised = re.split(r"\n?\s*SQLSTATE: |\n\tat |\n\nJVM stacktrace:", "\n".join(rest))[0].strip()
+    match = _RAISED.match(raised)
+    return _Python(
+        exception=match["type"] if match else "Exception",
+        message=(match["message"] or "").strip() if match else raised,
+        frames=tuple(frame for frame in frames if is_users(frame.file)),
+    )
+
+
+def type_name(error: BaseException) -> str:
+    """Return how a reader knows the exception's type: builtins and the script's own without a module."""
+    if isinstance(error, TaskError):
+        return ""
+    kind = type(error)
+    if kind.__module__ in {"builtins", "__main__"} or kind.__module__.startswith(("pyspark.errors", __name__)):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def code_at(file: str, line: int, codes: Iterable[CodeType]) -> CodeType | None:
+    """Return the innermost of these functions, or of those defined in them, that holds this line."""
+    for code in codes:
+        if code.co_filename != file or not _first_line(code) <= line <= _last_line(code):
+            continue
+        return code_at(file, line, _inner(code)) or code
+    return None
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that it came from."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        yield found
+        seen.add(id(found))
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+
+
+def _plain(message: str, contexts: list[Any]) -> tuple[str, str | None]:
+    """Return the message without what is told elsewhere (plan, JVM stack, context), and the context.
+
+    A context that names a line of user code is told by that line.
+    """
+    text = re.split(r"\n\nJVM stacktrace:\n|\n\tat ", message)[0].strip("\n")
+    text = text.split(";\n")[0] if re.search(r";\n'?\w+", text) else text
+    text, _, parsed = text.partition("\n\n== SQL ==\n")
+    shown: list[str] = []
+    for context in contexts:
+        summary = _summary(context).strip("\n")
+        if summary:
+            text = text.replace(summary, "")
+            if not list(_call_sites(context, Clues())):
+                shown.append(summary)
+    text = re.sub(r"(SQLSTATE: \w+)(?:[;,]? \(?line \d+,? pos \d+\)?)?[;\s]*$", r"\1", text.strip())
+    return text.strip(), "\n".join(shown) or parsed.strip("\n") or None
+
+
+def _summary(context: Any) -> str:
+    try:
+        return str(context.summary() or "")
+    except Exception:  # noqa: BLE001 - some kinds of context cannot tell
+        return ""
+
+
+def _call_sites(context: Any, clues: Clues) -> Iterator[Frame]:
+    """Yield the places in user code that a context of a DataFrame operation names."""
+    try:
+        sites = str(context.callSite() or "")
+    except Exception:  # noqa: BLE001 - contexts of SQL have none, and say so by raising
+        return
+    for site in sites.split("\n"):
+        match = _CALL_SITE.fullmatch(site)
+        if match and is_users(match["file"]):
+            line = int(match["line"])
+            code = code_at(match["file"], line, clues.functions.values())
+            name = code.co_name if code else "<module>"
+            yield Frame(match["file"], line, name, linecache.getline(match["file"], line).strip())
+
+
+def _step(
+    error: BaseException,
+    step: StepName | None,
+    frames: tuple[Frame, ...],
+    contexts: list[Any],
+    clues: Clues,
+) -> StepName | None:
+    if isinstance(error, TaskError) and error.step is not None:
+        return error.step
+    if step in clues.functions or step in clues.queries:
+        return step  # raised while that very step was built
+    for frame in reversed(frames):
+        owners = [
+            name for name, code in clues.functions.items() if code_at(frame.file, frame.line, (code,)) is not None
+        ]
+        if len(owners) == 1:
+            return owners[0]
+    for place in filter(None, map(_fragment, contexts)):
+        fragment, start = place
+        there = [name for name, query in clues.queries.items() if query[start:].startswith(fragment)]
+        owners = there or [name for name, query in clues.queries.items() if fragment in query]
+        if len(owners) == 1:
+            return owners[0]
+    same_file = [name for name, code in clues.functions.items() if any(code.co_filename == f.file for f in frames)]
+    return same_file[0] if len(same_file) == 1 else step
+
+
+def _fragment(context: Any) -> tuple[str, int] | None:
+    """Return the piece of SQL that a context points at, and where it stands (bound parameters may shift that)."""
+    try:
+        start = int(context.startIndex())
+        return (str(context.fragment()), start) if start >= 0 else None
+    except Exception:  # noqa: BLE001 - contexts of DataFrames have no index, and say so by raising
+        return None
+
+
+def _without_repeats(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Drop frames that were told before: PySpark also grafts a worker's traceback onto the exception."""
+    seen: dict[tuple[str, int], Frame] = {}
+    for frame in frames:
+        known = seen.get((frame.file, frame.line))
+        if known is None or (frame.source and not known.source):
+            seen[frame.file, frame.line] = frame
+    return tuple(seen.values())
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+
+
+def _first_line(code: CodeType) -> int:
+    return code.co_firstlineno
+
+
+def _last_line(code: CodeType) -> int:
+    own = max((line for _, _, line in code.co_lines() if line is not None), default=code.co_firstlineno)
+    return max([own, *(_last_line(inner) for inner in _inner(code))])
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def clues_of(functions: Mapping[StepName, object], queries: Mapping[StepName, str]) -> Clues:
+    """Return the clues that these functions and queries give."""
+    codes = {name: code for name, function in functions.items() if (code := _code(function)) is not None}
+    return Clues(functions=codes, queries=dict(queries))
+
+
+def _code(function: object) -> CodeType | None:
+    inner: object = getattr(function, "__wrapped__", None)
+    if inner is not None:
+        return _code(inner)
+    function = getattr(function, "func", function)  # functools.partial
+    code: object = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None

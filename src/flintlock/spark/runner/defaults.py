@@ -1,0 +1,98 @@
+"""What runners have around them: the engine, the template that forked them, and what they may use."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+from msgspec import Struct
+
+from flintlock.config.options import RUNNER_MEMORY
+from flintlock.gateways.engine import SparkSessionKey
+from flintlock.host.cgroups import Cgroups, Group
+from flintlock.model.tasks import DeployTask, TaskMetrics
+from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.runner_messages import DedicatedEngine, Limits
+
+log = structlog.get_logger(__name__)
+
+
+class OperationMetrics(Protocol):
+    """What Spark counted for a session, and for each of the operations that were asked about."""
+
+    @property
+    def session(self) -> TaskMetrics:
+        """All of it."""
+        ...
+
+    @property
+    def operations(self) -> dict[str, TaskMetrics]:
+        """By Spark Connect's id of the operation."""
+        ...
+
+
+class EngineServices(Protocol):
+    """What runners and their pool need of the shared engine. Each raises a FlintlockError if it cannot answer."""
+
+    @property
+    def remote_url(self) -> str:
+        """Where its Connect server listens."""
+        ...
+
+    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+        """Return every file below a path, and their size if asked to weigh them."""
+        ...
+
+    async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:
+        """Return what Spark counted."""
+        ...
+
+
+class RunnerHome(Struct, frozen=True, kw_only=True):
+    """What all runners of a pool share."""
+
+    scratch_dir: str
+    dedicated: DedicatedEngine | None = None
+    memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
+    worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages
+    output_limit: int = 64 << 20  # bytes of captured output that are kept
+    cgroups: Cgroups | None = None  # where groups for runners can be made
+
+    def limits(self, task: DeployTask | None = None) -> Limits:
+        """Return what a task's runner may use."""
+        asked = task.resources if task is not None else None
+        if asked is not None and asked.memory > 0:
+            memory, source = asked.memory, "the `memory` of its steps"
+        else:
+            memory, source = self.memory, RUNNER_MEMORY.key
+        return Limits(
+            memory=memory,
+            memory_from=source,
+            cpu=asked.cpu if asked is not None else 0.0,
+            worker_memory=self.worker_memory,
+        )
+
+    def group(self, number: int, limits: Limits, *, dedicated: bool) -> Group | None:
+        """Make a group for a runner that has limits; None if there are none, or no groups."""
+        if self.cgroups is None or (limits.memory <= 0 and limits.cpu <= 0):
+            return None
+        # The heap of a driver of the task's own is a limit already; a JVM takes about a quarter more than that.
+        heap = self.dedicated.heap_bytes * 5 // 4 if dedicated and self.dedicated is not None else 0
+        memory = limits.memory + heap if limits.memory > 0 else 0
+        try:
+            return self.cgroups.group(f"runner-{number}", memory=memory, cpu=limits.cpu)
+        except OSError as error:
+            log.warning("cgroup-not-made", runner=number, reason=str(error))
+            return None
+
+
+class Template(Protocol):
+    """What a runner's other half asks of the process that forked it."""
+
+    def kill(self, number: int) -> None:
+        """End a runner by force; harmless for one that has ended."""
+        ...
+
+    def capture(self, number: int, path: str, limit: int) -> None:
+        """Have what a runner prints written to a file."""
+        ...

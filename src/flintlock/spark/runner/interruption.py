@@ -1,0 +1,53 @@
+"""How a task is interrupted: Spark's work is stopped from another thread, user code by an exception in its own.
+
+The exception comes by SIGINT, as Ctrl-C would bring it: it wakes the main thread out of whatever it waits in, and a
+program that handles SIGINT in its own way keeps doing so. It is a KeyboardInterrupt, so `except Exception` does not
+swallow it, and PySpark's client takes it for what it is.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from flintlock.spark.region.failures import Interrupted
+
+
+class Interruption:
+    """One task's: armed while user code runs."""
+
+    def __init__(self) -> None:
+        self._armed = False  # the main thread runs user code, or waits for Spark
+        self._asked = False
+        self._main: Final = threading.main_thread()
+
+    @contextmanager
+    def armed(self) -> Generator[None]:
+        """Within, an interrupt raises Interrupted in the main thread: at once, if it was asked for before."""
+        signal.signal(signal.SIGINT, self._raise)
+        self._armed = True
+        try:
+            if self._asked:
+                self._raise()
+            yield
+        finally:
+            self._armed = False
+
+    def ask(self, stop_spark: Callable[[], None]) -> None:
+        """Interrupt, now or as soon as there is something to interrupt. Called from the listening thread."""
+        self._asked = True
+        threading.Thread(target=_quietly, args=(stop_spark,), name="flintlock-interrupt", daemon=True).start()
+        if self._armed and self._main.ident is not None:
+            signal.pthread_kill(self._main.ident, signal.SIGINT)
+
+    def _raise(self, *_: object) -> None:
+        if self._armed:
+            raise Interrupted("the task is cancelled")
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    with suppress(Exception):  # an engine that does not answer: the runner is killed in time
+        act()

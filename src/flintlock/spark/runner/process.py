@@ -1,0 +1,389 @@
+"""What a runner does: one task, then the end.
+
+Forked from the template, it may be told to open its Spark session before there is a task (`Prepare`). With its task it
+gets a directory of its own to work in, and everything that it or its children print goes into the attempt's log from
+then on, by way of the template. One thread listens for an interrupt; all else happens in the main one. Its last word is
+the outcome; then the template ends the process without any farewell, because a gRPC channel that is merely left can
+hang an interpreter's exit.
+
+When the TaskManager's end of the socket closes, the runner and its process group kill themselves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from flintlock.host.memory_limit import hold_memory, relax_memory
+from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import EngineKind, Function, JobGraph, Program
+from flintlock.model.regions import Region, regions_of
+from flintlock.model.tasks import (
+    Analysis,
+    Failure,
+    FailureKind,
+    Frame,
+    TaskFailed,
+    TaskFinished,
+    TaskRunning,
+)
+from flintlock.spark.framing import frame, messages
+from flintlock.spark.region import dedicated
+from flintlock.spark.region.analysis import analyzed
+from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.backend import ConnectDoor, Door, open_session
+from flintlock.spark.region.batch import Work
+from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
+from flintlock.spark.region.missing_inputs import lost_inputs
+from flintlock.spark.region.plan import Frames
+from flintlock.spark.region.programs import ExitCode, run_program
+from flintlock.spark.region.progress import Progress
+from flintlock.spark.region.session_config import session_config
+from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
+from flintlock.spark.runner.interruption import Interruption
+from flintlock.spark.runner_messages import (
+    TO_RUNNER,
+    Analyze,
+    Analyzed,
+    FromRunner,
+    Interrupt,
+    Limits,
+    Prepare,
+    Prepared,
+    ProgramExited,
+    Run,
+    TargetsChecked,
+    ToRunner,
+    Worked,
+)
+
+#: What a first query would import, besides what this module imports itself.
+_LATER: Final = (
+    "pyspark.sql.connect.session",
+    "pyspark.sql.connect.dataframe",
+    "pyspark.sql.connect.plan",
+    "pyspark.sql.connect.readwriter",
+    "pyspark.sql.connect.catalog",
+    "pyspark.sql.connect.udf",
+    "pyspark.sql.connect.udtf",
+    "pyspark.sql.connect.group",
+    "pyspark.sql.connect.window",
+    "pyspark.sql.connect.functions",
+    "pyspark.sql.connect.streaming.readwriter",
+    "pyspark.sql.connect.streaming.query",
+    "pyspark.sql.connect.client.core",
+    "pyspark.sql.functions",
+    "pyspark.sql.pandas.types",
+    "pyspark.sql.pandas.functions",
+    "pyspark.sql.pandas.conversion",
+    "pyspark.sql.window",
+    "pyspark.serializers",
+    "pandas",
+    "numpy",
+    "pyarrow.compute",
+    "pyarrow.pandas_compat",
+    "numpy.rec",
+    "grpc",
+    "grpc._channel",
+    "cloudpickle",
+    "concurrent.futures.thread",
+)
+#: How long a runner that is done stays for its TaskManager to hang up.
+FAREWELL_S: Final = 5.0
+_INTERRUPTED: Final = Failure(kind=FailureKind.USER_CODE, message="the task was cancelled", exception="Interrupted")
+
+
+def import_everything() -> None:
+    """Import all that a task may need of PySpark, so that runners share it. Opens no channel, starts no thread."""
+    for name in _LATER:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def serve(channel: socket.socket, printing: int) -> None:
+    """Be a runner: serve one task over this socket, and return when its last word is said.
+
+    `printing` is the descriptor that takes the task's output.
+    """
+    # What the template's modules registered is not a script's to call. There is no public way to clear it.
+    clear: Callable[[], None] = getattr(atexit, "_clear")  # noqa: B009
+    clear()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _redirect(os.devnull, 0, os.O_RDONLY)
+    try:
+        Runner(channel, printing).serve()
+    except OSError:  # nothing can be said any more
+        os._exit(DISCONNECTED)
+
+
+class Runner:
+    """One forked process, from its first message to its last word."""
+
+    def __init__(self, channel: socket.socket, printing: int) -> None:
+        self._channel: Final = channel
+        self._printing: Final = printing
+        self._saying: Final = threading.Lock()
+        self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the listening one
+        self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
+        self._interruption: Final = Interruption()
+        self._progress: Final = Progress(self._say)
+        self._door: Door | None = None  # set once a session is open
+        self._listener: threading.Thread | None = None  # reads the inbox once there is a task
+        self._over = False  # set before the last word
+
+    def serve(self) -> None:
+        """Take messages until the task has come, and do it."""
+        for message in self._inbox:
+            match message:
+                case Prepare():
+                    self._prepare(message)
+                case Run():
+                    self._end(self._run(message))
+                    return
+                case Analyze():
+                    self._end(self._analyze(message))
+                    return
+                case Interrupt() | TargetsChecked():
+                    self._take(message)
+
+    def _prepare(self, message: Prepare) -> None:
+        try:
+            door = open_session(message.remote_url, message.session)
+            self._door = door
+            door.configure(message.config)
+            if message.warm_up:
+                door.warm_up()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this runner cannot be used
+            self._say(Prepared(problem=f"{type(error).__name__}: {error}"))
+        else:
+            self._say(Prepared())
+
+    def _run(self, message: Run) -> Worked | ProgramExited | TaskFailed:
+        task = message.task
+        program = next((v for v in task.graph.vertices if isinstance(v.operation, Program)), None)
+        region = regions_of(task.graph)[task.attempt.region]
+        attempt = _Attempt(message.limits, step=program.name if program is not None else None)
+        try:
+            artifacts = self._begin(message)
+            if task.graph.engine is EngineKind.DEDICATED:
+                # Before any thread of ours: the JVM is forked with code between fork and exec.
+                dedicated.start(message.dedicated, task, message.scratch, message.log_path, artifacts)
+            _hold(message.limits)  # after the driver's JVM was started: its heap is its limit
+            self._say(TaskRunning())
+            self._listen()
+            with self._interruption.armed():
+                if program is not None and isinstance(program.operation, Program):
+                    self._program(message, program.operation, artifacts)
+                    done = Worked(finished=TaskFinished())
+                else:
+                    done = self._region(message, region, artifacts, attempt)
+            metrics = dedicated.metrics() if task.graph.engine is EngineKind.DEDICATED else self._progress.metrics
+            return structs.replace(done, finished=structs.replace(done.finished, metrics=metrics))
+        except Interrupted:
+            return TaskFailed(failure=_INTERRUPTED)
+        except ExitCode as error:
+            return ProgramExited(code=error.code)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
+            return TaskFailed(failure=attempt.failure(error, message.scratch))
+
+    def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
+        if message.task.graph.engine is EngineKind.DEDICATED:
+            dedicated.connect()
+        else:
+            door = self._session()
+            door.configure(session_config(message.task))
+            artifacts.upload(door.spark)
+        self._progress.doing(f"running {program.file}")
+        run_program(program, artifacts)
+
+    def _region(self, message: Run, region: Region, artifacts: Artifacts, attempt: _Attempt) -> Worked:
+        task = message.task
+        if task.graph.engine is EngineKind.DEDICATED:
+            dedicated.connect()
+            door = self._door = dedicated.session()
+        else:
+            door = self._session()
+            door.configure(session_config(task))
+            if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else region.steps):
+                artifacts.upload(door.spark)
+        attempt.inputs = task.inputs
+        attempt.frames = Frames(door, task.graph, artifacts, task.inputs)
+        attempt.work = Work(
+            task,
+            region,
+            door,
+            attempt.frames,
+            activity=self._progress.doing,
+            targets=self._targets.get,
+            staged=self._say,
+        )
+        return attempt.work.run()
+
+    def _analyze(self, message: Analyze) -> Analyzed:
+        graph = message.graph
+        attempt = _Attempt(message.limits)
+        config = {key: value for key, value in graph.config.items() if key.startswith("spark.")}
+        try:
+            artifacts = self._begin(message)
+            _hold(message.limits)
+            self._listen()
+            with self._interruption.armed():
+                door = self._session()
+                door.configure(config)
+                if _has_functions(graph, None):
+                    artifacts.upload(door.spark)
+                attempt.frames = Frames(door, graph, artifacts)
+                return analyzed(attempt.frames, graph, config)
+        except Interrupted:
+            return Analyzed(failure=_INTERRUPTED)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
+            return Analyzed(failure=attempt.failure(error, message.scratch))
+
+    def _begin(self, message: Run | Analyze) -> Artifacts:
+        """Send output to the log, go where the task's files are, and put them there."""
+        os.dup2(self._printing, 1)
+        os.dup2(self._printing, 2)
+        os.close(self._printing)
+        for stream in (sys.stdout, sys.stderr):
+            line_by_line: Callable[..., None] | None = getattr(stream, "reconfigure", None)
+            if line_by_line is not None:
+                line_by_line(line_buffering=True)
+        faulthandler.enable()
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).disabled = True  # prints every Spark error, stack and all, before we tell it
+        os.chdir(message.scratch)
+        graph = message.graph if isinstance(message, Analyze) else message.task.graph
+        artifacts = Artifacts(Path(message.scratch))
+        artifacts.install(graph, message.artifacts)
+        return artifacts
+
+    def _session(self) -> ConnectDoor:
+        if not isinstance(self._door, ConnectDoor):
+            raise TaskError(FailureKind.INTERNAL, "the runner was given a task before its Spark session")
+        self._door.watch(self._progress)
+        return self._door
+
+    def _listen(self) -> threading.Thread:
+        """Start the thread that hears interrupts."""
+        listener = self._listener = threading.Thread(target=self._hear, name="flintlock-control", daemon=True)
+        listener.start()
+        return listener
+
+    def _hear(self) -> None:
+        with suppress(ConnectionError):  # a TaskManager that was killed with something unread
+            for message in self._inbox:
+                self._take(message)
+        if not self._over:
+            os.killpg(0, signal.SIGKILL)  # the TaskManager is gone
+
+    def _take(self, message: ToRunner) -> None:
+        match message:
+            case Interrupt():
+                self._interruption.ask(self._stop_spark)
+            case TargetsChecked():
+                self._targets.put(message)
+            case _:
+                pass  # a runner has one task
+
+    def _stop_spark(self) -> None:
+        if self._door is not None:
+            self._door.interrupt()
+        else:
+            dedicated.interrupt()
+
+    def _end(self, word: Worked | ProgramExited | TaskFailed | Analyzed) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        self._over = True
+        try:
+            self._say(word)
+        except ValueError as error:  # larger than a frame
+            self._say(TaskFailed(failure=Failure(kind=FailureKind.INTERNAL, message=str(error))))
+        self._stay()
+
+    def _stay(self) -> None:
+        """Read until the TaskManager hangs up: a socket that is closed with something unread takes last words along."""
+        listener = self._listener or self._listen()
+        listener.join(FAREWELL_S)
+
+    def _say(self, message: FromRunner) -> None:
+        data = frame(message)
+        with self._saying:
+            self._channel.sendall(data)
+
+
+class _Attempt:
+    """How far a task came: what tells whose error one is."""
+
+    def __init__(self, limits: Limits, step: StepName | None = None) -> None:
+        self.limits: Final = limits
+        self.step: Final = step
+        self.inputs: Mapping[StepName, str] = {}
+        self.frames: Frames | None = None
+        self.work: Work | None = None
+
+    def failure(self, error: BaseException, scratch: str) -> Failure:
+        """Return what the error means to its user, files by the names that they know."""
+        try:
+            relax_memory()
+            step, cause = self.work.blame(error) if self.work is not None else (self.step, error)
+            clues = self.frames.clues() if self.frames is not None else None
+            in_user_code = self.frames.in_user_code if self.frames is not None else self.step is not None
+            failure = failure_of(cause, step, clues, in_user_code=in_user_code)
+            missing = lost_inputs(cause, step, self.inputs)
+        except Exception as second:  # noqa: BLE001 - an error that cannot be told must still be one
+            return Failure(kind=FailureKind.INTERNAL, message=f"{error!r}; and telling of it failed: {second!r}")
+        if missing:
+            failure = self._missing(failure, missing)
+        failure = with_limits(failure, self.limits, in_runner=isinstance(cause, MemoryError))
+        return structs.replace(failure, frames=tuple(_shown(failure.frames, scratch)))
+
+    def _missing(self, failure: Failure, missing: tuple[StepName, ...]) -> Failure:
+        """Return the failure as one of other regions' results: all that are gone, not only the first that was met."""
+        gone = dict.fromkeys((*missing, *(self.frames.lost() if self.frames is not None else ())))
+        named = ", ".join(repr(str(name)) for name in gone)
+        return structs.replace(
+            failure,
+            kind=FailureKind.MISSING_INPUT,
+            message=f"the materialised rows of {named} are gone: {failure.message}",
+            missing=tuple(gone),
+        )
+
+
+def _hold(limits: Limits) -> None:
+    if not limits.in_cgroup:
+        hold_memory(limits.memory)
+
+
+def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:
+    wanted = set(steps) if steps is not None else None
+    return any(
+        isinstance(vertex.operation, Function) and (wanted is None or vertex.name in wanted)
+        for vertex in graph.vertices
+    )
+
+
+def _shown(frames: Iterable[Frame], scratch: str) -> Iterator[Frame]:
+    for found in frames:
+        yield structs.replace(found, file=found.file.removeprefix(f"{scratch.rstrip('/')}/"))
+
+
+def _redirect(path: str, descriptor: int, flags: int) -> None:
+    opened = os.open(path, flags, 0o600)
+    os.dup2(opened, descriptor)
+    os.close(opened)

@@ -1,0 +1,223 @@
+"""The template: has imported PySpark once, and forks a runner whenever the TaskManager asks for one.
+
+`python -m flintlock.spark.runner.template FD PARENT`: FD is the inherited socket to the TaskManager, PARENT its pid.
+
+Importing PySpark with Connect costs more than half a second of CPU; a fork of a process that has done it costs
+milliseconds. Forking is safe only as long as this process has one thread and no open gRPC channel, so it never opens
+a channel, never starts a thread, and never looks at user code.
+
+It is the parent of all runners: it reaps them, tells how they ended, kills on request (a pid that it has not reaped
+cannot belong to somebody else), writes down what they print, and clears away what they leave running. When it ends,
+they end.
+
+What a runner's own children leave running falls to the runner as long as it lives, and to the template when it ends: so
+at that moment whoever is the template's child and no runner was the dead runner's, however it got away from its group.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+from flintlock.host.memory_limit import EAGER_COMMIT
+
+#: What keeps libraries from starting threads as soon as they are imported: BLAS one for each core, Arrow's allocator
+#: one in the background. A fork copies only one thread, and every lock as another may hold it just then.
+ONE_THREAD: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+os.environ.setdefault(*EAGER_COMMIT)
+_ours: Final = tuple(name for name in ONE_THREAD if name not in os.environ)
+os.environ.update({name: ONE_THREAD[name] for name in _ours})
+
+from flintlock.host.processes import (  # noqa: E402
+    adopt_orphans,
+    children,
+    die_with_parent,
+    kill_group,
+    threads,
+)
+from flintlock.spark.framing import Frames, frame  # noqa: E402
+from flintlock.spark.runner import process  # noqa: E402 - the environment above must stand before numpy is imported
+from flintlock.spark.runner.captured_output import Output  # noqa: E402
+from flintlock.spark.runner_messages import TO_TEMPLATE, Capture, Exited, Fork, Forked, Kill, TemplateReady  # noqa: E402
+
+#: How long what a runner left behind may take to end after it was killed, and how often that is looked at.
+SWEEP_S: Final = 2.0
+LOOK_S: Final = 0.002
+
+
+class Template:
+    """Runners by number and by pid, from fork to reaping."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control: Final = control
+        self._frames: Final = Frames(TO_TEMPLATE)
+        self._sockets: Final[list[int]] = []  # came with Fork frames that are not whole yet
+        self._pids: Final[dict[int, int]] = {}  # runner -> pid; emptied as they are reaped
+        self._outputs: Final[dict[int, Output]] = {}  # by runner; as _pids
+        self._wakeup, self._woken = socket.socketpair()
+        self._selector: Final = selectors.DefaultSelector()
+
+    def serve(self) -> None:
+        """Fork and reap until the TaskManager closes its end; then kill what is left."""
+        self._wakeup.setblocking(False)
+        signal.signal(signal.SIGCHLD, _noted)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        self._say(TemplateReady())
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        while True:
+            ready = {key.fileobj: key.data for key, _ in self._selector.select()}
+            for printed in ready.values():
+                if isinstance(printed, Output) and not printed.pump():
+                    self._selector.unregister(printed.reader)
+            if self._woken in ready:
+                self._woken.recv(4096)
+                self._reap()
+            if self._control in ready and not self._hear():
+                break
+        for pid in self._pids.values():
+            kill_group(pid)
+        self._pids.clear()
+        self._sweep()  # also what has got away from its runner's group
+        os._exit(0)
+
+    def _hear(self) -> bool:
+        data, sockets, _, _ = socket.recv_fds(self._control, 1 << 16, 64)
+        self._sockets.extend(sockets)
+        for message in self._frames.feed(data):
+            match message:
+                case Fork(runner=runner):
+                    self._fork(runner, self._sockets.pop(0))
+                case Capture(runner=runner, path=path, limit=limit):
+                    if runner in self._outputs:
+                        self._outputs[runner].open(path, limit)
+                        self._selector.register(
+                            self._outputs[runner].reader, selectors.EVENT_READ, self._outputs[runner]
+                        )
+                case Kill(runner=runner):
+                    if runner in self._pids:
+                        kill_group(self._pids[runner])
+        return bool(data)
+
+    def _fork(self, runner: int, descriptor: int) -> None:
+        own = os.getpid()
+        opened = [descriptor]
+        try:
+            reader, printing = os.pipe()
+            opened += [reader, printing]
+            pid = os.fork()
+        except OSError as error:
+            for one in opened:
+                os.close(one)
+            self._say(Exited(runner=runner, fork_error=str(error)))
+            return
+        if pid == 0:
+            os.close(reader)
+            self._become_runner(own, descriptor, printing)
+        with suppress(OSError):  # the child does the same: whoever comes first, a kill finds the group
+            os.setpgid(pid, pid)
+        os.close(descriptor)
+        os.close(printing)
+        self._pids[runner] = pid
+        self._outputs[runner] = Output(reader)
+        self._say(Forked(runner=runner, pid=pid))
+
+    def _become_runner(self, template: int, descriptor: int, printing: int) -> None:
+        """Leave everything of the template behind. Does not return."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setpgid(0, 0)
+            die_with_parent(template)
+            adopt_orphans()
+            for inherited in (self._control, self._wakeup, self._woken, self._selector):
+                inherited.close()
+            for theirs in (*self._sockets, *(printed.reader for printed in self._outputs.values())):
+                os.close(theirs)  # of other runners, some of which are yet to be forked
+            os.set_inheritable(descriptor, False)
+            for name in _ours:
+                del os.environ[name]  # user code decides for itself
+            process.serve(socket.socket(fileno=descriptor), printing)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        by_pid = {pid: runner for runner, pid in self._pids.items()}
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            pid = ended.si_pid
+            if pid in by_pid:
+                kill_group(pid)  # before it is reaped: until then the group's number is its own
+            _, status = os.waitpid(pid, 0)
+            runner = by_pid.pop(pid, None)
+            if runner is None:
+                continue
+            del self._pids[runner]
+            self._sweep()
+            self._close_output(runner)
+            self._say(Exited(runner=runner, code=os.waitstatus_to_exitcode(status)))
+
+    def _sweep(self) -> None:
+        """End what dead runners left running, and what that leaves in turn; whoever does not end is met again later."""
+        give_up_s = time.monotonic() + SWEEP_S
+        while orphans := children() - set(self._pids.values()):
+            for orphan in orphans:
+                with suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+            for orphan in orphans:
+                with suppress(ChildProcessError):
+                    os.waitpid(orphan, os.WNOHANG)
+            if time.monotonic() > give_up_s:
+                return
+            threading.Event().wait(LOOK_S)
+
+    def _close_output(self, runner: int) -> None:
+        printed = self._outputs.pop(runner)
+        with suppress(KeyError):  # it has had no task, or has closed its pipe
+            self._selector.unregister(printed.reader)
+        printed.close()
+
+    def _say(self, message: TemplateReady | Forked | Exited) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # heard as the end of the stream, next
+            self._control.sendall(frame(message))
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """Take SIGCHLD: the wakeup descriptor has told the loop."""
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Import everything, then serve."""
+    die_with_parent(parent)
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started the cluster
+    process.import_everything()
+    if threads() > 1:
+        sys.stderr.write("the template of runners has more than one thread: a runner may hang when it is forked\n")
+    gc.collect()
+    gc.freeze()  # so that no collection in a runner copies the pages they share
+    Template(socket.socket(fileno=descriptor)).serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,186 @@
+"""What a TaskManager, its template and its runners say to each other over Unix sockets.
+
+Frames: four bytes of length, then one msgpack struct, tagged. A TaskManager holds one socket to the template (it asks
+for forks and hears of ends) and one to each runner, whose other end travels to the template with the request to fork.
+So a runner is reached without the template's help, and whoever loses his peer hears it as the end of the stream.
+
+Rejected: pipes and pickles (a runner runs user code: what it says is data, never code); a listening socket in the run
+directory (its path may be longer than the 107 bytes that the kernel takes).
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from flintlock.gateways.engine import SparkSessionKey
+from flintlock.model.ids import StepName
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.tasks import (
+    DeployTask,
+    Failure,
+    TaskFailed,
+    TaskFinished,
+    TaskProgress,
+    TaskRunning,
+)
+from flintlock.spark.engine.publish_plan import StagedSink
+
+
+class Fork(Struct, frozen=True, kw_only=True, tag="fork"):
+    """TaskManager to template: fork a runner; the socket that comes with this frame is its own."""
+
+    runner: int
+
+
+class Kill(Struct, frozen=True, kw_only=True, tag="kill"):
+    """TaskManager to template: end this runner and its process group by force. Harmless for one that has ended."""
+
+    runner: int
+
+
+class Capture(Struct, frozen=True, kw_only=True, tag="capture"):
+    """TaskManager to template: from now on write what this runner prints to a file, at most so many bytes."""
+
+    runner: int
+    path: str
+    limit: int
+
+
+class TemplateReady(Struct, frozen=True, kw_only=True, tag="template-ready"):
+    """Template to TaskManager: everything is imported, forks are quick from here on."""
+
+
+class Forked(Struct, frozen=True, kw_only=True, tag="forked"):
+    """Template to TaskManager: the runner lives."""
+
+    runner: int
+    pid: int
+
+
+class Exited(Struct, frozen=True, kw_only=True, tag="exited"):
+    """Template to TaskManager: the runner, and all that it left running, is gone; or could never be forked.
+
+    `code` is the exit code, or the negated number of the signal that killed it.
+    """
+
+    runner: int
+    code: int = 0
+    fork_error: str | None = None
+
+
+class Prepare(Struct, frozen=True, kw_only=True, tag="prepare"):
+    """TaskManager to runner: open this Spark session and set it up, ahead of the task."""
+
+    remote_url: str
+    session: SparkSessionKey
+    config: dict[str, str] = {}
+    warm_up: bool = True  # also have the server build what every session needs: nobody waits yet
+
+
+class Prepared(Struct, frozen=True, kw_only=True, tag="prepared"):
+    """Runner to TaskManager: the session is open. `problem` says why it is not."""
+
+    problem: str | None = None
+
+
+class DedicatedEngine(Struct, frozen=True, kw_only=True):
+    """What a TaskManager gives to a Spark driver that serves one task only."""
+
+    run_dir: str  # where its JVM is recorded
+    working_dir: str = ""  # where relative paths start, as they do for the shared engine
+    heap_bytes: int = 1 << 30
+    conf: dict[str, str] = {}  # spark.* of the cluster; the job's own beats it
+    archive_dir: str = ""  # where class archives are looked for; none are used where empty
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What one task may use, and who said so. 0: as much as there is."""
+
+    memory: int = 0  # bytes, of the runner
+    memory_from: str = ""  # the option that set it, or the steps, for whoever has to change it
+    cpu: float = 0.0  # cores, of the runner: enforced in a cgroup only
+    in_cgroup: bool = False  # the TaskManager has put the runner into one: there is nothing left to set
+    worker_memory: int = 0  # bytes, of each of Spark's Python workers, which the engine sees to
+
+
+class Run(Struct, frozen=True, kw_only=True, tag="run"):
+    """TaskManager to runner: your task."""
+
+    task: DeployTask
+    log_path: str
+    scratch: str  # an empty directory of the attempt's own; the runner's working directory
+    artifacts: dict[str, str] = {}  # where the content of each artifact lies
+    limits: Limits = Limits()
+    dedicated: DedicatedEngine | None = None  # the task needs a Spark driver of its own
+
+
+class TargetsChecked(Struct, frozen=True, kw_only=True, tag="targets-checked"):
+    """TaskManager to runner: which staged sinks have data in their target already. `problem`: it could not look."""
+
+    occupied: tuple[StepName, ...] = ()
+    problem: str | None = None
+
+
+class Analyze(Struct, frozen=True, kw_only=True, tag="analyze"):
+    """TaskManager to runner: resolve the schemas of the whole graph, run nothing."""
+
+    graph: JobGraph
+    scratch: str
+    log_path: str
+    artifacts: dict[str, str] = {}
+    limits: Limits = Limits()
+
+
+class Interrupt(Struct, frozen=True, kw_only=True, tag="interrupt"):
+    """TaskManager to runner: stop Spark's work and the user's code."""
+
+
+class Worked(Struct, frozen=True, kw_only=True, tag="worked"):
+    """Runner to TaskManager, its last word: done, with what is left to be looked up."""
+
+    finished: TaskFinished
+    operations: dict[StepName, str] = {}  # the Spark Connect operation that wrote each output
+
+
+class ProgramExited(Struct, frozen=True, kw_only=True, tag="program-exited"):
+    """Runner to TaskManager, its last word: the program ended by itself, with a code that is not zero."""
+
+    code: int
+
+
+class Column(Struct, frozen=True, kw_only=True):
+    """A column as Spark names its type."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+
+class StepSchema(Struct, frozen=True, kw_only=True):
+    """What a step's rows look like."""
+
+    step: StepName
+    columns: tuple[Column, ...]
+
+
+class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
+    """Runner to TaskManager, its last word: every step's schema, or the first failure."""
+
+    schemas: tuple[StepSchema, ...] = ()
+    failure: Failure | None = None
+
+
+ToTemplate: TypeAlias = Fork | Kill | Capture
+FromTemplate: TypeAlias = TemplateReady | Forked | Exited
+ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | Interrupt
+FromRunner: TypeAlias = (
+    Prepared | TaskRunning | TaskProgress | StagedSink | Worked | ProgramExited | TaskFailed | Analyzed
+)
+
+TO_TEMPLATE: Final[msgspec.msgpack.Decoder[ToTemplate]] = msgspec.msgpack.Decoder(ToTemplate)
+FROM_TEMPLATE: Final[msgspec.msgpack.Decoder[FromTemplate]] = msgspec.msgpack.Decoder(FromTemplate)
+TO_RUNNER: Final[msgspec.msgpack.Decoder[ToRunner]] = msgspec.msgpack.Decoder(ToRunner)
+FROM_RUNNER: Final[msgspec.msgpack.Decoder[FromRunner]] = msgspec.msgpack.Decoder(FromRunner)

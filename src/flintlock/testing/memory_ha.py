@@ -1,0 +1,320 @@
+"""HA services in memory, for tests and the simulation.
+
+A `MemoryCluster` is what would lie on the disk: it outlives every process of a simulated cluster. Records are kept
+encoded, so that nothing that a room holds can change them, and what cannot be encoded fails here as it would on a disk.
+
+Each operation takes effect at one moment, between two awaits of the process's `step` hook: `graphs.put:before`, then
+the effect with its fencing check, then `graphs.put:after`. A hook that never returns before the effect is a process
+that died without it; one that never returns after the effect is a process that died before it could learn of it; one
+that sleeps is a slow disk. A write that is refused has no "after".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from flintlock.ha import payloads
+from flintlock.ha.protocols import KnownKey, Quarantined
+from flintlock.ha.rules import duplicate_job, fence, key_reused
+from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
+from flintlock.model.ids import FencingToken, JobId, RegionId
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, Step, yielding
+
+T = TypeVar("T")
+
+
+class ResultEntry(Struct, frozen=True, kw_only=True):
+    """A stored JobResult."""
+
+    dirty: bool
+    end_ms: int
+    payload: bytes
+
+
+class EndedEntry(Struct, frozen=True, kw_only=True):
+    """A stored ended job."""
+
+    end_ms: int
+    summary: bytes
+    snapshot: bytes
+    rows: dict[str, bytes]
+
+
+class MemoryCluster(MemoryLeadership):
+    """All that is durable, and who leads. Tests may look at the records, and damage them."""
+
+    def __init__(self, *, automatic: bool = False) -> None:
+        super().__init__(automatic=automatic)
+        self.graphs: Final[dict[JobId, bytes]] = {}
+        self.quarantined: Final[dict[JobId, tuple[str, bytes]]] = {}  # reason, payload
+        self.keys: Final[dict[str, KnownKey]] = {}
+        self.results: Final[dict[JobId, ResultEntry]] = {}
+        self.progress: Final[dict[JobId, dict[RegionId, bytes]]] = {}
+        self.ended: Final[dict[JobId, EndedEntry]] = {}
+
+    def forget_keys(self, job_id: JobId) -> None:
+        """Remove the keys that stand for a job."""
+        for key in [key for key, known in self.keys.items() if known.job_id == job_id]:
+            del self.keys[key]
+
+
+class _TermStore:
+    """What the four stores share: operations that take effect at one moment, writes under one token."""
+
+    def __init__(self, cluster: MemoryCluster, token: FencingToken, step: Step) -> None:
+        self._cluster: Final = cluster
+        self._token: Final = token
+        self._step: Final = step
+
+    async def _write(self, name: str, effect: Callable[[], T]) -> T:
+        await self._step(f"{name}:before")
+        if self._token in self._cluster.pauses:
+            raise Unavailable(f"nothing is written now: {self._cluster.pauses[self._token]}")
+        adopted = fence(self._cluster.token, self._token)
+        value = effect()  # raises before it changes anything
+        self._cluster.token = adopted
+        await self._step(f"{name}:after")
+        return value
+
+    async def _read(self, name: str, effect: Callable[[], T]) -> T:
+        await self._step(f"{name}:before")
+        value = effect()
+        await self._step(f"{name}:after")
+        return value
+
+
+class MemoryJobGraphStore(_TermStore):
+    """Graphs, what was set aside of them, and idempotency keys."""
+
+    async def put(self, job: StoredJob) -> None:
+        """Add a job with its key."""
+        cluster, job_id, key = self._cluster, job.graph.job_id, job.idempotency_key
+        payload = payloads.STORED_JOB.encode(job)
+
+        def effect() -> None:
+            if job_id in cluster.results:
+                raise duplicate_job(job_id, ended=True)
+            if job_id in cluster.graphs or job_id in cluster.quarantined:
+                raise duplicate_job(job_id, ended=False)
+            if key is not None:
+                known = cluster.keys.get(key)
+                if known is not None and known.job_id != job_id:
+                    raise key_reused(key, known.job_id)
+                cluster.keys[key] = KnownKey(job_id=job_id, digest=job.digest)
+            cluster.graphs[job_id] = payload
+
+        await self._write("graphs.put", effect)
+
+    async def replace(self, job: StoredJob) -> None:
+        """Put a job in the place of its former self."""
+        job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
+
+        def effect() -> None:
+            if job_id not in self._cluster.graphs:
+                raise NotFound(f"no graph is stored for job {job_id}")
+            self._cluster.graphs[job_id] = payload
+
+        await self._write("graphs.replace", effect)
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all stored graphs."""
+        return await self._read("graphs.ids", lambda: tuple(self._cluster.graphs))
+
+    async def recover(self, job_id: JobId) -> StoredJob:
+        """Return a stored job."""
+        payload = await self._read("graphs.recover", lambda: self._cluster.graphs.get(job_id))
+        if payload is None:
+            raise NotFound(f"no graph is stored for job {job_id}")
+        return payloads.STORED_JOB.decode(payload, f"job {job_id}")
+
+    async def remove(self, job_id: JobId) -> None:
+        """Remove a graph, and its key if it has no result."""
+
+        def effect() -> None:
+            self._cluster.graphs.pop(job_id, None)
+            if job_id not in self._cluster.results:
+                self._cluster.forget_keys(job_id)
+
+        await self._write("graphs.remove", effect)
+
+    async def quarantine(self, job_id: JobId, reason: str) -> None:
+        """Set a graph aside."""
+
+        def effect() -> None:
+            payload = self._cluster.graphs.pop(job_id, None)
+            if payload is not None:
+                self._cluster.quarantined[job_id] = (reason, payload)
+
+        await self._write("graphs.quarantine", effect)
+
+    async def quarantined(self) -> tuple[Quarantined, ...]:
+        """Return what was set aside."""
+
+        def effect() -> tuple[Quarantined, ...]:
+            aside = self._cluster.quarantined.items()
+            return tuple(Quarantined(job_id=job_id, reason=reason) for job_id, (reason, _) in aside)
+
+        return await self._read("graphs.quarantined", effect)
+
+    async def key(self, key: str) -> KnownKey | None:
+        """Return what a key stands for."""
+        return await self._read("graphs.key", lambda: self._cluster.keys.get(key))
+
+
+class MemoryJobResultStore(_TermStore):
+    """Results, dirty and clean."""
+
+    async def create_dirty(self, result: JobResult) -> None:
+        """Add a dirty entry."""
+        entry = ResultEntry(dirty=True, end_ms=result.end_ms, payload=payloads.JOB_RESULT.encode(result))
+
+        def effect() -> None:
+            if result.job_id in self._cluster.results:
+                raise InvariantBroken(f"job {result.job_id} has a result already")
+            self._cluster.results[result.job_id] = entry
+
+        await self._write("results.create_dirty", effect)
+
+    async def mark_clean(self, job_id: JobId) -> None:
+        """Cleanup is done."""
+
+        def effect() -> None:
+            entry = self._cluster.results.get(job_id)
+            if entry is None:
+                raise NotFound(f"job {job_id} has no result to mark as clean")
+            self._cluster.results[job_id] = ResultEntry(dirty=False, end_ms=entry.end_ms, payload=entry.payload)
+
+        await self._write("results.mark_clean", effect)
+
+    async def get(self, job_id: JobId) -> JobResult | None:
+        """Return the job's entry."""
+        entry = await self._read("results.get", lambda: self._cluster.results.get(job_id))
+        return None if entry is None else payloads.JOB_RESULT.decode(entry.payload, f"job {job_id}")
+
+    async def dirty(self) -> tuple[JobResult, ...]:
+        """Return all dirty entries that can be read."""
+
+        def effect() -> list[tuple[JobId, bytes]]:
+            return [(job_id, entry.payload) for job_id, entry in sorted(self._cluster.results.items()) if entry.dirty]
+
+        return payloads.JOB_RESULT.readable(await self._read("results.dirty", effect))
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all entries."""
+        return await self._read("results.ids", lambda: tuple(self._cluster.results))
+
+
+class MemoryJobProgressStore(_TermStore):
+    """Records of regions."""
+
+    async def record(self, record: RegionRecord) -> None:
+        """Replace what is known of one region."""
+        payload = payloads.REGION_RECORD.encode(record)
+
+        def effect() -> None:
+            self._cluster.progress.setdefault(record.job_id, {})[record.region] = payload
+
+        await self._write("progress.record", effect)
+
+    async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
+        """Return all records of a job, by region."""
+        stored = await self._read("progress.read", lambda: sorted(self._cluster.progress.get(job_id, {}).items()))
+        return tuple(
+            payloads.REGION_RECORD.decode(payload, f"job {job_id}, region {region}") for region, payload in stored
+        )
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs with records."""
+        return await self._read("progress.ids", lambda: tuple(self._cluster.progress))
+
+    async def remove(self, job_id: JobId) -> None:
+        """Forget a job."""
+
+        def effect() -> None:
+            self._cluster.progress.pop(job_id, None)
+
+        await self._write("progress.remove", effect)
+
+
+class MemoryEndedJobStore(_TermStore):
+    """Ended jobs."""
+
+    async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+        """Keep an ended job."""
+        entry = EndedEntry(
+            end_ms=snapshot.end_ms,
+            summary=payloads.JOB_SUMMARY.encode(snapshot.summary()),
+            snapshot=payloads.JOB_SNAPSHOT.encode(snapshot),
+            rows={result.name: payloads.RESULT_ROWS.encode(result) for result in results},
+        )
+
+        def effect() -> None:
+            self._cluster.ended[snapshot.graph.job_id] = entry
+
+        await self._write("ended.put", effect)
+
+    async def get(self, job_id: JobId) -> JobSnapshot | None:
+        """Return an ended job."""
+        entry = await self._read("ended.get", lambda: self._cluster.ended.get(job_id))
+        return None if entry is None else payloads.JOB_SNAPSHOT.decode(entry.snapshot, f"job {job_id}")
+
+    async def result(self, job_id: JobId, name: str) -> ResultRows | None:
+        """Return rows that an ended job kept."""
+        entry = await self._read("ended.result", lambda: self._cluster.ended.get(job_id))
+        stored = None if entry is None else entry.rows.get(name)
+        return None if stored is None else payloads.RESULT_ROWS.decode(stored, f"job {job_id}, result {name!r}")
+
+    async def summaries(self) -> tuple[JobSummary, ...]:
+        """Return the listing's lines."""
+
+        def effect() -> list[tuple[JobId, bytes]]:
+            return [(job_id, entry.summary) for job_id, entry in self._cluster.ended.items()]
+
+        return payloads.JOB_SUMMARY.readable(await self._read("ended.summaries", effect))
+
+    async def expire(self, before_ms: int) -> tuple[JobId, ...]:
+        """Forget jobs that ended before then."""
+        cluster = self._cluster
+
+        def effect() -> tuple[JobId, ...]:
+            old = {job_id for job_id, entry in cluster.ended.items() if entry.end_ms < before_ms}
+            old |= {job_id for job_id, entry in cluster.results.items() if entry.end_ms < before_ms}
+            old -= {job_id for job_id, entry in cluster.results.items() if entry.dirty} | cluster.graphs.keys()
+            for job_id in old:
+                cluster.ended.pop(job_id, None)
+                cluster.results.pop(job_id, None)
+                cluster.quarantined.pop(job_id, None)
+                cluster.forget_keys(job_id)
+            return tuple(sorted(old))
+
+        return await self._write("ended.expire", effect)
+
+
+class MemoryStores:
+    """All stores of one term."""
+
+    def __init__(self, cluster: MemoryCluster, token: FencingToken, step: Step) -> None:
+        self.graphs: Final = MemoryJobGraphStore(cluster, token, step)
+        self.results: Final = MemoryJobResultStore(cluster, token, step)
+        self.progress: Final = MemoryJobProgressStore(cluster, token, step)
+        self.ended: Final = MemoryEndedJobStore(cluster, token, step)
+
+
+class MemoryHaServices:
+    """Election and stores as one simulated process, named `holder`, has them."""
+
+    def __init__(self, cluster: MemoryCluster, holder: str, step: Step = yielding) -> None:
+        self._cluster: Final = cluster
+        self._step: Final = step
+        self.election: Final = MemoryElection(cluster, holder, step)
+        self.leader: Final = MemoryLeaderRegister(cluster, step)
+        self.blobs: Final = None
+
+    def stores(self, token: FencingToken) -> MemoryStores:
+        """Return the stores bound to a term."""
+        return MemoryStores(self._cluster, token, self._step)

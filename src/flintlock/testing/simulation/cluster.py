@@ -1,0 +1,358 @@
+"""A whole cluster in one event loop, on virtual time, from a seed.
+
+All rooms are the real ones: DispatcherRunner, Dispatcher, JobMasters, ResourceManager, TaskManagers, put together by
+the same composition as the real processes. Only the network, the stores and Spark are simulated. Clients submit jobs,
+cancel some, and remember what they were told; meanwhile processes crash: at any step of the stores, before or after
+it took effect, and at any moment. Then the faults end, the cluster is given time, and the promises are checked.
+
+A run is a pure function of its seed (and of PYTHONHASHSEED, which `soak` fixes).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import Context
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from msgspec import structs
+
+from flintlock.config.configuration import Configuration
+from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.leader_watch import LeaderWatch
+from flintlock.dispatcher.runner import DispatcherRunner
+from flintlock.dispatcher.services import DispatcherServices, TermServices
+from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.term import TermParts
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.leader import LeaderGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import Listening
+from flintlock.ha.protocols import Stores
+from flintlock.model.errors import NotFound, Unavailable
+from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
+from flintlock.model.jobgraph import Versions
+from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
+from flintlock.rpc.attendance import ATTENDING_S
+from flintlock.rpc.transport import Fence
+from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.testing.fake_spark import FakeSpark, FakeSparkHouse
+from flintlock.testing.fake_zookeeper import ENSEMBLE
+from flintlock.testing.simulation.faults import Faults, Mishaps
+from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
+from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
+from flintlock.testing.virtual_time import now_ms
+
+VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
+_RESTART_S: Final = 1.0
+_LOOK_S: Final = 1.7
+_REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
+_RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
+_WRITES: Final = frozenset({"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "expire"})
+
+
+class KeptBlobs:
+    """Which jobs keep blobs; the simulation's jobs have none, but the Dispatcher's bookkeeping is checked."""
+
+    def __init__(self) -> None:
+        self.jobs: set[JobId] = set()
+
+    def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
+        """Keep."""
+        self.jobs.add(job_id)
+
+    async def release(self, job_id: JobId) -> None:
+        """Release."""
+        self.jobs.discard(job_id)
+
+    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        """Miss nothing."""
+        return {}
+
+    async def retain_only(self, jobs: Mapping[JobId, object]) -> None:
+        """Keep only these."""
+        self.jobs &= set(jobs)
+
+    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
+        """Remove nothing."""
+        return ()
+
+
+class SimulatedCluster:
+    """Some JobManagers and TaskManagers, each in many lives, and all that outlives them."""
+
+    def __init__(
+        self, random: Random, faults: Faults, *, job_managers: int = 1, task_managers: int = 2, slots: int = 2
+    ) -> None:
+        self.random = random
+        self.faults = faults
+        self._faulty = Link(
+            late=faults.late_messages, max_late_s=5.0, duplication=faults.duplicates, loss=faults.lost_messages
+        )
+        self.network = SimulatedNetwork(random, self._faulty)
+        self.durable = DurableCluster(self.network, faults.session_timeout_s)
+        self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
+        self.story: list[str] = []  # what happened, for whoever reads a failed seed
+        self.broken: list[str] = []  # processes that ended by themselves, and commands of old leaders that were taken
+        self.last_change_s = -1.0  # of leader: what the one before was only told, and had not stored, is gone
+        self.job_managers = [f"jm-{number}" for number in range(job_managers)]
+        self.task_managers = [f"tm-{number}" for number in range(task_managers)]
+        self.houses: dict[str, FakeSparkHouse] = {}
+        for name in (*self.job_managers, *self.task_managers):
+            # A connection that repeats what was lost: later, but not by much, or nobody could ever keep a session.
+            steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 4)
+            self.network.set_link(name, ENSEMBLE, steady)
+            self.network.set_link(ENSEMBLE, name, steady)
+        self._slots = slots
+        self._mishaps = Mishaps(self)
+        self._ha: dict[str, SimulatedHa] = {}  # of the latest life of each JobManager
+        self._lives = 0
+        self._buried: dict[FencingToken, float] = {}  # when somebody has said them to be dead
+        self._doors: dict[str, ResourceManagerDoor] = {}  # of the latest life of each JobManager
+
+    def faulty(self) -> bool:
+        """Tell whether things may still go wrong."""
+        return asyncio.get_running_loop().time() < self.faults.until_s
+
+    def tell(self, what: str) -> None:
+        """Add to the story."""
+        self.story.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
+
+    def leader(self) -> str:
+        """Return which JobManager was the latest to lead."""
+        return self.durable.token.session.rpartition("/")[0] or self.job_managers[0]
+
+    async def run(self) -> None:
+        """Keep all processes running: whoever dies is started again, as a service manager would."""
+        self.durable.on_term = self._term_begun
+        async with asyncio.TaskGroup() as tasks:
+            for name in self.job_managers:
+                tasks.create_task(self._keep(name, self._job_manager), name=f"keep-{name}")
+            for name in self.task_managers:
+                tasks.create_task(self._keep(name, self._task_manager), name=f"keep-{name}")
+            self._mishaps.begin(tasks)
+            tasks.create_task(self._look_at_slots(), name="look-at-slots")
+            tasks.create_task(self._calm_down(), name="calm-down")
+
+    def crash(self, name: str, why: str) -> None:
+        """End a process at this instant."""
+        process = self.network.at(name)
+        if process is not None and process.alive:
+            self.tell(f"{name} dies: {why}")
+            process.crash()
+
+    def bury_leader(self) -> None:
+        """Have some JobManager say that the latest leader is dead, whether or not it is."""
+        alive = [name for name in self.job_managers if (process := self.network.at(name)) and process.alive]
+        if alive:
+            name, token = self.random.choice(alive), self.durable.token
+            self._buried[token] = asyncio.get_running_loop().time()
+            self.tell(f"{name} believes that the leader of epoch {token.epoch} is dead")
+            process = self.network.at(name)
+            if process is not None and name in self._ha:
+                process.spawn(self._ha[name].bury(token), "bury")
+
+    async def _keep(self, name: str, live: Callable[[SimulatedProcess], Coroutine[None, None, None]]) -> None:
+        while True:
+            process = self.network.process(name)
+            self.tell(f"{name} starts")
+            await asyncio.wait({process.spawn(live(process), name)})
+            if process.failure is not None:
+                self.broken.append(f"{name} ended by itself: {process.failure!r}")
+                self.tell(f"{name} ended by itself: {process.failure!r}")
+            await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
+
+    async def _job_manager(self, process: SimulatedProcess) -> None:
+        ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
+        configuration = Configuration(
+            {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
+        )
+        door, resource_manager = LeaderDoor(ha.election.paused), ResourceManagerDoor()
+        self._doors[process.name] = resource_manager
+        term = TermParts(
+            host=process,
+            connector=process,
+            resource_manager_door=resource_manager,
+            configuration=configuration,
+            versions=VERSIONS,
+            work_dir="work",
+            clock_ms=now_ms,
+            random=self.random,
+            paused=ha.election.paused,
+        )
+
+        def open_term(token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
+            def acts(what: str) -> None:
+                self._acts(token, what)
+                if ha.election.paused(token) is not None:
+                    self.broken.append(f"epoch {token.epoch} {what} while it did not know whether it leads")
+
+            acting = TermProcess(process, acts)
+            return replace(term, host=acting, connector=acting).open(token, stores)
+
+        def answers(_: FencingToken | None) -> None:
+            token = door.acting()
+            if token is not None:
+                self._acts(token, "answered a client")
+
+        services = DispatcherServices(
+            blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
+        )
+        listening = Listening(rpc=process.address, rest="")
+        runner = DispatcherRunner(ha, services, open_term, door, listening)
+        process.serve(DispatcherGateway, door, answers)
+        process.serve(LeaderGateway, runner)
+        if self.faults.deaths_noticed:
+            known = KnownLeader()
+            watch = LeaderWatch(
+                known=known,
+                register=ha.leader,
+                connect=lambda address: process.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
+                is_own=runner.is_in,
+                host=process.name,
+            )
+            process.spawn(known.follow(ha.leader), "known-leader")
+            process.spawn(watch.run(), "leader-watch")
+        await runner.run()
+
+    def _acts(self, token: FencingToken, what: str) -> None:
+        """Note what a leader does: nothing once a newer one leads. One that was taken for dead hears of it later."""
+        unaware_until_s = self._buried.get(token, 0.0) + self.faults.session_timeout_s
+        if token.epoch < self.durable.token.epoch and asyncio.get_running_loop().time() > unaware_until_s:
+            self.broken.append(f"epoch {token.epoch} {what} after epoch {self.durable.token.epoch} began")
+
+    async def _step(self, process: SimulatedProcess, token: FencingToken, name: str) -> None:
+        """Be on the way to the store, or back from it."""
+        process.require_alive()
+        operation, _, when = name.partition(":")
+        back = when == "after"
+        if not back and self._ha[process.name].election.paused(token) is not None:
+            raise Unavailable(f"the store is out of reach at {name}")
+        if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:
+            self.broken.append(f"epoch {token.epoch} wrote ({operation}) after epoch {self.durable.token.epoch} began")
+        doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
+        if self.faulty() and self.faults.freeze_at_step and self.random.random() < self.faults.freeze_at_step:
+            self.tell(f"{process.name} at {name}")
+            self._mishaps.freeze(process.name, self._mishaps.stillness_s())
+        if operation in _RECOVERING and self.faults.slow_reads_s:
+            await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_reads_s))
+        sides = (ENSEMBLE, process.name) if back else (process.name, ENSEMBLE)
+        await asyncio.sleep(self.network.delay_s(*sides))  # what was sent meanwhile may arrive
+        while self.network.is_cut(*sides):  # noqa: ASYNC110 (cuts do not ring a bell)
+            await asyncio.sleep(_REPEAT_S)
+        if doomed:
+            self.crash(process.name, f"at {name}")
+        process.require_alive()
+        if self.faulty() and self.faults.lost_answers and self.random.random() < self.faults.lost_answers:
+            self.tell(f"{process.name} hears nothing at {name}")
+            raise Unavailable(f"no answer at {name}")
+
+    async def _task_manager(self, process: SimulatedProcess) -> None:
+        guard = TokenGuard()
+        house = self.houses[process.name] = self.spark.house()
+        leader = leader_finder(self.durable, process)
+        services = TaskManagerServices(
+            offer=TaskManagerRegistration(
+                id=TaskManagerId(process.name),
+                instance=InstanceId(""),
+                address=process.address,
+                slots=self._slots,
+                versions=VERSIONS,
+            ),
+            house=house,
+            resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
+            moved=leader.moved,
+            job_masters=lambda: process.connect(JobMasterGateway, leader.look(), lambda: guard.token),
+            fetch_blob=_no_blobs,
+            log_directory=Path("log"),
+            prepare_log=lambda _: None,
+            new_instance=self._new_instance,
+            watch=_Watchdog(house, self.spark.context).watch,
+        )
+        task_manager = TaskManager(services, guard)
+        process.serve(TaskManagerGateway, task_manager, self._watched(process.name, guard))
+        await task_manager.run()
+
+    def _watched(self, name: str, guard: TokenGuard) -> Fence:
+        """Return the TaskManager's own fence, looked at from outside: nobody gets by whose leader was succeeded."""
+
+        def check(token: FencingToken | None) -> None:
+            followed = guard.token
+            guard.check(token)
+            if token is not None and followed is not None and token.epoch < followed.epoch:
+                self.broken.append(f"{name} took a command of epoch {token.epoch}, and follows epoch {followed.epoch}")
+
+        return check
+
+    async def _look_at_slots(self) -> None:
+        """See to it that no slot is given twice, and that nobody waits for what is free."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            for door in self._doors.values():
+                with suppress(Unavailable):
+                    problems = slot_problems(await door.overview())
+                    self.broken += [problem for problem in problems if problem not in self.broken]
+
+    def _new_instance(self) -> InstanceId:
+        self._lives += 1
+        return InstanceId(f"life-{self._lives}")
+
+    def _term_begun(self, token: FencingToken) -> None:
+        self.tell(f"{self.leader()} leads in epoch {token.epoch}")
+        self.last_change_s = asyncio.get_running_loop().time()
+
+    async def _calm_down(self) -> None:
+        """Lose no more messages once the faults are over: a promise needs somebody who can be reached."""
+        await asyncio.sleep(self.faults.until_s)
+        self.network.link = structs.replace(self._faulty, loss=0.0)
+
+
+def slot_problems(seen: ResourceOverview) -> list[str]:
+    """Return what is wrong with how slots are given out, as a ResourceManager shows it between two of its steps."""
+    problems = [
+        f"{tm.id} has {tm.slots} slots: {tm.free_slots} are free, and given out are {tm.allocated}"
+        for tm in seen.task_managers
+        if tm.free_slots + sum(share.slots for share in tm.allocated) > tm.slots
+    ]
+    for next_in_line in seen.waiting[:1]:  # order is strict: the others wait for it
+        problems += [
+            f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots, and {tm.id} has {tm.free_slots} free"
+            for tm in seen.task_managers
+            if tm.free_slots >= (next_in_line.slots or tm.slots)
+        ]
+    return problems
+
+
+class _Watchdog:
+    """Kills the engine and its runners when a lease ends, whatever its TaskManager is doing."""
+
+    def __init__(self, house: FakeSparkHouse, context: Context) -> None:
+        self._house = house
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, until_s: float) -> None:
+        """Wait until then."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if until_s < math.inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(until_s, self._kill, context=self._context)
+
+    def _kill(self) -> None:
+        for engine in self._house.engines:
+            engine.kill("killed by the watchdog: the lease has ended")
+
+
+async def _no_blobs(key: BlobKey) -> Path:
+    raise NotFound(f"no blob {key}")

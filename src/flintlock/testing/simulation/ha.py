@@ -1,0 +1,133 @@
+"""High availability as a simulated process has it: the real election over a fake ZooKeeper, records in memory.
+
+The stores refuse whoever was overtaken from the moment at which the ensemble has the new epoch, as transactions that
+check its znode do. How a store is reached is the caller's `Step`: it delays, it crashes, it waits through a partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+
+from flintlock.entrypoints.leader_finding import LeaderFinder, told_by_zookeeper
+from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.payloads import LEADER_INFO
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.election import LatchElection
+from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
+from flintlock.ha.zookeeper.link import Create
+from flintlock.ha.zookeeper.writer import FencedWriter
+from flintlock.model.errors import FlintlockError
+from flintlock.model.ids import Epoch, FencingToken
+from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, Fence, TokenSource, Withdraw
+from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
+from flintlock.testing.memory_ha import MemoryCluster, MemoryStores
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
+
+G = TypeVar("G")
+TermStep: TypeAlias = Callable[[FencingToken, str], Awaitable[None]]
+"""Awaited before and after each operation of a store, with the term that it belongs to and its name."""
+
+_PATHS: Final = tree.Tree("/flintlock", "simulated")
+
+
+class DurableCluster:
+    """All that outlives every process: the ensemble, and the records."""
+
+    def __init__(self, network: SimulatedNetwork, session_timeout_s: float) -> None:
+        self.records: Final = MemoryCluster()
+        self.ensemble: Final = FakeEnsemble(network, session_timeout_s)
+        self.ensemble.on_change = self._changed
+        self.on_term: Callable[[FencingToken], None] = lambda _: None  # told of each term as it begins
+        self.ensemble.ensure(_PATHS.latches)
+        nobody = tree.EpochRecord(epoch=Epoch(0), session="")
+        self.ensemble.transact((Create(_PATHS.epoch, tree.EPOCH.encode(nobody)),), 0)
+
+    @property
+    def token(self) -> FencingToken:
+        """Of the newest term that has begun."""
+        return self.records.token
+
+    def told(self) -> LeaderInfo | None:
+        """Return what the leader has told of itself."""
+        node = self.ensemble.get(_PATHS.leader)
+        return None if node is None else LEADER_INFO.decode(node.data, "the leader")
+
+    def _changed(self, path: str, data: bytes) -> None:
+        if path == _PATHS.epoch:
+            self.records.token = tree.EPOCH.decode(data, "the cluster").token
+            self.on_term(self.token)
+
+
+class SimulatedHa:
+    """HaServices of one life of a JobManager. Its link is run as a task of that process."""
+
+    def __init__(self, durable: DurableCluster, process: SimulatedProcess, step: TermStep) -> None:
+        self._durable: Final = durable
+        self._step: Final = step
+        link = FakeLink(durable.ensemble, process)
+        process.spawn(link.run(), "zookeeper-link")
+        self.election: Final = LatchElection(
+            link=link,
+            paths=_PATHS,
+            new_session=lambda: f"{process.name}/{link.session}",
+            clock_s=asyncio.get_running_loop().time,
+        )
+        self.leader: Final = ZooKeeperLeaderRegister(link, _PATHS, FencedWriter(link, _PATHS, self.election.guard))
+        self.blobs: Final = None
+
+    def stores(self, token: FencingToken) -> MemoryStores:
+        """Return the stores bound to a term."""
+        return MemoryStores(self._durable.records, token, partial(self._step, token))
+
+    async def bury(self, dead: FencingToken) -> None:
+        """Say that this leader is dead, as far as the ensemble can be told."""
+        try:
+            await self.leader.bury(dead)
+        except FlintlockError:
+            return
+
+
+def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderFinder:
+    """Return what finds the leader for a process that only follows; it knows what the ensemble told it last."""
+    link, known = FakeLink(durable.ensemble, process), KnownLeader()
+    process.spawn(link.run(), "zookeeper-link")
+    process.spawn(known.follow(ZooKeeperLeaderRetrieval(link, _PATHS)), "known-leader")
+    return LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.told))
+
+
+class TermProcess:
+    """The Host and Connector of one term. `acts` is told of what gets in or out: a call that is answered, a command."""
+
+    def __init__(self, process: SimulatedProcess, acts: Callable[[str], None]) -> None:
+        self._process: Final = process
+        self._acts: Final = acts
+
+    @property
+    def address(self) -> str:
+        """Where others find it."""
+        return self._process.address
+
+    def serve(self, gateway: type[G], implementation: G, fence: Fence | None = None) -> Withdraw:
+        """See `rpc.transport.Host.serve`."""
+
+        def check(token: FencingToken | None) -> None:
+            if fence is not None:
+                fence(token)
+            self._acts(f"answered a call of {gateway.__name__}")
+
+        return self._process.serve(gateway, implementation, check)
+
+    def connect(
+        self, gateway: type[G], address: str, token: TokenSource | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> G:
+        """See `rpc.transport.Connector.connect`."""
+
+        def checked() -> FencingToken | None:
+            self._acts(f"called {gateway.__name__} at {address}")
+            return None if token is None else token()
+
+        return self._process.connect(gateway, address, checked, timeout_s)

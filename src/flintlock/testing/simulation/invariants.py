@@ -1,0 +1,419 @@
+"""What users were promised, checked on a simulated cluster: one seed, one run, one verdict.
+
+The clients here behave as good clients do: they repeat a submission until it is answered, always under the same key.
+The checks know nothing of how the rooms work; they look at what clients were told, at the files, and at the stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+
+from msgspec import Struct, structs
+
+from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
+from flintlock.model.ids import JobId, StepName
+from flintlock.model.jobgraph import (
+    Exchange,
+    JobGraph,
+    JobVertex,
+    Operation,
+    Result,
+    SaveMode,
+    Sink,
+    Source,
+    Sql,
+    vertex_id,
+)
+from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import Failure, FailureKind
+from flintlock.testing.fake_spark import FILES_OF_A_SINK
+from flintlock.testing.simulation.cluster import SimulatedCluster
+from flintlock.testing.simulation.faults import Faults
+from flintlock.testing.virtual_time import Deadlock, run_virtual
+
+PATIENCE_S: Final = 1800.0  # beside one lease; the longest that was ever seen is a third of it
+_LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
+_NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
+_FOR_EVER: Final = 1000
+#: How often jobs are tried again after failures of their own: by no strategy, once, or as long as it takes.
+_RETRIES: Final = (0, 1, _FOR_EVER)
+
+
+class PromiseBroken(AssertionError):
+    """A run in which a user was let down; `story` tells what happened."""
+
+    def __init__(self, seed: int, broken: list[str], story: list[str]) -> None:
+        super().__init__(f"seed {seed}: " + "; ".join(broken))
+        self.seed = seed
+        self.broken = broken
+        self.story = story
+
+
+class Told(Struct):
+    """What one client did and was told about one job."""
+
+    key: str
+    graph: JobGraph
+    retries: int  # what its strategy says
+    acknowledged: JobId | None = None
+    cancel_sent: bool = False  # whether or not anybody has answered
+    cancel_taken_s: float | None = None
+    statuses: list[JobStatus] = []  # as they were seen, repeats left out
+
+
+def check_seed(seed: int) -> list[str]:
+    """Run one seed; return its story, or raise PromiseBroken."""
+    random = Random(seed)
+    run = _Run(random, _faults(random), jobs=random.randint(1, 6))
+    try:
+        run_virtual(run.main())
+    except Deadlock as error:
+        run.broken.append(f"everybody waits: {error}")
+    if run.broken:
+        raise PromiseBroken(seed, run.broken, run.cluster.story)
+    return run.cluster.story
+
+
+def _faults(random: Random) -> Faults:
+    """Four runs in ten have only JobManagers that fail; the others lose TaskManagers, engines and messages too.
+
+    In those, TaskManagers are also cut off or frozen past their leases, and results vanish. In a third of them one
+    JobManager leads throughout: it alone remembers what has failed so far.
+    """
+    harsh = random.random() < 0.6
+    steady = harsh and random.random() < 0.35
+    return Faults(
+        crash_at_step=0.0 if steady else random.choice([0.0, 0.01, 0.05, 0.2]),
+        job_manager_crashes=0 if steady else random.choice([0, 1, 3, 8]),
+        freeze_at_step=0.0 if steady else random.choice([0.0, 0.0, 0.01, 0.03]),
+        job_manager_freezes=0 if steady else random.choice([0, 0, 1, 3]),
+        burials=0 if steady else random.choice([0, 0, 1, 3]),
+        deaths_noticed=random.random() < 0.7,
+        store_partitions=0 if steady else random.choice([0, 0, 1, 4]),
+        session_timeout_s=random.choice([2.0, 4.0]),
+        task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
+        engine_crashes=random.choice([0, 1, 2, 8]) if harsh else 0,
+        spark_failures=random.choice([0.0, 0.1, 0.4]) if harsh else 0.0,
+        work_s=random.choice([2.0, 2.0, 40.0]) if harsh else 2.0,
+        late_messages=random.choice([0.0, 0.05]),
+        lost_messages=random.choice([0.0, 0.02, 0.1]) if harsh else 0.0,
+        duplicates=random.choice([0.0, 0.1]),
+        partitions=random.choice([0, 0, 1, 3]) if harsh else 0,
+        freezes=random.choice([0, 0, 1, 3]) if harsh else 0,
+        lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
+        heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
+        until_s=random.choice([5.0, 20.0, 60.0]),
+        slow_reads_s=random.choice([0.0, 0.0, 1.0]),
+        lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
+    )
+
+
+class _Run:
+    """One cluster, its clients, and the verdict."""
+
+    def __init__(self, random: Random, faults: Faults, jobs: int) -> None:
+        self._random = random
+        self.cluster = SimulatedCluster(
+            random, faults, job_managers=random.randint(1, 3), task_managers=random.randint(1, 2)
+        )
+        self._leader = self.cluster.job_managers[0]  # where the clients look for it; see _look_elsewhere
+        self._told = [self._plan(number) for number in range(jobs)]
+        self.broken: list[str] = []
+
+    async def main(self) -> None:
+        """Run clients against the cluster until every job has ended and is cleaned up, then check."""
+        for target in self._targets():
+            self.cluster.spark.files.content[f"{target}/old"] = "old"
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self.cluster.run(), name="cluster")
+            faults = self.cluster.faults
+            patience_s = faults.until_s + faults.heartbeat_timeout_s + PATIENCE_S
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._clients()
+                    await self._quiet()
+            except TimeoutError:
+                self.broken.append(f"not over after {patience_s} s: {self._open_ends()}")
+            else:
+                await self._check()
+            running.cancel()
+
+    def _gateway(self) -> DispatcherGateway:
+        return self._client.connect(DispatcherGateway, self._leader)
+
+    def _look_elsewhere(self) -> None:
+        """Ask another JobManager the next time: this one does not lead, or does not answer."""
+        self._leader = self._random.choice(self.cluster.job_managers)
+
+    async def _clients(self) -> None:
+        self._client = self.cluster.network.process("client")
+        async with asyncio.TaskGroup() as tasks:
+            for told in self._told:
+                tasks.create_task(self._one_client(told), name=told.key)
+
+    async def _one_client(self, told: Told) -> None:
+        await asyncio.sleep(self._random.uniform(0.0, min(20.0, self.cluster.faults.until_s)))
+        twice = self._random.random() < 0.2
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._submit(told, told.graph), name="submit")
+            if twice:  # another process of the same user, under the same key, with an id of its own
+                again = self._with_id(told.graph, JobId(f"{self._random.getrandbits(128):032x}"))
+                tasks.create_task(self._submit(told, again), name="submit-again")
+        if self._random.random() < 0.3:
+            await asyncio.sleep(self._random.uniform(0.0, 8.0))
+            await self._cancel(told)
+        await self._watch(told)
+
+    async def _submit(self, told: Told, graph: JobGraph) -> None:
+        while True:
+            try:
+                answer = await self._gateway().submit_job(
+                    JobSubmission(graph=graph, idempotency_key=told.key, digest=told.key)
+                )
+            except InvariantBroken as error:
+                self.broken.append(f"{told.key}: submission met a bug: {error.public}")
+                return
+            except FlintlockError as error:
+                if not error.retryable:
+                    self.broken.append(f"{told.key}: submission refused: {error.public}")
+                    return
+                self._look_elsewhere()
+                await asyncio.sleep(self._random.uniform(0.05, 0.5))
+                continue
+            if told.acknowledged not in (None, answer.job_id):
+                self.broken.append(f"{told.key} is two jobs: {told.acknowledged} and {answer.job_id}")
+            told.acknowledged = answer.job_id
+            self.cluster.tell(f"{told.key} acknowledged as {answer.job_id}")
+            return
+
+    async def _cancel(self, told: Told) -> None:
+        job_id = told.acknowledged
+        while job_id is not None:
+            sent_s = asyncio.get_running_loop().time()
+            told.cancel_sent = True
+            try:
+                await self._gateway().cancel_job(JobQuery(job_id=job_id))
+            except Conflict:
+                return  # it has ended, or is publishing
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known when cancelled")
+                return
+            except FlintlockError:
+                self._look_elsewhere()
+                await asyncio.sleep(0.3)
+                continue
+            told.cancel_taken_s = sent_s
+            self.cluster.tell(f"{told.key} cancel taken")
+            return
+
+    async def _watch(self, told: Told) -> None:
+        """Look at the job until it has ended and the faults are over."""
+        while told.acknowledged is not None:
+            try:
+                job = await self._gateway().job(JobQuery(job_id=told.acknowledged))
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known")
+                return
+            except FlintlockError:
+                self._look_elsewhere()
+                await asyncio.sleep(0.5)
+                continue
+            if not told.statuses or told.statuses[-1] is not job.status:
+                if told.statuses and told.statuses[-1].globally_terminal:
+                    self.broken.append(f"{told.key} was {told.statuses[-1]}, and is {job.status}")
+                told.statuses.append(job.status)
+            if job.status.globally_terminal and not self.cluster.faulty():
+                return
+            await asyncio.sleep(1.0)
+
+    async def _quiet(self) -> None:
+        """Wait until no job is being run or cleaned up."""
+        while self._open_ends():  # noqa: ASYNC110 (stores do not ring a bell)
+            await asyncio.sleep(5.0)
+
+    def _open_ends(self) -> list[str]:
+        durable = self.cluster.durable.records
+        dirty = [str(job_id) for job_id, entry in durable.results.items() if entry.dirty]
+        return [*map(str, durable.graphs), *map(str, durable.progress), *dirty]
+
+    async def _check(self) -> None:
+        for told in self._told:
+            if told.acknowledged is None:
+                continue
+            try:
+                job = await self._answer(told.acknowledged)
+            except NotFound:
+                self.broken.append(f"{told.key}: acknowledged, and not known in the end")
+                continue
+            self.broken += self._outcome_problems(told, job)
+            self.broken += self._file_problems(told, job)
+        self.broken += self.cluster.broken
+        self.broken += self.cluster.spark.overlaps
+        self.broken += self._restarts()
+        stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
+        if stray:
+            self.broken.append(f"left over: {stray}")
+        known = {str(told.acknowledged) for told in self._told}
+        extra = [job_id for job_id in self.cluster.durable.records.ended if str(job_id) not in known]
+        if extra:
+            self.broken.append(f"jobs that nobody was told of: {extra}")
+
+    async def _answer(self, job_id: JobId) -> JobSnapshot:
+        """Return a job as the leader knows it, whoever that is. Raises NotFound."""
+        while True:
+            try:
+                return await self._gateway().job(JobQuery(job_id=job_id))
+            except Unavailable:
+                self._look_elsewhere()
+                await asyncio.sleep(0.5)
+
+    def _restarts(self) -> list[str]:
+        """Where only JobManagers die, for less than a lease, no task is begun twice: it is adopted.
+
+        A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
+        """
+        if not self._only_leaders_fail():
+            return []
+        kept = {told.acknowledged for told in self._told if not told.cancel_sent}
+        starts = self.cluster.spark.starts.items()
+        return [
+            f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
+        ]
+
+    def _only_leaders_fail(self) -> bool:
+        """Tell whether whatever runs has no reason to notice anything."""
+        faults = self.cluster.faults
+        return faults.only_job_managers and faults.heartbeat_timeout_s >= _LONG_LEASE_S
+
+    def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
+        """A job ends as its own work did, or as it was told to; never because a JobManager died."""
+        failed, retries = _counted(_failures(job)), told.retries
+        match job.status:
+            case JobStatus.FINISHED if (
+                told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_change_s
+            ):
+                return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
+            case JobStatus.FINISHED if self._only_leaders_fail() and not told.cancel_sent and _failures(job):
+                return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
+            case JobStatus.FINISHED if failed > retries:
+                return [f"{told.key} was tried again after {failed} failures; its strategy says {retries}"]
+            case JobStatus.FINISHED:
+                missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
+                kept = set(job.result_names)
+                return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
+            case JobStatus.CANCELED if told.cancel_sent:
+                return []
+            case JobStatus.FAILED if failed > retries:
+                return []
+            case status:
+                cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
+                return [f"{told.key} ended {status} ({cause}), and had no reason to"]
+
+    def _file_problems(self, told: Told, job: JobSnapshot) -> list[str]:
+        """Each target holds what was there before, or all files of exactly one attempt with their marker."""
+        files = self.cluster.spark.files
+        problems: list[str] = []
+        for vertex in told.graph.vertices:
+            if not isinstance(vertex.operation, Sink) or vertex.operation.path is None:
+                continue
+            target, mode = vertex.operation.path, vertex.operation.mode
+            visible = files.visible(target)
+            new = [path for path in visible if not path.endswith("/old")]
+            attempts = {files.content[path] for path in new}
+            has_old, marked = f"{target}/old" in visible, f"{target}/_SUCCESS" in files.content
+            untouched = has_old and not new and not marked
+            published = (
+                len(new) == FILES_OF_A_SINK and len(attempts) == 1 and marked and has_old == (mode is SaveMode.APPEND)
+            )
+            if not (published or (untouched and job.status is not JobStatus.FINISHED)):
+                problems.append(f"{told.key} ended {job.status}, but {target} holds {visible} of {attempts}")
+        return problems
+
+    def _targets(self) -> list[str]:
+        operations = [vertex.operation for told in self._told for vertex in told.graph.vertices]
+        return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
+
+    def _plan(self, number: int) -> Told:
+        retries = self._random.choice([_FOR_EVER, *_RETRIES])
+        return Told(key=f"key-{number}", graph=self._graph(number, retries), retries=retries)
+
+    def _graph(self, number: int, retries: int) -> JobGraph:
+        """A source, then one to three steps with a blocking result each, and sinks or results.
+
+        Some of those belong to the task that makes the blocking result, the others read it.
+        """
+        job_id = JobId(f"{number:032x}")
+        steps: list[tuple[str, Operation, tuple[str, ...], Exchange]] = [
+            ("source", Source(format="parquet", paths=("in",)), (), Exchange.PIPELINED)
+        ]
+        before = "source"
+        for region in range(self._random.randint(1, 3)):
+            work, last = f"work{region}", f"step{region}"
+            steps.append((work, Sql(query="SELECT 1"), (before,), Exchange.PIPELINED))
+            steps.append((last, Sql(query="SELECT 1"), (work,), Exchange.BLOCKING))
+            steps += [
+                (
+                    f"out{region}_{output}",
+                    self._output(number, region, output),
+                    (self._random.choice([work, last]),),
+                    Exchange.PIPELINED,
+                )
+                for output in range(self._random.randint(1, 2))
+            ]
+            before = last
+        return JobGraph(
+            job_id=job_id,
+            name=f"job-{number}",
+            vertices=tuple(
+                JobVertex(
+                    id=vertex_id(job_id, name),
+                    name=StepName(name),
+                    operation=operation,
+                    inputs=tuple(StepName(item) for item in inputs),
+                    exchange=exchange,
+                    parallelism=None,
+                )
+                for name, operation, inputs, exchange in steps
+            ),
+            parallelism=self._random.choice([1, 2, None]),
+            config=_strategy(retries),
+        )
+
+    def _output(self, number: int, region: int, output: int) -> Operation:
+        if self._random.random() < 0.3:
+            return Result()
+        mode = self._random.choice([SaveMode.OVERWRITE, SaveMode.APPEND])
+        return Sink(format="parquet", path=f"out/{number}-{region}-{output}", mode=mode)
+
+    def _with_id(self, graph: JobGraph, job_id: JobId) -> JobGraph:
+        return structs.replace(
+            graph,
+            job_id=job_id,
+            vertices=tuple(structs.replace(v, id=vertex_id(job_id, v.name)) for v in graph.vertices),
+        )
+
+
+def _failures(job: JobSnapshot) -> list[Failure]:
+    """Return what failed under the leader who saw the job's end."""
+    return [entry.failure for root in job.exceptions for entry in (root, *root.concurrent)]
+
+
+def _counted(failures: list[Failure]) -> int:
+    """Return how many of them count against the job's strategy: it is helped over the first losses."""
+    losses = sum(failure.kind in _NOT_ITS_FAULT for failure in failures)
+    return len(failures) - min(losses, INFRASTRUCTURE_ATTEMPTS.default)
+
+
+def _strategy(retries: int) -> dict[str, str]:
+    if not retries:
+        return {}
+    return {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": str(retries),
+        "restart-strategy.fixed-delay.delay": "200 ms",
+    }

@@ -1,0 +1,190 @@
+"""Configuration: what is read, what is refused, and whose option it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flintlock.config.configuration import (
+    Configuration,
+    Option,
+    Scope,
+    boolean,
+    checked,
+    config_problems,
+    integer,
+    number,
+    one_of,
+)
+from flintlock.model.errors import Invalid
+from flintlock.model.quantities import duration_s, memory_bytes, positive_duration_s
+
+SLOTS = Option(key="taskmanager.slots", parse=integer(1, 8), kind="a whole number", default=2, description="d")
+DELAY = Option(key="restart.delay", parse=duration_s, kind="a duration", default=1.0, description="d", scope=Scope.JOB)
+KNOWN: tuple[Option[Any], ...] = (SLOTS, DELAY)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10 s", 10),
+        ("10s", 10),
+        ("500 ms", 0.5),
+        ("250", 0.25),
+        ("1 min", 60),
+        ("2 h", 7200),
+        ("1 d", 86400),
+        (" 1.5 SEC ", 1.5),
+        ("0", 0),
+        ("3 minutes", 180),
+        ("7 days", 604800),
+    ],
+)
+def test_durations_are_read_as_flink_writes_them(text: str, seconds: float) -> None:
+    """With or without a space, long or short, a bare number in milliseconds."""
+    assert duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1 s", "1 lightyear", "1 s 2 ms", "1,5 s", "inf", "nan", "1e3 s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    """The text is told, with how it should look."""
+    with pytest.raises(ValueError, match="is not a duration such as '10 s' or '500 ms'") as caught:
+        duration_s(text)
+    assert repr(text) in str(caught.value)
+
+
+def test_a_period_cannot_be_nothing() -> None:
+    """What is repeated after no time at all would keep a process busy for ever."""
+    assert positive_duration_s("10 ms") == pytest.approx(0.01)
+    with pytest.raises(ValueError, match="'0 s' is shorter than 10 ms"):
+        positive_duration_s("0 s")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512m", 512 << 20), ("2 gb", 2 << 30), ("1K", 1024), ("1.5k", 1536), ("7", 7), ("8 bytes", 8), ("1t", 1 << 40)],
+)
+def test_memory_sizes_are_read(text: str, size: int) -> None:
+    """As Flink and Spark write them."""
+    assert memory_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1m", "1 s", "lots"])
+def test_what_is_no_memory_size_is_refused(text: str) -> None:
+    """The text is told, with how it should look."""
+    with pytest.raises(ValueError, match="is not a memory size such as '512m' or '2g'"):
+        memory_bytes(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("FALSE", False), ("True", True)])
+def test_truth_is_true_or_false(text: str, value: bool) -> None:
+    """In any case of letters."""
+    assert boolean(text) is value
+
+
+@pytest.mark.parametrize("text", ["", "yes", "1", "truee"])
+def test_nothing_else_is_truth(text: str) -> None:
+    """No guessing."""
+    with pytest.raises(ValueError, match="is neither 'true' nor 'false'"):
+        boolean(text)
+
+
+@given(st.integers(-20, 20))
+def test_whole_numbers_keep_their_bounds(value: int) -> None:
+    """Both bounds are within."""
+    parse = integer(-3, 7)
+    if -3 <= value <= 7:
+        assert parse(str(value)) == value
+    else:
+        with pytest.raises(ValueError, match=f"{value} is not from -3 to 7"):
+            parse(str(value))
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "x", "1e3"])
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    """The text is told."""
+    with pytest.raises(ValueError, match="is not a whole number"):
+        integer(0)(text)
+
+
+@given(st.floats())
+def test_numbers_are_finite_and_keep_their_bounds(value: float) -> None:
+    """Neither NaN nor infinity gets in, whatever the bounds."""
+    parse = number(0.0, 1.0)
+    if math.isfinite(value) and 0.0 <= value <= 1.0:
+        assert parse(repr(value)) == value
+    else:
+        with pytest.raises(ValueError, match=r"is not a number|is less than|is more than"):
+            parse(repr(value))
+
+
+def test_a_name_is_one_of_a_few() -> None:
+    """Which ones, is told."""
+    parse = one_of("none", "fixed-delay")
+
+    assert parse("none") == "none"
+    with pytest.raises(ValueError, match="'fixed' is not one of none, fixed-delay"):
+        parse("fixed")
+
+
+def test_an_unknown_key_is_told_with_the_nearest_known_one() -> None:
+    """A misspelt option is never passed over."""
+    assert config_problems({"taskmanager.slot": "2", "zzz": "1"}, KNOWN, Scope.CLUSTER) == [
+        ("taskmanager.slot", "unknown option; did you mean 'taskmanager.slots'?"),
+        ("zzz", "unknown option"),
+    ]
+
+
+def test_an_ill_typed_value_is_told_with_what_the_option_takes() -> None:
+    """Key, value and kind."""
+    assert config_problems({"taskmanager.slots": "many"}, KNOWN, Scope.CLUSTER) == [
+        ("taskmanager.slots", "'many' is not a whole number (the option takes a whole number)")
+    ]
+
+
+def test_a_job_sets_only_options_of_jobs() -> None:
+    """The cluster's own options are the cluster's; a cluster may set both."""
+    values = {"taskmanager.slots": "2", "restart.delay": "1 s"}
+
+    assert config_problems(values, KNOWN, Scope.JOB) == [
+        ("taskmanager.slots", "is an option of the cluster: a job cannot set it")
+    ]
+    assert config_problems(values, KNOWN, Scope.CLUSTER) == []
+
+
+def test_what_belongs_to_spark_is_passed_on_as_it_is() -> None:
+    """Flintlock does not know Spark's options, and does not judge them."""
+    values = {"spark.sql.shuffle.partitions": "x", "restart.delay": "2 s"}
+
+    configuration = checked(values, KNOWN, Scope.JOB, "job.yaml")
+
+    assert configuration.spark() == {"spark.sql.shuffle.partitions": "x"}
+    assert configuration.as_dict() == values
+
+
+def test_every_problem_is_told_with_its_place() -> None:
+    """All at once, each with the file or command line that it stands in."""
+    with pytest.raises(Invalid) as caught:
+        checked({"x": "1", "restart.delay": "soon"}, KNOWN, Scope.CLUSTER, "flintlock.yaml")
+
+    assert caught.value.problems == (
+        "flintlock.yaml: 'x': unknown option",
+        (
+            "flintlock.yaml: 'restart.delay': 'soon' is not a duration such as '10 s' or '500 ms' (the option takes "
+            "a duration)"
+        ),
+    )
+
+
+def test_values_are_read_by_their_options_and_later_ones_win() -> None:
+    """What is not set has its default; `over` leaves the lower layer as it was."""
+    below = Configuration({"taskmanager.slots": "4"})
+    above = below.over({"taskmanager.slots": "5", "restart.delay": "3 s"})
+
+    assert (below.get(SLOTS), below.get(DELAY), below.has(DELAY)) == (4, 1.0, False)
+    assert (above.get(SLOTS), above.get(DELAY), above.has(DELAY)) == (5, 3.0, True)
+    assert Configuration().get(SLOTS) == 2

@@ -1,0 +1,85 @@
+"""The list of options: what the reference page and `flintlock config` are made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flintlock.config import options
+from flintlock.config.configuration import Option, Scope
+from flintlock.config.options import OPTIONS
+
+#: Options whose default is not a value that one could write down: the text says what it stands for.
+IN_WORDS = {
+    "taskmanager.numberOfTaskSlots",
+    "taskmanager.resource-id",
+    "taskmanager.warm-runners",
+    "high-availability.zookeeper.quorum",
+    "high-availability.cluster-id",
+    "high-availability.storageDir",
+    "execution.work-dir",
+    "rest.bind-address",
+    "jobmanager.bind-host",
+    "taskmanager.bind-host",
+    "parallelism.default",
+    "jobmanager.failure-enrichers",
+    "pipeline.jobvertex-parallelism-overrides",
+    "job.timeout",
+    "slotmanager.number-of-slots.max",
+    "slotmanager.max-total-resource.cpu",
+    "slotmanager.max-total-resource.memory",
+    "taskmanager.runner.memory",
+    "taskmanager.python-worker.memory",
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+}
+
+
+def test_every_option_is_in_the_list_once() -> None:
+    """Keys are unique, and none is declared without being listed."""
+    declared = [value.key for value in vars(options).values() if isinstance(value, Option)]
+
+    assert sorted(declared) == sorted(option.key for option in OPTIONS)
+    assert len(set(declared)) == len(declared)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_a_default_is_what_its_text_says(option: Option[Any]) -> None:
+    """Whoever writes the documented default down gets the default."""
+    text = option.default_text or str(option.default)
+    if option.key in IN_WORDS:
+        assert option.default_text
+    else:
+        assert option.parse(text) == option.default
+        assert text == text.lower() or isinstance(option.default, str)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
+def test_an_option_says_what_it_is(option: Option[Any]) -> None:
+    """A sentence of description, a kind, and a key without blanks."""
+    assert option.description.endswith(".")
+    assert option.description[0].isupper()
+    assert option.kind
+    assert option.key == option.key.strip()
+    assert not option.key.startswith("spark.")
+
+
+def test_flinks_keys_keep_flinks_defaults() -> None:
+    """Where the key is Flink's, a user of Flink finds what they know."""
+    by_key = {option.key: option for option in OPTIONS}
+
+    assert by_key["rest.port"].default == 8081
+    assert by_key["heartbeat.timeout"].default == 50.0
+    assert by_key["restart-strategy.fixed-delay.attempts"].default == 1
+    assert by_key["restart-strategy.fixed-delay.delay"].default == 1.0
+    assert by_key["restart-strategy.failure-rate.failure-rate-interval"].default == 60.0
+    assert by_key["restart-strategy.exponential-delay.backoff-multiplier"].default == 1.5
+    assert by_key["restart-strategy.exponential-delay.jitter-factor"].default == 0.1
+
+
+def test_restart_strategies_are_the_jobs_own_affair() -> None:
+    """A job chooses how it is restarted; ports and addresses are not its business."""
+    job = {option.key for option in OPTIONS if option.scope is Scope.JOB}
+
+    assert {option.key for option in OPTIONS if option.key.startswith("restart-strategy.")} <= job
+    assert not any(key.startswith(("rest.", "jobmanager.", "taskmanager.", "high-availability.")) for key in job)

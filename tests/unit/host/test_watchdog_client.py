@@ -1,0 +1,93 @@
+"""A watchdog is there as long as its TaskManager: one that dies or stops is replaced, and knows what the last did."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flintlock.host import watchdog_client
+from flintlock.host.children import record_child
+from flintlock.host.processes import LocalProcesses, boot_time_s
+from flintlock.host.watchdog_client import WatchdogKeeper, kept_watchdog
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+        record_child(tmp_path, "engine", process.pid)
+        yield process
+        process.kill()
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for is another process
+            await asyncio.sleep(0.02)
+
+
+async def replaced(keeper: WatchdogKeeper, number: signal.Signals) -> None:
+    """Do that to the watchdog, and wait for another."""
+    await until(lambda: keeper.pid is not None)
+    former = keeper.pid
+    assert former is not None
+    os.kill(former, number)
+    if number is signal.SIGSTOP:
+        await until(lambda: LocalProcesses().is_stopped(former))
+        keeper.watch(boot_time_s() + 600)
+    await until(lambda: keeper.pid not in (None, former))
+    assert not psutil.pid_exists(former)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_watchdog_that_is_gone_or_stopped_is_replaced(
+    number: signal.Signals, tmp_path: Path, engine: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine lives through it, and the new watchdog kills it when the moment comes."""
+    monkeypatch.setattr(watchdog_client, "ANSWER_S", 0.5)
+
+    async def play() -> None:
+        async with kept_watchdog(tmp_path, "") as keeper:
+            keeper.watch(boot_time_s() + 600)
+            await replaced(keeper, number)
+            assert engine.poll() is None
+            keeper.watch(boot_time_s())
+            await until(lambda: engine.poll() is not None)
+
+    asyncio.run(play())
+
+
+def test_a_new_watchdog_knows_what_the_last_one_was_told(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
+    """Killed at any moment, it leaves no gap longer than its replacement takes."""
+
+    async def play() -> None:
+        async with kept_watchdog(tmp_path, "") as keeper:
+            await until(lambda: keeper.pid is not None)
+            keeper.watch(boot_time_s() + 1.0)
+            await replaced(keeper, signal.SIGKILL)
+            await until(lambda: engine.poll() is not None)
+
+    asyncio.run(play())
+
+
+def test_a_watchdog_ends_with_its_scope(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
+    """With everything that was left to it."""
+
+    async def play() -> int:
+        async with kept_watchdog(tmp_path, "") as keeper:
+            await until(lambda: keeper.pid is not None)
+            keeper.watch(math.inf)
+            assert keeper.pid is not None
+            return keeper.pid
+
+    watchdog = asyncio.run(play())
+
+    assert not psutil.pid_exists(watchdog)
+    assert engine.wait(10) == -signal.SIGKILL
