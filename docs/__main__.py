@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from flintlock.config.options import OPTIONS
+from flintlock.model import log_events
 from flintlock.rest.server.routes import ENDPOINTS, EVENTS
 
 HERE = Path(__file__).parent
@@ -13,7 +14,11 @@ HERE = Path(__file__).parent
 
 def pages() -> dict[Path, str]:
     """Return each generated page with its text."""
-    return {HERE / "configuration.md": configuration(), HERE / "rest.md": rest()}
+    return {
+        HERE / "configuration.md": configuration(),
+        HERE / "rest.md": rest(),
+        HERE / "log-events.md": events(),
+    }
 
 
 def configuration() -> str:
@@ -41,8 +46,8 @@ def rest() -> str:
     lines = [
         "# REST",
         "",
-        "Made from `flintlock/rest/server/routes.py` by `make docs`; `/openapi.json` has the schemas. Every path answers",
-        'bare and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
+        "Made from `flintlock/rest/server/routes.py` by `make docs`; `/openapi.json` has the schemas. Every path",
+        'answers bare and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
         "",
         "Every JobManager answers: one that does not lead passes requests on to the one that does.",
         "`Flintlock-Leader-Epoch` names the term of the leader that gave the answer; `Age` marks a copy of it, at most",
@@ -57,6 +62,22 @@ def rest() -> str:
         errors = ", ".join(map(str, row.errors))
         lines.append(f"| {row.method} | `{row.path}` | {row.title}{parameters} | {row.status} {name} | {errors} |")
     lines.append(f"| GET | `{EVENTS.path}` | Server-sent events: a line for each job that changed. | 200 stream | |")
+    return "\n".join(lines) + "\n"
+
+
+def events() -> str:
+    """The log events, from their registry."""
+    lines = [
+        "# Log events",
+        "",
+        "Made from `flintlock/model/log_events.py` by `make docs`.",
+        "",
+        "Every log line is one JSON object when it is not written to a terminal. `event` is one of the names below; the",
+        "other keys are facts of that event, such as `job_id`.",
+    ]
+    for section, named in log_events.EVENTS.items():
+        lines += ["", f"## {section}", "", "| event | meaning |", "|---|---|"]
+        lines += [f"| `{name}` | {meaning} |" for name, meaning in named.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -100,7 +100,7 @@ def _told(own: Processes, name: str, event: str) -> list[dict[str, Any]]:
 
 def _instance(own: Processes) -> str:
     """Return the instance that the TaskManager has registered under last."""
-    return str(_told(own, "taskmanager", "registered")[-1]["instance"])
+    return str(_told(own, "taskmanager", "registered-with-leader")[-1]["instance"])
 
 
 def _is_gone(process: psutil.Process) -> bool:

@@ -365,7 +365,7 @@ async def test_bug_in_a_handler_is_logged_there_and_tells_the_caller_nothing(wor
     assert "EchoGateway.echo" in caught.public
     assert "swordfish" not in caught.public
     assert [(line["event"], line["method"], line["exc_info"]) for line in logs] == [
-        ("rpc_handler_broke", "EchoGateway.echo", True)
+        ("rpc-handler-failed", "EchoGateway.echo", True)
     ]
 
 

@@ -14,7 +14,7 @@ from tests.zookeeper.wire import wired
 from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.leader_finding import leader_finder
 from flintlock.entrypoints.process import Settings
-from flintlock.ha.leader_info import Listening
+from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.zookeeper.settings import leader_url
 from flintlock.model.errors import Invalid, Unavailable
 
@@ -40,7 +40,7 @@ def configuration(quorum: str, cluster_id: str) -> Configuration:
 async def test_whoever_leads_and_serves_is_found_and_then_the_next_one(zookeeper: Ensemble, tmp_path: Path) -> None:
     async with staged(zookeeper.quorum, tmp_path / "ha") as stage, asyncio.timeout(60):
         first, second = await stage.process(timeout_s=15), await stage.process(timeout_s=15)
-        one, two = Listening(rpc="one:1", rest="http://one:2"), Listening(rpc="two:1", rest="http://two:2")
+        one, two = LeaderAddresses(rpc="one:1", rest="http://one:2"), LeaderAddresses(rpc="two:1", rest="http://two:2")
         configured = configuration(stage.quorum, stage.cluster_id)
 
         def asked() -> str | None:
@@ -74,12 +74,12 @@ async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_
         async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
             terms = ha.election.terms()
             async with await anext(terms) as token:
-                await ha.leader.publish(Listening(rpc="one:1", rest="").leads(token, confirmed=True))
+                await ha.leader.publish(LeaderAddresses(rpc="one:1", rest="").leads(token, confirmed=True))
                 await finder.moved()
                 assert finder.follow() == "one:1"
                 wire.cut()
             async with await anext(terms) as token:
-                await ha.leader.publish(Listening(rpc="two:1", rest="").leads(token, confirmed=True))
+                await ha.leader.publish(LeaderAddresses(rpc="two:1", rest="").leads(token, confirmed=True))
                 assert finder.look() == "one:1", "what was known may still be so"
                 wire.mend()
                 await finder.moved()

@@ -31,6 +31,7 @@ from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.blob.references import References
 from flintlock.blob.stores import BlobStore, CopiedStore, DirectoryStore
 from flintlock.gateways.blobs import BlobChunk, BlobCopies, BlobRange
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, FlintlockError, Invalid, NotFound
 from flintlock.model.ids import BlobKey, JobId
 
@@ -151,7 +152,7 @@ class BlobServer:
         except NotFound:
             return None
         except Corrupt as error:
-            log.warning("blob-damaged", blob=key, reason=error.public)
+            log.warning(log_events.BLOB_DAMAGED, blob=key, reason=error.public)
             return None
 
     def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
@@ -189,7 +190,7 @@ class BlobServer:
         try:
             await self._remove(keys)
         except FlintlockError as error:
-            log.warning("upload-not-removed", reason=error.public)
+            log.warning(log_events.UPLOAD_NOT_REMOVED, reason=error.public)
 
     async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
         """Return which blobs are not there as they were uploaded, and why. Raises Unavailable."""

@@ -17,6 +17,7 @@ from flintlock.blob import files
 from flintlock.blob.cache import BlobCache
 from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.gateways.blobs import BlobCopies
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, NotFound, Unavailable
 from flintlock.model.ids import BlobKey
 
@@ -178,7 +179,7 @@ class CopiedStore:
         try:
             await self._cache.adopt(key, incoming)
         except Unavailable as error:  # no room here: whoever asks gets it from the copy
-            log.warning("blob-not-cached", blob=key, reason=error.public)
+            log.warning(log_events.BLOB_NOT_CACHED, blob=key, reason=error.public)
             incoming.discard()
 
     async def path_of(self, key: BlobKey) -> Path:

@@ -16,8 +16,8 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, Resource
-from flintlock.dispatcher.log_events import CLEANUP_RETRY
-from flintlock.ha.leader_gate import Standing
+from flintlock.ha.leader_gate import LeaderGate
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import JobId
 
@@ -28,7 +28,7 @@ Removals: TypeAlias = Mapping[Resource, Callable[[], Awaitable[None]]]
 
 
 async def clean_up(
-    job_id: JobId, removals: Removals, backoff: Backoff, standing: Standing, *, failures: int = 0
+    job_id: JobId, removals: Removals, backoff: Backoff, standing: LeaderGate, *, failures: int = 0
 ) -> None:
     """Remove everything, however often it takes; return when all is gone. A leader that must not act waits.
 
@@ -75,7 +75,7 @@ async def _until_gone(
     remove: Callable[[], Awaitable[None]],
     backoff: Backoff,
     *,
-    standing: Standing,
+    standing: LeaderGate,
     failures: int,
 ) -> None:
     if failures:
@@ -90,7 +90,12 @@ async def _until_gone(
             failures += 1
             delay_s = backoff.delay_s(failures)
             log.warning(
-                CLEANUP_RETRY, job_id=job_id, resource=resource, failures=failures, delay_s=delay_s, error=str(error)
+                log_events.JOB_CLEANUP_RETRIED,
+                job_id=job_id,
+                resource=resource,
+                failures=failures,
+                delay_s=delay_s,
+                error=str(error),
             )
             await asyncio.sleep(delay_s)
         else:

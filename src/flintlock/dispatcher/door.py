@@ -23,7 +23,7 @@ from flintlock.model.jobs import (
 from flintlock.model.tasks import ResultRows
 
 
-class LeaderDoor:
+class CurrentDispatcher:
     """Implements DispatcherGateway by passing on to the present leader; without one every call raises Unavailable.
 
     So does every call while the leader must not act: `paused` tells why (`LeaderElection.paused`).

@@ -12,9 +12,9 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.log_events import ARCHIVE_UNREADABLE
 from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.ha.protocols import Stores
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobOutcome, JobSnapshot
@@ -77,7 +77,7 @@ class EndedJobs:
         try:
             snapshot = await self._stores.ended.get(job_id)
         except Corrupt as error:
-            log.warning(ARCHIVE_UNREADABLE, job_id=job_id, error=error.public)
+            log.warning(log_events.JOB_ARCHIVE_UNREADABLE, job_id=job_id, error=error.public)
             snapshot = None
         if snapshot is None:
             result = await self._stores.results.get(job_id)

@@ -22,7 +22,6 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.config.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
 from flintlock.dispatcher import core
-from flintlock.dispatcher import log_events as events
 from flintlock.dispatcher.core import Backoff, Phase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobServices
@@ -30,8 +29,9 @@ from flintlock.dispatcher.listing import Listing
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
-from flintlock.dispatcher.tolerance import only_logged
+from flintlock.dispatcher.tolerance import log_and_continue
 from flintlock.dispatcher.writes import TermWrites
+from flintlock.model import log_events
 from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobs import (
@@ -376,7 +376,7 @@ class Dispatcher:
         needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
         await self._standing.cleared()
-        with only_logged(events.BLOBS_NOT_PRUNED):
+        with log_and_continue(log_events.BLOB_PRUNING_FAILED):
             await self._services.blobs.retain_only(needed)
 
     async def _expire(self) -> None:
@@ -386,7 +386,7 @@ class Dispatcher:
             await self._standing.cleared()
             before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
             open_try, look = True, open_try
-            with only_logged(events.JOBS_NOT_EXPIRED):
+            with log_and_continue(log_events.JOB_EXPIRY_FAILED):
                 gone = await self._stores.ended.expire(before_ms)
                 self._forget((*gone, *await self._vanished(before_ms)) if look else gone)
                 open_try = False
@@ -403,10 +403,10 @@ class Dispatcher:
         while True:
             await asyncio.sleep(core.expiry_period_s(retention_s))
             await self._standing.cleared()
-            with only_logged(events.BLOBS_NOT_PRUNED):
+            with log_and_continue(log_events.BLOB_PRUNING_FAILED):
                 gone = await self._services.blobs.expire_unreferenced(retention_s)
                 if gone:
-                    log.info(events.BLOBS_EXPIRED, count=len(gone))
+                    log.info(log_events.BLOBS_EXPIRED, count=len(gone))
 
     def _forget(self, expired: tuple[JobId, ...]) -> None:
         gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]
@@ -414,4 +414,4 @@ class Dispatcher:
             self._listing.remove(job_id)
         self._ended.forget(gone)
         if gone:
-            log.info(events.JOBS_EXPIRED, count=len(gone))
+            log.info(log_events.JOBS_EXPIRED, count=len(gone))

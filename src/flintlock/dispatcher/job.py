@@ -25,7 +25,6 @@ from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
-from flintlock.dispatcher import log_events as events
 from flintlock.dispatcher.attached_client import AttachedClient
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import Backoff, Phase, Resource
@@ -34,9 +33,10 @@ from flintlock.dispatcher.listing import Listing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text
-from flintlock.dispatcher.tolerance import ends_the_term, only_logged
+from flintlock.dispatcher.tolerance import is_fatal_to_term, log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.gateways.jobmaster import JobMasterRunner
+from flintlock.model import log_events
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
@@ -136,7 +136,7 @@ class DispatchedJob:
         try:
             line = self.snapshot().summary()
         except Exception as error:  # noqa: BLE001 - one JobMaster's bug leaves the listing whole
-            log.warning(events.JOB_NOT_ANSWERING, job_id=self.job_id, error=repr(error))
+            log.warning(log_events.JOBMASTER_NOT_RESPONDING, job_id=self.job_id, error=repr(error))
             known = last or initial_snapshot(self._job(), self._cancel_asked_ms).summary()
             return structs.replace(known, stale=True)
         if line.status.globally_terminal:  # not durable yet: nobody is told
@@ -147,7 +147,7 @@ class DispatchedJob:
 
     def cancel(self) -> None:
         """Ask the JobMaster to end the job, as soon as there is one. Raises Conflict if it can no longer be."""
-        log.info(events.JOB_CANCEL_ASKED, job_id=self.job_id, phase=self.phase)
+        log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase)
         if self._runner is not None:
             self._runner.cancel()
         elif self._cancel_asked_ms is None:
@@ -164,7 +164,7 @@ class DispatchedJob:
         if self._services.term.standing.paused is not None and timeout_s is not None:
             self._client.expect(timeout_s)  # it could not be heard: it gets the whole timeout anew
             return
-        log.warning(events.JOB_CLIENT_GONE, job_id=self.job_id)
+        log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
         with suppress(Conflict):  # it is publishing: it goes on to its end
             self.cancel()
 
@@ -191,7 +191,7 @@ class DispatchedJob:
             runner.require(wanted)
             done.set_result(None)
         except FlintlockError as error:
-            if ends_the_term(error):
+            if is_fatal_to_term(error):
                 raise
             done.set_exception(error)
             if isinstance(error, Unavailable):  # it may be stored all the same, and would count from the next leader on
@@ -269,7 +269,7 @@ class DispatchedJob:
 
         The answer waits for one try of each removal, not for their success; the id stays taken until all is gone.
         """
-        log.warning(events.JOB_NOT_ACCEPTED, job_id=self.job_id, error=repr(error))
+        log.warning(log_events.JOB_NOT_ACCEPTED, job_id=self.job_id, error=repr(error))
         self._move(Phase.DISCARDING)
         removals = self._removals(resources, ())
         failed = await try_once(removals)
@@ -295,7 +295,7 @@ class DispatchedJob:
         try:
             runner = services.term.job_masters(job, progress, services.listing.touch)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
-            log.warning(events.JOB_NOT_INITIALISED, job_id=self.job_id, error=repr(error))
+            log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, error=repr(error))
             if self._recovered:  # it could be initialised once: somebody may want to know why not any more
                 self._aside_for = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
@@ -312,9 +312,9 @@ class DispatchedJob:
                 raise InvariantBroken(f"the JobMaster of job {self.job_id} ended as if cancelled") from error
             raise
         except Exception as error:
-            if ends_the_term(error):
+            if is_fatal_to_term(error):
                 raise
-            log.exception(events.JOB_MASTER_CRASHED, job_id=self.job_id)
+            log.exception(log_events.JOBMASTER_CRASHED, job_id=self.job_id)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(await self._progress()))
         finally:
             self._client.forget()
@@ -325,11 +325,11 @@ class DispatchedJob:
             try:
                 runner.cancel()
             except Conflict as error:  # a recovered job that is publishing: it goes on to its end
-                log.warning(events.JOB_CANCEL_TOO_LATE, job_id=self.job_id, reason=error.public)
+                log.warning(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 
     async def _progress(self) -> tuple[RegionRecord, ...]:
         """Return what is recorded of the job, as far as it can be read: it tells which directories to remove."""
-        with only_logged(events.PROGRESS_UNREADABLE, job_id=self.job_id):
+        with log_and_continue(log_events.JOB_PROGRESS_UNREADABLE, job_id=self.job_id):
             return await self._services.writes.progress(self.job_id)
         return ()
 
@@ -339,7 +339,7 @@ class DispatchedJob:
         result = core.result_of(outcome)
         self._move(Phase.ENDING, status=result.status)
         archived = False
-        with only_logged(events.JOB_NOT_ARCHIVED, job_id=self.job_id):
+        with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=self.job_id):
             await services.writes.archive(snapshot, outcome.results)
             archived = True
         if not archived:
@@ -362,9 +362,11 @@ class DispatchedJob:
         blobs, scratch = self._result.blobs, self._result.scratch
         removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
         await clean_up(self.job_id, removals, self._services.backoff, self._services.term.standing)
-        with only_logged(events.RESULT_NOT_CLEAN, job_id=self.job_id):  # the next leader cleans up once more
+        with log_and_continue(
+            log_events.JOB_RESULT_NOT_MARKED_CLEAN, job_id=self.job_id
+        ):  # the next leader cleans up once more
             await self._services.writes.mark_clean(self.job_id)
-            log.info(events.JOB_CLEAN, job_id=self.job_id)
+            log.info(log_events.JOB_CLEANED_UP, job_id=self.job_id)
 
     def _removals(self, resources: tuple[Resource, ...], scratch: tuple[str, ...]) -> Removals:
         services, job_id = self._services, self.job_id
@@ -387,4 +389,4 @@ class DispatchedJob:
     def _move(self, phase: Phase, **facts: object) -> None:
         self.phase = core.moved(self.phase, phase)
         write = log.info if phase in _TELLING else log.debug
-        write(events.JOB_PHASE, job_id=self.job_id, phase=phase, **facts)
+        write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)

@@ -17,11 +17,11 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher import log_events as events
 from flintlock.dispatcher.endpoint import Dispatcher, dispatching
 from flintlock.dispatcher.recovery import recover
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
 from flintlock.ha.protocols import Stores
+from flintlock.model import log_events
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import FencingToken
 
@@ -78,4 +78,4 @@ class DispatcherLeaderProcess:
 
     def _move(self, state: LeaderState) -> None:
         self.state = state
-        log.info(events.LEADER_STATE, epoch=self.token.epoch, state=state)
+        log.info(log_events.LEADER_PROCESS_STATE_CHANGED, epoch=self.token.epoch, state=state)

@@ -16,10 +16,11 @@ from typing import Final
 
 import structlog
 
-from flintlock.gateways.leader import LeaderAttendance, LeaderGateway
+from flintlock.gateways.leader import LeaderGateway, LeaderLiveness
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.protocols import LeaderRegister
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.attendance import attended
@@ -70,7 +71,9 @@ class LeaderWatch:
     def _can_be_watched(self, leader: LeaderInfo) -> bool:
         if not is_loopback(leader.rpc) or leader.host == self._host:
             return True
-        log.warning("leader-out-of-reach", host=leader.host, told=leader.rpc, reason="it tells a loopback address")
+        log.warning(
+            log_events.LEADER_UNREACHABLE, host=leader.host, told=leader.rpc, reason="it tells a loopback address"
+        )
         return False
 
     async def _succeeded(self, leader: LeaderInfo) -> LeaderInfo | None:
@@ -81,7 +84,7 @@ class LeaderWatch:
         return told
 
     async def _watch(self, leader: LeaderInfo) -> None:
-        gateway, message = self._connect(leader.rpc), LeaderAttendance(token=leader.token)
+        gateway, message = self._connect(leader.rpc), LeaderLiveness(token=leader.token)
 
         async def ask() -> str | None:
             try:
@@ -89,17 +92,17 @@ class LeaderWatch:
             except Unavailable as error:
                 return f"nothing listens at {leader.rpc}" if error.unreachable else None
             except FlintlockError as error:  # of another version, or no JobManager at all: its session decides
-                log.warning("leader-not-attended", leader=leader.rpc, reason=error.public)
+                log.warning(log_events.LEADER_LIVENESS_CHECK_FAILED, leader=leader.rpc, reason=error.public)
                 return None
             return f"what listens at {leader.rpc} is not in that term"
 
         reason = await attended(ask, ASK_AGAIN_S)
-        log.warning("leader-is-gone", epoch=leader.token.epoch, reason=reason)
+        log.warning(log_events.LEADER_DEAD, epoch=leader.token.epoch, reason=reason)
         while True:
             try:
                 await self._register.bury(leader.token)
             except FlintlockError as error:
-                log.info("leader-not-buried", epoch=leader.token.epoch, reason=error.public)
+                log.info(log_events.LEADER_REMOVAL_FAILED, epoch=leader.token.epoch, reason=error.public)
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return

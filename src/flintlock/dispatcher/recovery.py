@@ -27,13 +27,13 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
-from flintlock.dispatcher import log_events as events
 from flintlock.dispatcher.services import BlobReferences
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
-from flintlock.dispatcher.tolerance import only_logged
+from flintlock.dispatcher.tolerance import log_and_continue
 from flintlock.dispatcher.writes import TermWrites
-from flintlock.ha.leader_gate import PATIENCE_S, Standing
+from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -63,16 +63,18 @@ class Recovery(Struct, frozen=True, kw_only=True):
 
 
 async def recover(
-    stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: Standing | None = None
+    stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: LeaderGate | None = None
 ) -> Recovery:
     """Read what the term begins with. Raises Fenced, and what makes a store that cannot be listed or read fatal."""
-    return await _Recovering(stores, blobs, clock_ms, standing or Standing()).recover()
+    return await _Recovering(stores, blobs, clock_ms, standing or LeaderGate()).recover()
 
 
 class _Recovering:
     """One recovery under way."""
 
-    def __init__(self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: Standing) -> None:
+    def __init__(
+        self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: LeaderGate
+    ) -> None:
         self._stores: Final = stores
         self._blobs: Final = blobs
         self._clock_ms: Final = clock_ms
@@ -92,7 +94,7 @@ class _Recovering:
         for result in dirty:
             if result.job_id not in self._ended:  # its own archive was never written: keep what the result tells
                 await self._archive(recorded_snapshot(result))
-        log.info(events.LEADER_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
+        log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
         return Recovery(jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()))
 
     async def _recover_jobs(self, job_ids: tuple[JobId, ...]) -> tuple[RecoveredJob, ...]:
@@ -126,7 +128,7 @@ class _Recovering:
                 await self._archive(quarantined_snapshot(job_id, None, error.public, self._clock_ms()))
             await self._set_aside(job_id, error.public)
             return True
-        log.warning(events.JOB_LEFTOVER, job_id=job_id)
+        log.warning(log_events.JOB_GRAPH_OF_ENDED_JOB_FOUND, job_id=job_id)
         await self._writes.remove_graph(job_id)
         return True
 
@@ -162,12 +164,12 @@ class _Recovering:
                 raise Corrupt(f"its artifact {artifact.name!r} cannot be had: {unsound[artifact.blob]}")
 
     async def _set_aside(self, job_id: JobId, reason: str) -> None:
-        log.error(events.JOB_QUARANTINED, job_id=job_id, reason=reason)
+        log.error(log_events.JOB_QUARANTINED, job_id=job_id, reason=reason)
         await self._writes.set_aside(job_id, reason)
 
     async def _archive(self, snapshot: JobSnapshot) -> None:
         """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""
-        with only_logged(events.JOB_NOT_ARCHIVED, job_id=snapshot.graph.job_id):
+        with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=snapshot.graph.job_id):
             await self._writes.archive(snapshot, ())
         self._ended[snapshot.graph.job_id] = snapshot.summary()
 

@@ -16,18 +16,18 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher import log_events as events
-from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.door import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
-from flintlock.gateways.leader import LeaderAttendance
-from flintlock.ha.leader_info import LeaderInfo, Listening
+from flintlock.gateways.leader import LeaderLiveness
+from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import HaServices
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken
 
-__all__ = ["DispatcherRunner", "LeaderDoor"]
+__all__ = ["CurrentDispatcher", "DispatcherRunner"]
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -42,8 +42,8 @@ class DispatcherRunner:
         ha: HaServices,
         services: DispatcherServices,
         open_term: TermOpener,
-        door: LeaderDoor,
-        listening: Listening,
+        door: CurrentDispatcher,
+        listening: LeaderAddresses,
     ) -> None:
         self._ha: Final = ha
         self._services: Final = services
@@ -59,13 +59,13 @@ class DispatcherRunner:
                 async with term as token:
                     await self._lead(token)
             except* Fenced as fenced:
-                log.warning(events.LEADER_FENCED, errors=[str(error) for error in fenced.exceptions])
+                log.warning(log_events.LEADER_FENCED, errors=[str(error) for error in fenced.exceptions])
 
     def is_in(self, token: FencingToken) -> bool:
         """Tell whether this process is in that term, confirmed or not."""
         return token in self._terms
 
-    async def attend(self, message: LeaderAttendance) -> None:
+    async def attend(self, message: LeaderLiveness) -> None:
         """Answer when that term is over here."""
         over = self._terms.get(message.token)
         if over is not None:
@@ -101,7 +101,7 @@ class DispatcherRunner:
             try:
                 await self._ha.leader.publish(info)
             except Unavailable as error:
-                log.info(events.LEADER_NOT_TOLD, epoch=info.token.epoch, reason=error.public)
+                log.info(log_events.LEADER_ADDRESS_NOT_PUBLISHED, epoch=info.token.epoch, reason=error.public)
                 await asyncio.sleep(_TELL_AGAIN_S)
             else:
                 return

@@ -11,7 +11,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.gateways.jobmaster import JobMasterFactory
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
-from flintlock.ha.leader_gate import Standing
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model.ids import BlobKey, FencingToken, JobId
 from flintlock.model.jobgraph import Versions
@@ -63,7 +63,7 @@ class TermServices:
     job_masters: JobMasterFactory
     resource_manager: ResourceManagerGateway
     admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
-    standing: Standing = field(default_factory=Standing)  # whether the leader may act just now
+    standing: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
 
 
 #: Opens what a term needs; leaving the scope ends it.

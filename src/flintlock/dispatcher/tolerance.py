@@ -13,7 +13,7 @@ from flintlock.model.errors import Fenced, InvariantBroken
 log: FilteringBoundLogger = structlog.get_logger()
 
 
-def ends_the_term(error: BaseException) -> bool:
+def is_fatal_to_term(error: BaseException) -> bool:
     """Tell whether this error, or one within its group, is not a matter of one job.
 
     Fenced: a newer leader goes on. InvariantBroken: the process is not to be trusted any more.
@@ -24,11 +24,11 @@ def ends_the_term(error: BaseException) -> bool:
 
 
 @contextmanager
-def only_logged(event: str, **facts: object) -> Generator[None]:
+def log_and_continue(event: str, **facts: object) -> Generator[None]:
     """Let an error of the body go no further than the log, unless it ends the term."""
     try:
         yield
     except Exception as error:
-        if ends_the_term(error):
+        if is_fatal_to_term(error):
             raise
         log.warning(event, error=repr(error), **facts)

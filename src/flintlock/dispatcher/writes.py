@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flintlock.ha.leader_gate import PATIENCE_S, Standing
+from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId
@@ -18,7 +18,7 @@ from flintlock.model.tasks import RegionRecord, ResultRows
 class TermWrites:
     """Writes under one term. Cancelled when the term ends: then the next leader finds out what took place."""
 
-    def __init__(self, stores: Stores, standing: Standing) -> None:
+    def __init__(self, stores: Stores, standing: LeaderGate) -> None:
         self._stores: Final = stores
         self._standing: Final = standing
 

@@ -18,7 +18,7 @@ from flintlock.model.slots import (
 from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
 
 
-class ResourceManagerDoor:
+class CurrentResourceManager:
     """Passes each call to the ResourceManager of the current term; raises Unavailable while there is none."""
 
     def __init__(self) -> None:

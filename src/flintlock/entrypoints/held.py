@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from flintlock.gateways.workers import WorkerDriver, WorkerEnded
-from flintlock.ha.leader_gate import Standing
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.rpc.description import Message, MethodShape, proxy
@@ -13,7 +13,7 @@ from flintlock.rpc.description import Message, MethodShape, proxy
 G = TypeVar("G")
 
 
-def held(gateway: type[G], address: str, behind: G, standing: Standing) -> G:
+def held(gateway: type[G], address: str, behind: G, standing: LeaderGate) -> G:
     """Return a stand-in whose calls leave only while the leader may act; those made meanwhile wait, in no order."""
 
     async def call(shape: MethodShape, message: Message) -> Message:
@@ -24,10 +24,10 @@ def held(gateway: type[G], address: str, behind: G, standing: Standing) -> G:
     return proxy(gateway, address, call)
 
 
-class HeldWorkers:
+class GatedWorkerDriver:
     """A WorkerDriver that starts and releases nobody while the leader must not act."""
 
-    def __init__(self, driver: WorkerDriver, standing: Standing) -> None:
+    def __init__(self, driver: WorkerDriver, standing: LeaderGate) -> None:
         self._driver: Final = driver
         self._standing: Final = standing
 

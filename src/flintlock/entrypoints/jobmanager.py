@@ -27,10 +27,10 @@ from flintlock.config.options import (
 )
 from flintlock.dispatcher.leader_watch import LeaderWatch, is_loopback
 from flintlock.dispatcher.metrics import DispatcherMetrics
-from flintlock.dispatcher.runner import DispatcherRunner, LeaderDoor
+from flintlock.dispatcher.runner import CurrentDispatcher, DispatcherRunner
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.announcements import Announcement, Announcements
-from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.doors import CurrentResourceManager
 from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, start
@@ -39,12 +39,13 @@ from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.leader import LeaderGateway
 from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import Listening
+from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import LeaderElection
 from flintlock.ha.zookeeper.settings import uses_zookeeper
 from flintlock.host.addresses import reached_at
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.model import log_events
 from flintlock.model.ids import Epoch, JobId
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.cluster.process import ProcessLogs
@@ -87,7 +88,11 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
         blobs = instrument("blobs", BlobServer(state_dir / "blobs", ha.blobs))
         await blobs.start()
         rpc.serve(BlobGateway, blobs)
-        dispatcher, resource_manager, leader = LeaderDoor(ha.election.paused), ResourceManagerDoor(), KnownLeader()
+        dispatcher, resource_manager, leader = (
+            CurrentDispatcher(ha.election.paused),
+            CurrentResourceManager(),
+            KnownLeader(),
+        )
         term = TermParts(
             host=instrument("host", rpc),
             connector=instrument("connector", channels),
@@ -117,9 +122,9 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             logs=ProcessLogs.of(state_dir / "log"),
         )
         async with asyncio.TaskGroup() as tasks, serving_rest(services, lambda: _epoch(dispatcher), leader) as rest_url:
-            log.info("listening", rest=rest_url, rpc=rpc.address)
+            log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)
             if uses_zookeeper(configuration) and is_loopback(rpc.address):
-                log.warning("only-this-machine", reason=_ONLY_HERE)
+                log.warning(log_events.RPC_ADDRESS_IS_LOOPBACK, reason=_ONLY_HERE)
             runner = DispatcherRunner(
                 ha=instrument("ha", ha),
                 services=DispatcherServices(
@@ -131,7 +136,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
                 ),
                 open_term=term.open,
                 door=dispatcher,
-                listening=Listening(rest=rest_url, rpc=rpc.address, host=socket.gethostname()),
+                listening=LeaderAddresses(rest=rest_url, rpc=rpc.address, host=socket.gethostname()),
             )
             rpc.serve(LeaderGateway, runner)
             watch = LeaderWatch(
@@ -164,12 +169,12 @@ def _rpc_server(configuration: Configuration) -> RpcServer:
     return RpcServer(reached_at(host), configuration.get(JM_RPC_PORT), bind=configuration.get(JM_BIND_HOST) or host)
 
 
-def _epoch(dispatcher: LeaderDoor) -> Epoch | None:
+def _epoch(dispatcher: CurrentDispatcher) -> Epoch | None:
     token = dispatcher.acting()
     return None if token is None else token.epoch
 
 
-async def _announced(announcements: Announcements, dispatcher: LeaderDoor) -> None:
+async def _announced(announcements: Announcements, dispatcher: CurrentDispatcher) -> None:
     """Tell where this JobManager listens, and when it leads, until cancelled."""
     announcements.listen()
     while True:
@@ -179,7 +184,7 @@ async def _announced(announcements: Announcements, dispatcher: LeaderDoor) -> No
         announcements.step_down()
 
 
-def _leave(dispatcher: LeaderDoor, announcements: Announcements, election: LeaderElection) -> None:
+def _leave(dispatcher: CurrentDispatcher, announcements: Announcements, election: LeaderElection) -> None:
     """Hand leadership over before anything that takes time; what is still under way is fenced off by the next term."""
     token = dispatcher.leading
     if token is not None:

@@ -22,6 +22,7 @@ import structlog
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
 from flintlock.host.processes import die_with_parent
+from flintlock.model import log_events
 from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
 
@@ -70,7 +71,7 @@ def start(
             return _fail(name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
         if all(isinstance(error, Refused | Unavailable | OSError) for error in leaves(group)):
             return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in leaves(group)))
-        log.critical("fatal-error", exc_info=group)
+        log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
     return 0
 
@@ -115,7 +116,7 @@ async def _until_told(main: Coroutine[Any, Any, None], name: str) -> None:
         serving = tasks.create_task(main, name=name)
         waiting = tasks.create_task(told.wait(), name="signals")
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        log.info("stopping", process=name, told=told.is_set())
+        log.info(log_events.PROCESS_STOPPING, process=name, told=told.is_set())
         serving.cancel()
         waiting.cancel()
 

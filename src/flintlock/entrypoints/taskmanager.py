@@ -36,12 +36,12 @@ from flintlock.host.addresses import reached_at
 from flintlock.host.children import reap_leftovers
 from flintlock.host.process_tree import MARK
 from flintlock.host.processes import LocalProcesses, boot_time_s
-from flintlock.host.watchdog_client import kept_watchdog
+from flintlock.host.watchdog_client import running_watchdog
 from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
-from flintlock.spark.launcher import LocalSparkHouse
+from flintlock.spark.launcher import LocalEngineLauncher
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
 
 G = TypeVar("G")
@@ -58,7 +58,7 @@ async def serve(settings: Settings) -> None:
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     mark = os.environ[MARK] = uuid.uuid4().hex  # everything that is started from here on carries it
     async with (
-        kept_watchdog(run_dir, mark) as watchdog,
+        running_watchdog(run_dir, mark) as watchdog,
         leader_finder(settings) as finder,
         _rpc_server(configuration) as rpc,
         RpcChannels() as channels,
@@ -81,7 +81,7 @@ async def serve(settings: Settings) -> None:
                 versions=cluster_versions(),
                 hardware=_hardware(configuration),
             ),
-            house=LocalSparkHouse(
+            house=LocalEngineLauncher(
                 slots=slots,
                 configuration=configuration,
                 run_dir=run_dir,

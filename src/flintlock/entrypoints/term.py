@@ -14,13 +14,13 @@ from random import Random
 
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
-from flintlock.entrypoints.doors import ResourceManagerDoor
-from flintlock.entrypoints.held import HeldWorkers, held
+from flintlock.entrypoints.doors import CurrentResourceManager
+from flintlock.entrypoints.held import GatedWorkerDriver, held
 from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver
-from flintlock.ha.leader_gate import Standing
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
@@ -40,7 +40,7 @@ class TermParts:
 
     host: Host
     connector: Connector
-    resource_manager_door: ResourceManagerDoor
+    resource_manager_door: CurrentResourceManager
     configuration: Configuration
     versions: Versions
     work_dir: str
@@ -60,7 +60,7 @@ class TermParts:
 @asynccontextmanager
 async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
     directory = JobMasterDirectory()
-    standing = Standing(lambda: parts.paused(token))
+    standing = LeaderGate(lambda: parts.paused(token))
 
     def connect(address: str) -> TaskManagerGateway:
         behind = parts.connector.connect(TaskManagerGateway, address, lambda: token)
@@ -77,7 +77,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
 
     async with AsyncExitStack() as term:
         driver = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
-        workers = None if driver is None else HeldWorkers(driver, standing)
+        workers = None if driver is None else GatedWorkerDriver(driver, standing)
         resource_manager = ResourceManager(
             job_masters=directory,
             task_managers=connect,

@@ -119,7 +119,7 @@ class ProcessTable(Protocol):
         ...
 
 
-class SparkHouse(Protocol):
+class EngineLauncher(Protocol):
     """Opens an engine that is warm and the runners that belong to it; leaving the scope ends both, whatever happens."""
 
     def open(self) -> AbstractAsyncContextManager[tuple[Engine, RunnerPool]]:

@@ -27,13 +27,13 @@ from typing import Final, TypeVar
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 
 T = TypeVar("T")
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-OUTCOME_UNKNOWN: Final = "store-unavailable"
 
 #: How long what is only convenient, and what recovery needs, is tried while the store can be reached.
 PATIENCE_S: Final = 10.0
@@ -41,7 +41,7 @@ PATIENCE_S: Final = 10.0
 _LOOK_S: Final = 0.05
 
 
-class Standing:
+class LeaderGate:
     """How one term stands. `paused` is asked each time; by default nothing ever keeps the leader from acting."""
 
     def __init__(self, paused: Callable[[], str | None] = lambda: None) -> None:
@@ -94,7 +94,7 @@ class Standing:
                     continue
                 if patience_s is not None and waited_s >= patience_s:
                     raise
-                log.warning(OUTCOME_UNKNOWN, reason=error.public)
+                log.warning(log_events.STORE_UNAVAILABLE, reason=error.public)
             await asyncio.sleep(wait_s)
             waited_s += wait_s
         raise AssertionError("waits never end")

@@ -21,7 +21,7 @@ class LeaderInfo(Struct, frozen=True, kw_only=True):
     host: str = ""  # the machine's own name: a loopback address means something there only
 
 
-class Listening(Struct, frozen=True, kw_only=True):
+class LeaderAddresses(Struct, frozen=True, kw_only=True):
     """Where one JobManager is reached, whether it leads or not."""
 
     rpc: str

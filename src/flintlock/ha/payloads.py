@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from flintlock.ha.leader_info import LeaderInfo
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -80,7 +81,7 @@ class Payload(Generic[T]):
             try:
                 found.append(self.decode(stored, f"job {job_id}"))
             except Corrupt as error:
-                log.warning("unreadable record left out", job_id=job_id, reason=error.public)
+                log.warning(log_events.RECORD_UNREADABLE, job_id=job_id, reason=error.public)
         return tuple(found)
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.host import processes
-from flintlock.host.process_tree import KILL_S, boot_id, end_families, read_process
+from flintlock.host.process_tree import KILL_S, boot_id, kill_trees, read_process
 
 _SUFFIX: Final = ".child"
 
@@ -123,7 +123,7 @@ def reap_leftovers(run_dir: Path, *, mark: str = "", spare: Iterable[int] = ()) 
     paths = sorted(run_dir.glob(f"*{_SUFFIX}"))
     records = [record for path in paths if (record := _read(path)) is not None]
     if sys.platform == "linux":
-        killed = end_families({record.pid: record.start_time for record in records}, mark=mark, spare=spare)
+        killed = kill_trees({record.pid: record.start_time for record in records}, mark=mark, spare=spare)
         ended = tuple(record for record in records if record.pid in killed)
     else:
         ended = tuple(record for record in records if _kill_by_pid(record))

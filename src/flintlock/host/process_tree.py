@@ -60,7 +60,7 @@ def read_process(pid: int, boot: str) -> Process | None:
     return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), f"{boot}:{fields[19]}")
 
 
-def end_families(roots: Mapping[int, str], *, mark: str = "", spare: Iterable[int] = ()) -> frozenset[int]:
+def kill_trees(roots: Mapping[int, str], *, mark: str = "", spare: Iterable[int] = ()) -> frozenset[int]:
     """Kill these processes (pid to start time) with their families, and all that carry the mark; wait for their end.
 
     Returns the pids that were killed. Nobody in `spare` is touched, nor is this process. Idempotent. Linux only.

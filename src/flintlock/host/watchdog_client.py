@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from flintlock.host.watchdog import MOMENT, Moments
+from flintlock.model import log_events
 
 log = structlog.get_logger()
 
@@ -31,9 +32,9 @@ END_S: Final = 10.0
 
 
 @asynccontextmanager
-async def kept_watchdog(run_dir: Path, mark: str) -> AsyncGenerator[WatchdogKeeper]:
+async def running_watchdog(run_dir: Path, mark: str) -> AsyncGenerator[WatchdogClient]:
     """Keep a watchdog running; on exit it is gone, and so is everything in the run directory that was left to it."""
-    keeper = WatchdogKeeper(run_dir, mark)
+    keeper = WatchdogClient(run_dir, mark)
     async with asyncio.TaskGroup() as tasks:
         keeping = tasks.create_task(keeper.keep(), name="watchdog")
         try:
@@ -42,8 +43,8 @@ async def kept_watchdog(run_dir: Path, mark: str) -> AsyncGenerator[WatchdogKeep
             keeping.cancel()
 
 
-class WatchdogKeeper:
-    """Tells the watchdog; see `kept_watchdog`."""
+class WatchdogClient:
+    """Tells the watchdog; see `running_watchdog`."""
 
     def __init__(self, run_dir: Path, mark: str) -> None:
         self._run_dir: Final = run_dir
@@ -65,7 +66,7 @@ class WatchdogKeeper:
                 reason = await self._life_of_one()
             except OSError as error:
                 reason = str(error)
-            log.warning("watchdog-replaced", reason=reason)
+            log.warning(log_events.WATCHDOG_REPLACED, reason=reason)
             await asyncio.sleep(RETRY_S)
 
     async def _life_of_one(self) -> str:

@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.jobmaster.events import After, GivenUp, Probed, ProbeDue, SendProbe
-from flintlock.jobmaster.execution_graph import UNGRANTED, RegionLife
+from flintlock.jobmaster.events import After, Probed, ProbeDue, ReconcileTimedOut, SendProbe
+from flintlock.jobmaster.execution_graph import UNGRANTED, RegionState
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.ids import AttemptId, RequestId
 from flintlock.model.slots import Claim, SlotGrant, SlotRequest
@@ -37,17 +37,17 @@ def begin(turn: Turn) -> None:
     for life in turn.job.regions:
         attempt = turn.job.attempt_id(life)
         if life.current.state is E.CANCELING:  # asked for before the job ran
-            turn.do(After(turn.job.plan.heartbeat_timeout_s, GivenUp(attempt)))
+            turn.do(After(turn.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
         if life.current.state is not E.RECONCILING or life.grant is None:
             continue
         claim = Claim(task_manager=life.grant.task_manager, instance=life.grant.instance, attempt=attempt)
         request = SlotRequest(id=RequestId(f"{life.region.id}-{life.current.attempt}-claim"), claim=claim)
         turn.put(structs.replace(life, request=request))
         turn.do(SendProbe(life.grant.address, attempt, life.grant.instance))
-        turn.do(After(turn.job.plan.heartbeat_timeout_s, GivenUp(attempt)))
+        turn.do(After(turn.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
 
 
-def adopt(turn: Turn, life: RegionLife, grant: SlotGrant | None = None) -> RegionLife:
+def adopt(turn: Turn, life: RegionState, grant: SlotGrant | None = None) -> RegionState:
     """Let the attempt go on: its TaskManager has it, in these slots if they are known yet."""
     if life.current.state is not E.RECONCILING:
         return life
@@ -60,7 +60,7 @@ def adopt(turn: Turn, life: RegionLife, grant: SlotGrant | None = None) -> Regio
     return turn.job.regions[life.region.id]
 
 
-def confirm(turn: Turn, life: RegionLife) -> RegionLife:
+def confirm(turn: Turn, life: RegionState) -> RegionState:
     """The ResourceManager knows of the attempt: its slots will be granted, and nobody gives it up for silence."""
     life = adopt(turn, life)
     if life.grant is not None and life.grant.request == UNGRANTED and life.request is not None:
@@ -88,7 +88,7 @@ def probe_due(turn: Turn, attempt: AttemptId) -> None:
         turn.do(SendProbe(life.grant.address, attempt, life.grant.instance))
 
 
-def give_up(turn: Turn, life: RegionLife) -> None:
+def give_up(turn: Turn, life: RegionState) -> None:
     """The attempt is known not to run: the next one may follow."""
     turn.move(life, E.CANCELING)
     life = turn.move(turn.job.regions[life.region.id], E.CANCELED, activity="")

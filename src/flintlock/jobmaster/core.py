@@ -19,14 +19,13 @@ from flintlock.jobmaster.events import (
     After,
     Answer,
     CancelAnswered,
-    CancelAsked,
     CancelDue,
+    CancelRequested,
     Declare,
     DeploymentDue,
     DeploymentTaken,
     DeploymentUndelivered,
     Due,
-    GivenUp,
     JobEffect,
     JobEvent,
     Labelled,
@@ -35,6 +34,7 @@ from flintlock.jobmaster.events import (
     ProbeDue,
     PublicationDue,
     PublicationUndelivered,
+    ReconcileTimedOut,
     Recorded,
     Required,
     RestartDue,
@@ -44,7 +44,7 @@ from flintlock.jobmaster.events import (
     Wish,
     Word,
 )
-from flintlock.jobmaster.execution_graph import JobState, RegionLife
+from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.ids import AttemptId
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
@@ -71,7 +71,7 @@ refusal_to_cancel = failover.refusal_to_cancel
 unwanted = failover.unwanted
 
 
-def step(job: JobState, event: JobEvent, moment: Moment) -> tuple[JobState, tuple[JobEffect, ...]]:
+def step(job: ExecutionGraph, event: JobEvent, moment: Moment) -> tuple[ExecutionGraph, tuple[JobEffect, ...]]:
     """Return the job after the event, and what is to be done, in order. The same job object: nothing changed.
 
     Raises InvariantBroken, with the story so far, if a move is asked for that the law forbids.
@@ -86,19 +86,27 @@ def step(job: JobState, event: JobEvent, moment: Moment) -> tuple[JobState, tupl
     return turn.job, tuple(turn.effects)
 
 
-def _after_the_end(job: JobState, event: JobEvent) -> JobState:
+def _after_the_end(job: ExecutionGraph, event: JobEvent) -> ExecutionGraph:
     """What an ended job still takes in: words about why it ended."""
     return history.with_labels(job, event.attempt, event.labels) if isinstance(event, Labelled) else job
 
 
 def _hear(turn: Turn, event: JobEvent) -> None:
     match event:
-        case Started() | CancelAsked() | Required() | Suspended():
+        case Started() | CancelRequested() | Required() | Suspended():
             _hear_wish(turn, event)
         case SlotGrant() | TaskManagerLost() | NoResources() | DeployedTasks() | TaskReport():
             if turn.job.status is not J.INITIALIZING:  # who has not begun can promise nothing
                 _hear_word(turn, event)
-        case DeploymentDue() | CancelDue() | ProbeDue() | PublicationDue() | RestartDue() | GivenUp() | TimedOut():
+        case (
+            DeploymentDue()
+            | CancelDue()
+            | ProbeDue()
+            | PublicationDue()
+            | RestartDue()
+            | ReconcileTimedOut()
+            | TimedOut()
+        ):
             _come_due(turn, event)
         case _:
             _hear_answer(turn, event)
@@ -108,7 +116,7 @@ def _hear_wish(turn: Turn, wish: Wish) -> None:
     match wish:
         case Started():
             _start(turn)
-        case CancelAsked():
+        case CancelRequested():
             failover.cancel_job(turn)
         case Required(ranges):
             scheduling.require(turn, ranges)
@@ -162,7 +170,7 @@ def _come_due(turn: Turn, event: Due) -> None:
             publication.publication_due(turn, attempt)
         case RestartDue(attempt):
             failover.restart_due(turn, attempt)
-        case GivenUp(attempt):
+        case ReconcileTimedOut(attempt):
             failover.given_up(turn, attempt)
 
 
@@ -205,7 +213,7 @@ def _granted(turn: Turn, grant: SlotGrant) -> None:
             return
 
 
-def _claimed(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+def _claimed(turn: Turn, life: RegionState, grant: SlotGrant) -> None:
     """Keep the slots of an attempt that was sent before this JobMaster came."""
     if life.current.state is E.RECONCILING:
         adoption.adopt(turn, life, grant)
@@ -267,7 +275,7 @@ def _reported(turn: Turn, report: TaskReport) -> None:
 
 def _task_told(
     turn: Turn,
-    life: RegionLife,
+    life: RegionState,
     news: TaskRunning | TaskProgress | TaskFinished | TaskFailed | TaskCanceled,
 ) -> None:
     """Hear the region's latest attempt."""
@@ -297,7 +305,7 @@ def _task_told(
             failover.fail_attempt(turn, life, _ended_unasked(life))
 
 
-def _ended_unasked(life: RegionLife) -> Failure:
+def _ended_unasked(life: RegionState) -> Failure:
     """Return the failure of an attempt that its TaskManager ended without being told to."""
     return Failure(
         kind=FailureKind.TASK_MANAGER_LOST,
@@ -318,11 +326,11 @@ def _settle(turn: Turn) -> None:
     _declare(turn)
 
 
-def _inputs_are_there(job: JobState, life: RegionLife) -> bool:
+def _inputs_are_there(job: ExecutionGraph, life: RegionState) -> bool:
     return all(job.regions[upstream].finished for upstream in life.region.upstream)
 
 
-def _ending(job: JobState) -> JobStatus | None:
+def _ending(job: ExecutionGraph) -> JobStatus | None:
     """Return the state in which the job ends now, if it does."""
     match job.status:
         case J.RUNNING:

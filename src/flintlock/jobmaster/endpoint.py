@@ -25,14 +25,14 @@ from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobListener, JobMasterDirectory, JobMasterFactory, JobMasterRunner
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
-from flintlock.ha.leader_gate import Standing, waits
+from flintlock.ha.leader_gate import LeaderGate, waits
 from flintlock.ha.protocols import JobProgressStore
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted
 from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
 from flintlock.jobmaster.events import (
     After,
     CancelAnswered,
-    CancelAsked,
+    CancelRequested,
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
@@ -56,9 +56,10 @@ from flintlock.jobmaster.events import (
     Suspended,
     Word,
 )
-from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of, ranges_of
+from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of, ranges_of
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
+from flintlock.model import log_events
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.ids import RegionId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
@@ -76,10 +77,6 @@ from flintlock.model.tasks import CancelTask, RegionRecord, TaskReport
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-MOVED: Final = "state-changed"
-RESOURCE_MANAGER_UNAVAILABLE: Final = "resource-manager-unavailable"
-ENRICHERS_SLOW: Final = "enrichers-slow"
-TASK_MANAGER_UNAVAILABLE: Final = "task-manager-unavailable"
 
 _CANCEL_TIMEOUT_S: Final = 2.0
 _ENRICH_TIMEOUT_S: Final = 2.0
@@ -104,7 +101,7 @@ class JobMasterServices:
     work_dir: str  # where jobs keep their blocking results, each in a directory of its own
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
-    standing: Standing = field(default_factory=Standing)  # whether the leader may act just now
+    standing: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
@@ -135,7 +132,7 @@ class JobMaster:
         "_wanted",
     )
 
-    def __init__(self, state: JobState, services: JobMasterServices, listener: JobListener) -> None:
+    def __init__(self, state: ExecutionGraph, services: JobMasterServices, listener: JobListener) -> None:
         self._state = state  # written by _feed only
         self._services = services
         self._listener = listener
@@ -189,7 +186,7 @@ class JobMaster:
         refusal = refusal_to_cancel(self._state)
         if refusal is not None:
             raise Conflict(f"job {self._state.plan.job_id} {refusal}")
-        self._feed(CancelAsked())
+        self._feed(CancelRequested())
 
     def requirements(self) -> JobRequirements:
         """Return what the job may use, step by step."""
@@ -344,7 +341,7 @@ class JobMaster:
                 if self._wanted is wanted:
                     self._wanted = None
             except Unavailable as error:
-                self._warn(RESOURCE_MANAGER_UNAVAILABLE, error)
+                self._warn(log_events.RESOURCEMANAGER_UNAVAILABLE, error)
                 await asyncio.sleep(next(pauses))
         self._declaring = None
 
@@ -355,7 +352,7 @@ class JobMaster:
         except Fenced:
             raise
         except FlintlockError as error:
-            self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
+            self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             self._feed(DeploymentUndelivered(attempt, effect.instance, error.public))
         else:
             self._feed(DeploymentTaken(attempt, effect.instance))
@@ -369,7 +366,7 @@ class JobMaster:
         except Fenced:
             raise
         except (FlintlockError, TimeoutError) as error:
-            self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
+            self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             unreachable = isinstance(error, Unavailable) and error.unreachable
         self._feed(CancelAnswered(attempt, unreachable))
 
@@ -394,7 +391,7 @@ class JobMaster:
         except Fenced:
             raise
         except FlintlockError as error:
-            self._warn(TASK_MANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
+            self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             refused = isinstance(error, Refused)
             self._feed(PublicationUndelivered(attempt, effect.instance, error.public, refused))
 
@@ -407,7 +404,7 @@ class JobMaster:
                     labels_of, self._services.enrichers, effect.failure, graph.job_id, graph.name
                 )
         except TimeoutError as error:
-            self._warn(ENRICHERS_SLOW, error)
+            self._warn(log_events.FAILURE_ENRICHERS_SLOW, error)
             return
         if labels:
             self._feed(Labelled(effect.attempt, labels))
@@ -443,7 +440,13 @@ class JobMaster:
 
     def _log(self, moved: Moved) -> None:
         write = log.debug if moved.new in _QUIET else log.info
-        write(MOVED, job_id=self._state.plan.job_id, subject=moved.subject, old=moved.old, new=moved.new)
+        write(
+            log_events.EXECUTION_STATE_CHANGED,
+            job_id=self._state.plan.job_id,
+            subject=moved.subject,
+            old=moved.old,
+            new=moved.new,
+        )
 
     def _warn(self, event: str, error: Exception, **facts: str) -> None:
         log.warning(event, job_id=self._state.plan.job_id, reason=str(error) or repr(error), **facts)

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from flintlock.model import log_events
 from flintlock.model.ids import JobId
 from flintlock.model.tasks import Failure
 
@@ -48,17 +49,17 @@ def load_enrichers(
     made: dict[str, FailureEnricher] = {}
     for name in wanted:
         if name not in known:
-            log.error("enricher-unknown", name=name, known=sorted(known))
+            log.error(log_events.FAILURE_ENRICHER_UNKNOWN, name=name, known=sorted(known))
             continue
         try:
             made[name] = known[name].load()()
         except Exception as error:  # noqa: BLE001 - a plug-in's own, whatever it is
-            log.error("enricher-unusable", name=name, error=repr(error))
+            log.error(log_events.FAILURE_ENRICHER_UNUSABLE, name=name, error=repr(error))
     claims = Counter(key for enricher in made.values() for key in enricher.keys)
     disputed = {key for key, count in claims.items() if count > 1}
     for name, enricher in made.items():
         if not disputed.isdisjoint(enricher.keys):
-            log.error("enricher-dropped", name=name, keys=sorted(disputed & enricher.keys))
+            log.error(log_events.FAILURE_ENRICHER_DROPPED, name=name, keys=sorted(disputed & enricher.keys))
     return tuple(enricher for enricher in made.values() if disputed.isdisjoint(enricher.keys))
 
 
@@ -70,5 +71,5 @@ def labels_of(enrichers: Sequence[FailureEnricher], failure: Failure, job_id: Jo
             said = enricher.labels(failure, job_id, job_name)
             labels |= {key: str(value) for key, value in said.items() if key in enricher.keys}
         except Exception as error:  # noqa: BLE001 - a plug-in's own, whatever it is
-            log.warning("enricher-failed", enricher=type(enricher).__name__, error=repr(error))
+            log.warning(log_events.FAILURE_ENRICHER_FAILED, enricher=type(enricher).__name__, error=repr(error))
     return labels

@@ -28,7 +28,7 @@ class Started(Struct, frozen=True):
     """The job may begin, or go on where its records say that it was."""
 
 
-class CancelAsked(Struct, frozen=True):
+class CancelRequested(Struct, frozen=True):
     """The user wants the job to end. Ask `refusal_to_cancel` first."""
 
 
@@ -93,7 +93,7 @@ class CancelDue(Struct, frozen=True):
     attempt: AttemptId
 
 
-class GivenUp(Struct, frozen=True):
+class ReconcileTimedOut(Struct, frozen=True):
     """So much time has passed that whoever had this interrupted attempt would be known, or is dead."""
 
     attempt: AttemptId
@@ -134,7 +134,7 @@ class Labelled(Struct, frozen=True):
     labels: dict[str, str]
 
 
-Wish: TypeAlias = Started | CancelAsked | Required | Suspended
+Wish: TypeAlias = Started | CancelRequested | Required | Suspended
 """What the Dispatcher wants."""
 
 Word: TypeAlias = SlotGrant | TaskManagerLost | NoResources | DeployedTasks | TaskReport
@@ -145,7 +145,7 @@ Answer: TypeAlias = (
 )
 """What came of an effect."""
 
-Due: TypeAlias = DeploymentDue | CancelDue | ProbeDue | PublicationDue | RestartDue | GivenUp | TimedOut
+Due: TypeAlias = DeploymentDue | CancelDue | ProbeDue | PublicationDue | RestartDue | ReconcileTimedOut | TimedOut
 """What a timer was set for."""
 
 JobEvent: TypeAlias = Wish | Word | Answer | Due

@@ -1,7 +1,7 @@
 """The execution graph: a job's regions, their attempts, and how far each has come.
 
 All of it is frozen; a step of the core makes a new one. Beside each field stands who changes it. What cannot be
-taken back is `RegionLife.phase`: from ACCEPTED on the region has one attempt whose outcome counts, and neither
+taken back is `RegionState.phase`: from ACCEPTED on the region has one attempt whose outcome counts, and neither
 failure nor cancellation reaches it any more.
 """
 
@@ -87,7 +87,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     abandoned: bool = False  # it repeated too often; the execution has FAILED
 
 
-class RegionLife(Struct, frozen=True, kw_only=True):
+class RegionState(Struct, frozen=True, kw_only=True):
     """A region from its first attempt to its end."""
 
     region: Region
@@ -122,18 +122,18 @@ class RegionLife(Struct, frozen=True, kw_only=True):
         """Whether files of it are still to be published."""
         return self.phase is RegionPhase.ACCEPTED and not self.current.state.terminal
 
-    def with_current(self, execution: Execution) -> RegionLife:
+    def with_current(self, execution: Execution) -> RegionState:
         """Return it with its latest attempt replaced."""
         return structs.replace(self, executions=(*self.executions[:-1], execution))
 
 
-class JobState(Struct, frozen=True, kw_only=True):
+class ExecutionGraph(Struct, frozen=True, kw_only=True):
     """A job as its JobMaster knows it."""
 
     plan: JobPlan
     status: JobStatus = JobStatus.INITIALIZING
     timestamps: dict[JobStatus, int]
-    regions: tuple[RegionLife, ...]  # by RegionId
+    regions: tuple[RegionState, ...]  # by RegionId
     restarts: RestartHistory = RestartHistory()
     infrastructure_restarts: int = 0
     required: dict[RegionId, ParallelismRange] = {}  # what the user has changed since the submission
@@ -143,11 +143,11 @@ class JobState(Struct, frozen=True, kw_only=True):
     modified_ms: int
     story: tuple[str, ...] = ()  # the latest moves, for whoever has to understand an illegal one
 
-    def attempt_id(self, life: RegionLife) -> AttemptId:
+    def attempt_id(self, life: RegionState) -> AttemptId:
         """Return the id of the region's latest attempt."""
         return AttemptId(job_id=self.plan.job_id, region=life.region.id, attempt=life.current.attempt)
 
-    def current_life(self, attempt: AttemptId) -> RegionLife | None:
+    def current_life(self, attempt: AttemptId) -> RegionState | None:
         """Return the region whose latest attempt this is; None for any other attempt."""
         if attempt.job_id != self.plan.job_id or not 0 <= attempt.region < len(self.regions):
             return None
@@ -176,7 +176,7 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
     )
 
 
-def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> JobState:
+def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> ExecutionGraph:
     """Return the job as its records leave it: nothing yet, or what an earlier JobMaster made durable.
 
     FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED may still run: it is to be
@@ -188,7 +188,7 @@ def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, .
     if strange:
         raise Corrupt(f"job {plan.job_id} has no region {strange[0]}, but a record of one")
     lives = tuple(_life(region, records.get(region.id), now_ms) for region in plan.regions)
-    return JobState(
+    return ExecutionGraph(
         plan=plan,
         timestamps={JobStatus.INITIALIZING: job.submitted_ms},
         regions=lives,
@@ -208,9 +208,9 @@ def ranges_of(plan: JobPlan, requirements: Mapping[VertexId, ParallelismRange]) 
     }
 
 
-def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLife:
+def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionState:
     if record is None:
-        return RegionLife(region=region, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
+        return RegionState(region=region, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
     if record.phase is RegionPhase.DEPLOYED:
         sent = Execution(
             attempt=record.attempt,
@@ -219,7 +219,7 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLif
             task_manager=record.task_manager,
             address=record.address,
         )
-        return RegionLife(
+        return RegionState(
             region=region,
             executions=(sent,),
             grant=_held(record),
@@ -241,7 +241,7 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionLif
         outputs=outcome.outputs,
         activity="" if finished else "publishing",
     )
-    return RegionLife(
+    return RegionState(
         region=region,
         executions=(execution,),
         phase=record.phase,

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from flintlock.jobmaster import adoption
 from flintlock.jobmaster.events import After, CancelAnswered, CancelDue, RestartDue, SendCancel
-from flintlock.jobmaster.execution_graph import UNGRANTED, JobState, RegionLife
+from flintlock.jobmaster.execution_graph import UNGRANTED, ExecutionGraph, RegionState
 from flintlock.jobmaster.publication import request_publisher
 from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, restart_delay
 from flintlock.jobmaster.turn import Turn
@@ -41,7 +41,7 @@ _ENDING: Final = (J.FAILING, J.CANCELLING)
 _ON_A_TASK_MANAGER: Final = (E.DEPLOYING, E.INITIALIZING, E.RUNNING, E.RECONCILING)
 
 
-def fail_attempt(turn: Turn, life: RegionLife, failure: Failure) -> None:
+def fail_attempt(turn: Turn, life: RegionState, failure: Failure) -> None:
     """The region's latest attempt has failed: try again by the strategy, or fail the job."""
     if life.current.state is E.CANCELING:
         end_canceled(turn, life)
@@ -62,7 +62,7 @@ def fail_attempt(turn: Turn, life: RegionLife, failure: Failure) -> None:
     turn.do(After(delay_s, RestartDue(turn.job.attempt_id(life))))
 
 
-def fail_publication(turn: Turn, life: RegionLife, failure: Failure) -> None:
+def fail_publication(turn: Turn, life: RegionState, failure: Failure) -> None:
     """Files of an accepted attempt cannot be published: no other attempt may take its place, so the job fails."""
     _end(turn, life, E.FAILED, failure)
     if turn.job.status not in _ENDING:
@@ -85,7 +85,7 @@ def restart_due(turn: Turn, attempt: AttemptId) -> None:
         turn.move_job(J.RUNNING)
 
 
-def refusal_to_cancel(job: JobState) -> str | None:
+def refusal_to_cancel(job: ExecutionGraph) -> str | None:
     """Return why the job can no longer be cancelled; None if it can, or if it is already on that way."""
     if job.status in (J.CANCELLING, J.CANCELED):
         return None
@@ -141,13 +141,13 @@ def given_up(turn: Turn, attempt: AttemptId) -> None:
         _not_there(turn, life, f"TaskManager {life.grant.task_manager} has not come back")
 
 
-def ask_to_end(turn: Turn, life: RegionLife) -> None:
+def ask_to_end(turn: Turn, life: RegionState) -> None:
     """Tell the TaskManager of the region's latest attempt to end it."""
     if life.grant is not None:
         turn.do(SendCancel(life.grant.address, CancelTask(attempt=turn.job.attempt_id(life))))
 
 
-def end_canceled(turn: Turn, life: RegionLife) -> None:
+def end_canceled(turn: Turn, life: RegionState) -> None:
     """The region's latest attempt has ended as it was told to."""
     _end(turn, life, E.CANCELED, None)
 
@@ -181,7 +181,7 @@ def no_resources(turn: Turn, word: NoResources) -> None:
             return
 
 
-def _not_there(turn: Turn, life: RegionLife, reason: str) -> None:
+def _not_there(turn: Turn, life: RegionState, reason: str) -> None:
     """An attempt of an earlier JobMaster is where it was no more. It may have told of itself once, and been heard."""
     if life.current.state is E.RECONCILING:
         adoption.give_up(turn, life)
@@ -225,13 +225,13 @@ def reconcile(turn: Turn, held: DeployedTasks) -> None:
             fail_attempt(turn, life, failure)
 
 
-def unwanted(job: JobState, held: DeployedTasks) -> tuple[AttemptId, ...]:
+def unwanted(job: ExecutionGraph, held: DeployedTasks) -> tuple[AttemptId, ...]:
     """Return which attempts that a TaskManager holds nobody waits for."""
     lives = {attempt: job.current_life(attempt) for attempt in held.attempts}
     return tuple(attempt for attempt, life in lives.items() if life is None or life.current.state.terminal)
 
 
-def _should_be_there(life: RegionLife) -> bool:
+def _should_be_there(life: RegionState) -> bool:
     """Whether the region's latest attempt was taken by its TaskManager, and has not told its end."""
     execution = life.current
     if life.committed or execution.in_flight:
@@ -284,7 +284,7 @@ def _cancel_all(turn: Turn) -> None:
             end_canceled(turn, life)
 
 
-def _begin_to_cancel(turn: Turn, life: RegionLife) -> None:
+def _begin_to_cancel(turn: Turn, life: RegionState) -> None:
     life = turn.move(life, E.CANCELING)
     # A cancellation must not overtake its deployment: it follows the answer to that, or its own repetition.
     if not life.current.in_flight:
@@ -292,7 +292,7 @@ def _begin_to_cancel(turn: Turn, life: RegionLife) -> None:
     turn.do(After(_CANCEL_AGAIN_S, CancelDue(turn.job.attempt_id(life))))
 
 
-def _end(turn: Turn, life: RegionLife, state: ExecutionState, failure: Failure | None) -> RegionLife:
+def _end(turn: Turn, life: RegionState, state: ExecutionState, failure: Failure | None) -> RegionState:
     """Put the region with its latest attempt ended, and its slots given back."""
     if failure is not None:
         turn.note_failure(life, failure)

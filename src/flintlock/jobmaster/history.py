@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from flintlock.jobmaster.execution_graph import JobState
+from flintlock.jobmaster.execution_graph import ExecutionGraph
 from flintlock.model.ids import AttemptId
 from flintlock.model.jobs import ExceptionEntry
 
 
-def with_failure(job: JobState, entry: ExceptionEntry, *, concurrent: bool) -> JobState:
+def with_failure(job: ExecutionGraph, entry: ExceptionEntry, *, concurrent: bool) -> ExecutionGraph:
     """Return the job with one more failure in its history; the oldest one leaves it when it is full."""
     size, entries = job.plan.history_size, job.exceptions
     if concurrent and entries:
@@ -29,7 +29,7 @@ def with_failure(job: JobState, entry: ExceptionEntry, *, concurrent: bool) -> J
     )
 
 
-def with_labels(job: JobState, attempt: AttemptId | None, labels: Mapping[str, str]) -> JobState:
+def with_labels(job: ExecutionGraph, attempt: AttemptId | None, labels: Mapping[str, str]) -> ExecutionGraph:
     """Return the job with labels on the failure of that attempt (None: of the job itself), if it is still there."""
     return structs.replace(job, exceptions=tuple(_labelled(entry, attempt, labels) for entry in job.exceptions))
 

@@ -24,7 +24,7 @@ from flintlock.jobmaster.events import (
     Record,
     SendPublish,
 )
-from flintlock.jobmaster.execution_graph import Publication, RegionLife, file_count
+from flintlock.jobmaster.execution_graph import Publication, RegionState, file_count
 from flintlock.jobmaster.scheduling import record_of
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.ids import AttemptId, InstanceId, RequestId
@@ -47,7 +47,7 @@ _LONGEST_WAIT_S: Final = 30.0
 _UNREACHABLE_WAIT_S: Final = 1.0
 
 
-def missing_output(life: RegionLife, outcome: TaskFinished) -> Failure | None:
+def missing_output(life: RegionState, outcome: TaskFinished) -> Failure | None:
     """Return what is wrong with an outcome that does not hold what its region owes to others."""
     missing = [step for step in life.region.materialises if step not in outcome.materialised]
     if not missing:
@@ -59,7 +59,7 @@ def missing_output(life: RegionLife, outcome: TaskFinished) -> Failure | None:
     )
 
 
-def accept(turn: Turn, life: RegionLife, outcome: TaskFinished) -> None:
+def accept(turn: Turn, life: RegionState, outcome: TaskFinished) -> None:
     """Let this attempt, and no other, be the one that counts for its region."""
     if life.current.state is not E.RUNNING:
         life = turn.move(life, E.RUNNING)  # its word that it runs was overtaken by its word that it is done
@@ -82,30 +82,30 @@ def accept(turn: Turn, life: RegionLife, outcome: TaskFinished) -> None:
     turn.do(Record(record_of(turn, life, RegionPhase.ACCEPTED)))
 
 
-def acceptance_recorded(turn: Turn, life: RegionLife) -> None:
+def acceptance_recorded(turn: Turn, life: RegionState) -> None:
     """From now on files may be moved."""
     if life.publication is not None and life.publishing:
         _publish(turn, structs.replace(life, publication=structs.replace(life.publication, durable=True)))
 
 
-def finish_recorded(turn: Turn, life: RegionLife) -> None:
+def finish_recorded(turn: Turn, life: RegionState) -> None:
     """The region is done: what waits for it may begin."""
     if life.phase is RegionPhase.FINISHED and not life.current.state.terminal:
         turn.move(life, E.FINISHED, activity="")
 
 
-def request_publisher(turn: Turn, life: RegionLife) -> RegionLife:
+def request_publisher(turn: Turn, life: RegionState) -> RegionState:
     """Ask for one slot anywhere: whoever has it publishes."""
     request = SlotRequest(id=RequestId(f"{life.region.id}-{life.current.attempt}-publish"), slots=1)
     return turn.put(structs.replace(life, request=request, grant=None))
 
 
-def publish_there(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+def publish_there(turn: Turn, life: RegionState, grant: SlotGrant) -> None:
     """Publish at the TaskManager whose slot was granted."""
     _publish(turn, structs.replace(life, grant=grant))
 
 
-def files_published(turn: Turn, life: RegionLife, news: FilesPublished) -> None:
+def files_published(turn: Turn, life: RegionState, news: FilesPublished) -> None:
     """Note how far it is; when all is there, record the region as finished.
 
     Anybody who published this attempt may say so, also one that was given up: the files are there all the same.
@@ -121,7 +121,7 @@ def files_published(turn: Turn, life: RegionLife, news: FilesPublished) -> None:
         turn.put(life)
 
 
-def publication_failed(turn: Turn, life: RegionLife, instance: InstanceId, news: PublicationFailed) -> Failure | None:
+def publication_failed(turn: Turn, life: RegionState, instance: InstanceId, news: PublicationFailed) -> Failure | None:
     """Try again later; return the failure if the same reason came too often."""
     publication = life.publication
     if (
@@ -175,7 +175,7 @@ def publication_due(turn: Turn, attempt: AttemptId) -> None:
         _publish(turn, life)
 
 
-def _publish(turn: Turn, life: RegionLife) -> None:
+def _publish(turn: Turn, life: RegionState) -> None:
     """Put the region and send the order, if all that it needs is there: the leave, a TaskManager, the time."""
     publication, outcome, grant = life.publication, life.outcome, life.grant
     if publication is None or outcome is None or grant is None or not publication.durable:
@@ -188,7 +188,7 @@ def _publish(turn: Turn, life: RegionLife) -> None:
     turn.do(SendPublish(grant.address, grant.instance, order))
 
 
-def _finish(turn: Turn, life: RegionLife) -> None:
+def _finish(turn: Turn, life: RegionState) -> None:
     """Record the region as finished. Its slots are given back now: nothing of it runs any more."""
     record = record_of(turn, life, RegionPhase.FINISHED)
     turn.put(structs.replace(life, phase=RegionPhase.FINISHED, request=None, grant=None))

@@ -24,7 +24,7 @@ from flintlock.jobmaster.events import (
     Record,
     SendDeploy,
 )
-from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
+from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.jobmaster.turn import Turn
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, StepName, TaskManagerId
@@ -41,7 +41,7 @@ E: Final = ExecutionState
 DEPLOYMENT_WAITS_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0)
 
 
-def schedule(turn: Turn, life: RegionLife) -> None:
+def schedule(turn: Turn, life: RegionState) -> None:
     """Ask for slots for the region's next attempt."""
     turn.move(_with_request(turn.job, life), E.SCHEDULED)
 
@@ -54,7 +54,7 @@ def require(turn: Turn, ranges: Mapping[RegionId, ParallelismRange]) -> None:
             turn.put(_with_request(turn.job, life))
 
 
-def parallelism_of(job: JobState, life: RegionLife) -> ParallelismRange | None:
+def parallelism_of(job: ExecutionGraph, life: RegionState) -> ParallelismRange | None:
     """Return how many slots the region may have; None: all that one TaskManager has."""
     required = job.required.get(life.region.id)
     if required is not None:
@@ -65,7 +65,7 @@ def parallelism_of(job: JobState, life: RegionLife) -> ParallelismRange | None:
     return None if at_most is None else ParallelismRange(upper=at_most)
 
 
-def _with_request(job: JobState, life: RegionLife) -> RegionLife:
+def _with_request(job: ExecutionGraph, life: RegionState) -> RegionState:
     """Return the region with a request of its own: a grant that answers an earlier wish is then not taken for it."""
     wanted = parallelism_of(job, life)
     exact = wanted is not None and wanted.lower == wanted.upper
@@ -79,7 +79,7 @@ def _with_request(job: JobState, life: RegionLife) -> RegionLife:
     return structs.replace(life, request=request, asked=life.asked + 1)
 
 
-def take_slots(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+def take_slots(turn: Turn, life: RegionState, grant: SlotGrant) -> None:
     """Record that the attempt will be at that TaskManager; it is sent once that is durable."""
     attempt = turn.job.attempt_id(life)
     execution = structs.replace(
@@ -96,7 +96,7 @@ def take_slots(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
     turn.do(Record(record_of(turn, life, RegionPhase.DEPLOYED)))
 
 
-def deployment_recorded(turn: Turn, life: RegionLife, record: RegionRecord) -> None:
+def deployment_recorded(turn: Turn, life: RegionState, record: RegionRecord) -> None:
     """Send the attempt, if it is still wanted there, and no later record of where it goes is on its way.
 
     It may have been granted, lost and granted again at one TaskManager while the first record was being written.
@@ -108,7 +108,7 @@ def deployment_recorded(turn: Turn, life: RegionLife, record: RegionRecord) -> N
     _send(turn, turn.move(life, E.DEPLOYING), grant)
 
 
-def deployment_taken(turn: Turn, event: DeploymentTaken) -> RegionLife | None:
+def deployment_taken(turn: Turn, event: DeploymentTaken) -> RegionState | None:
     """Note that the TaskManager has it. Return the region if the attempt is still the current one there."""
     life = turn.job.current_life(event.attempt)
     if life is None or life.grant is None or life.grant.instance != event.instance:
@@ -143,7 +143,7 @@ def deployment_due(turn: Turn, attempt: AttemptId) -> None:
         _send(turn, life, life.grant)
 
 
-def record_of(turn: Turn, life: RegionLife, phase: RegionPhase) -> RegionRecord:
+def record_of(turn: Turn, life: RegionState, phase: RegionPhase) -> RegionRecord:
     """Return the record that announces a phase of the region's latest attempt."""
     execution, grant = life.current, life.grant
     outcome = life.outcome
@@ -167,7 +167,7 @@ def _undelivered(execution: Execution) -> bool:
     return execution.state is E.DEPLOYING and execution.deployments > 0 and not execution.in_flight
 
 
-def _send(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
+def _send(turn: Turn, life: RegionState, grant: SlotGrant) -> None:
     plan = turn.job.plan
     turn.put(life.with_current(structs.replace(life.current, in_flight=True)))
     order = DeployTask(
@@ -186,7 +186,7 @@ def _send(turn: Turn, life: RegionLife, grant: SlotGrant) -> None:
     turn.do(SendDeploy(grant.address, grant.instance, order))
 
 
-def _analysis(job: JobState, life: RegionLife) -> Analysis:
+def _analysis(job: ExecutionGraph, life: RegionState) -> Analysis:
     """Return how much an attempt has to look at: the whole graph, until a region has come through that."""
     if not job.plan.analyze_first or len(job.regions) == 1:
         return Analysis.REGION
@@ -194,7 +194,7 @@ def _analysis(job: JobState, life: RegionLife) -> Analysis:
     return Analysis.DONE if looked_at else Analysis.WHOLE
 
 
-def _inputs(job: JobState, life: RegionLife) -> dict[StepName, str]:
+def _inputs(job: ExecutionGraph, life: RegionState) -> dict[StepName, str]:
     """Return where the blocking results are that the region reads."""
     paths: dict[StepName, str] = {}
     for upstream in life.region.upstream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
+from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.jobmaster.scheduling import parallelism_of
 from flintlock.model.graphcheck import MAX_PARALLELISM
 from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobRequirements, JobSnapshot, ParallelismRange
@@ -10,7 +10,7 @@ from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
 
-def snapshot_of(job: JobState) -> JobSnapshot:
+def snapshot_of(job: ExecutionGraph) -> JobSnapshot:
     """Return the job's public face."""
     plan = job.plan
     return JobSnapshot(
@@ -28,12 +28,12 @@ def snapshot_of(job: JobState) -> JobSnapshot:
     )
 
 
-def outcome_of(job: JobState) -> JobOutcome:
+def outcome_of(job: ExecutionGraph) -> JobOutcome:
     """Return how an ended job ended, and what is left of it to be removed."""
     return JobOutcome(snapshot=snapshot_of(job), results=results_of(job), scratch=scratch_of(job))
 
 
-def requirements_of(job: JobState) -> JobRequirements:
+def requirements_of(job: ExecutionGraph) -> JobRequirements:
     """Return how many slots each step may have."""
     ids = {vertex.name: vertex.id for vertex in job.plan.graph.vertices}
     anything = ParallelismRange(upper=MAX_PARALLELISM)
@@ -45,26 +45,26 @@ def requirements_of(job: JobState) -> JobRequirements:
     )
 
 
-def results_of(job: JobState) -> tuple[ResultRows, ...]:
+def results_of(job: ExecutionGraph) -> tuple[ResultRows, ...]:
     """Return the rows that the job kept; only a FINISHED job has any."""
     if job.status is not JobStatus.FINISHED:
         return ()
     return tuple(rows for life in job.regions if life.outcome is not None for rows in life.outcome.results)
 
 
-def scratch_of(job: JobState) -> tuple[str, ...]:
+def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:
     """Return the directories that attempts may have left: their staging, and the job's blocking results."""
     staging = [directory for life in job.regions for directory in life.staging]
     materialised = any(life.region.materialises and _was_sent(life) for life in job.regions)
     return (*staging, job.plan.work_dir) if materialised else tuple(staging)
 
 
-def _was_sent(life: RegionLife) -> bool:
+def _was_sent(life: RegionState) -> bool:
     """Whether some attempt at the region may have reached a TaskManager."""
     return any(execution.task_manager is not None for execution in life.executions)
 
 
-def _info(life: RegionLife, execution: Execution) -> ExecutionInfo:
+def _info(life: RegionState, execution: Execution) -> ExecutionInfo:
     return ExecutionInfo(
         region=life.region.id,
         attempt=execution.attempt,
@@ -80,7 +80,7 @@ def _info(life: RegionLife, execution: Execution) -> ExecutionInfo:
     )
 
 
-def _publishing(job: JobState) -> tuple[int, int] | None:
+def _publishing(job: ExecutionGraph) -> tuple[int, int] | None:
     publications = [life.publication for life in job.regions if life.publishing and life.publication]
     if not publications:
         return None

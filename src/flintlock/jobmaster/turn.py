@@ -13,7 +13,7 @@ from msgspec import structs
 
 from flintlock.jobmaster import history
 from flintlock.jobmaster.events import Enrich, JobEffect, Moment, Moved
-from flintlock.jobmaster.execution_graph import Execution, JobState, RegionLife
+from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.jobs import ExceptionEntry
 from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus, checked_move
@@ -24,9 +24,9 @@ _State = TypeVar("_State", JobStatus, ExecutionState)
 
 
 class Turn:
-    """The working copy of a JobState. Every change of a state is checked against the law and told."""
+    """The working copy of a ExecutionGraph. Every change of a state is checked against the law and told."""
 
-    def __init__(self, job: JobState, moment: Moment) -> None:
+    def __init__(self, job: ExecutionGraph, moment: Moment) -> None:
         self.job = job
         self.moment: Final = moment
         self.effects: list[JobEffect] = []
@@ -35,14 +35,14 @@ class Turn:
         """Want something done."""
         self.effects.append(effect)
 
-    def put(self, life: RegionLife) -> RegionLife:
+    def put(self, life: RegionState) -> RegionState:
         """Replace a region."""
         index = life.region.id
         regions = (*self.job.regions[:index], life, *self.job.regions[index + 1 :])
         self.job = structs.replace(self.job, regions=regions)
         return life
 
-    def move(self, life: RegionLife, state: ExecutionState, **changes: Any) -> RegionLife:
+    def move(self, life: RegionState, state: ExecutionState, **changes: Any) -> RegionState:
         """Put the region with its latest attempt in another state, and with `changes` to that attempt."""
         execution = life.current
         self._check(EXECUTION_MOVES, f"{life.region.id}#{execution.attempt}", execution.state, state)
@@ -50,7 +50,7 @@ class Turn:
         moved = structs.replace(execution, state=state, timestamps=timestamps, **changes)
         return self.put(life.with_current(moved))
 
-    def next_attempt(self, life: RegionLife) -> RegionLife:
+    def next_attempt(self, life: RegionState) -> RegionState:
         """Put the region with a new attempt, numbered one higher than the last."""
         execution = Execution(attempt=life.current.attempt + 1, timestamps={ExecutionState.CREATED: self.moment.now_ms})
         return self.put(
@@ -63,7 +63,7 @@ class Turn:
         timestamps = {**self.job.timestamps, status: self.moment.now_ms}
         self.job = structs.replace(self.job, status=status, timestamps=timestamps)
 
-    def note_failure(self, life: RegionLife | None, failure: Failure) -> None:
+    def note_failure(self, life: RegionState | None, failure: Failure) -> None:
         """Enter a failure of a region (None: of the job itself) into the history; enrichers will look at it.
 
         What fails while the job is already about to restart or to fail belongs to the failure that made it so.

@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.workers import WorkerDriver
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.resourcemanager.slot_manager import SlotManager
@@ -19,11 +20,6 @@ from flintlock.resourcemanager.workers import Order, ReleaseWorker, StartWorker,
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-WORKER_STARTED: Final = "worker-started"
-WORKER_NOT_STARTED: Final = "worker-not-started"
-WORKER_ENDED: Final = "worker-ended"
-WORKER_RELEASED: Final = "worker-released"
-WORKER_NOT_RELEASED: Final = "worker-not-released"
 
 _PAUSE_S: Final = 0.02  # what happens together is looked at together
 _RELEASE_AGAIN_S: Final = 1.0
@@ -105,21 +101,21 @@ class ActiveWorkers:
         try:
             worker = await self._driver.start()
         except Unavailable as error:
-            log.error(WORKER_NOT_STARTED, reason=error.public)
+            log.error(log_events.WORKER_NOT_STARTED, reason=error.public)
             self._workers.start_failed(_now_s())
         else:
-            log.info(WORKER_STARTED, task_manager=worker)
+            log.info(log_events.WORKER_STARTED, task_manager=worker)
             self._workers.started(worker, _now_s())
         self.look()
 
     async def _release(self, worker: TaskManagerId, reason: str) -> None:
-        log.info(WORKER_RELEASED, task_manager=worker, reason=reason)
+        log.info(log_events.WORKER_RELEASED, task_manager=worker, reason=reason)
         while True:
             try:
                 await self._driver.release(worker)
                 break
             except FlintlockError as error:
-                log.warning(WORKER_NOT_RELEASED, task_manager=worker, reason=error.public)
+                log.warning(log_events.WORKER_NOT_RELEASED, task_manager=worker, reason=error.public)
                 await asyncio.sleep(_RELEASE_AGAIN_S)
         self._workers.released(worker)
         self.look()
@@ -127,7 +123,7 @@ class ActiveWorkers:
     async def _hear_ends(self) -> None:
         while True:
             ended = await self._driver.ended()
-            log.warning(WORKER_ENDED, task_manager=ended.id, reason=ended.reason)
+            log.warning(log_events.WORKER_ENDED, task_manager=ended.id, reason=ended.reason)
             self._workers.ended(ended.id, _now_s())
             self._lose(ended.id, ended.reason)
             self.look()

@@ -26,7 +26,7 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.lives import Lives
+from flintlock.resourcemanager.incarnations import Incarnations
 from flintlock.resourcemanager.slot_manager import SlotManager, SlotRules
 
 Word: TypeAlias = SlotGrant | TaskManagerLost | NoResources
@@ -70,7 +70,7 @@ class ResourceManagerCore:
         self._versions: Final = versions
         self._timeout_s: Final = heartbeat_timeout_s
         self._task_managers: dict[TaskManagerId, _TaskManager] = {}
-        self._lives: Final = Lives()
+        self._lives: Final = Incarnations()
         self.slots: Final = SlotManager(rules or SlotRules())
 
     # TaskManagers

@@ -20,6 +20,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.gateways.workers import WorkerDriver
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, Refused, Unavailable
 from flintlock.model.ids import FencingToken, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -36,18 +37,11 @@ from flintlock.resourcemanager.active import ActiveWorkers, worker_rules
 from flintlock.resourcemanager.attendance import attend
 from flintlock.resourcemanager.capacity import Capacity
 from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
-from flintlock.resourcemanager.couriers import Couriers, unwanted
+from flintlock.resourcemanager.jobmaster_outbox import JobMasterOutbox, unwanted
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.resourcemanager.slot_manager import SlotRules
 
 log: FilteringBoundLogger = structlog.get_logger()
-
-TASK_MANAGER_REGISTERED: Final = "task-manager-registered"
-TASK_MANAGER_REFUSED: Final = "task-manager-refused"
-TASK_MANAGER_LOST: Final = "task-manager-lost"
-TASK_MANAGER_RELEASED: Final = "task-manager-released"
-TASK_MANAGER_NOT_ATTENDED: Final = "task-manager-not-attended"
-FILES_NOT_REMOVED: Final = "files-not-removed"
 
 
 class ResourceManager:
@@ -83,7 +77,7 @@ class ResourceManager:
         self._core: Final = ResourceManagerCore(
             versions, self._answer.heartbeat_timeout_s, _slot_rules(configuration, workers)
         )
-        self._couriers: Final = Couriers(job_masters, self._core.slots.is_granted, self._forget_job)
+        self._couriers: Final = JobMasterOutbox(job_masters, self._core.slots.is_granted, self._forget_job)
         self._workers: Final = (
             None
             if workers is None
@@ -125,7 +119,9 @@ class ResourceManager:
         try:
             self._core.register(message, _now_s())
         except Refused as error:
-            log.warning(TASK_MANAGER_REFUSED, task_manager=message.id, instance=message.instance, reason=error.public)
+            log.warning(
+                log_events.TASKMANAGER_REFUSED, task_manager=message.id, instance=message.instance, reason=error.public
+            )
             raise
         return self._answer
 
@@ -182,7 +178,7 @@ class ResourceManager:
             except Fenced:
                 raise
             except FlintlockError as error:
-                log.warning(FILES_NOT_REMOVED, job_id=message.job_id, address=address, reason=error.public)
+                log.warning(log_events.FILES_NOT_REMOVED, job_id=message.job_id, address=address, reason=error.public)
                 problem = error
         if isinstance(problem, Refused | Unavailable):
             raise problem
@@ -225,7 +221,7 @@ class ResourceManager:
             self._workers.look()
 
     def _entered(self, life: TaskManagerEntered) -> None:
-        log.info(TASK_MANAGER_REGISTERED, task_manager=life.id, instance=life.instance)
+        log.info(log_events.TASKMANAGER_REGISTERED, task_manager=life.id, instance=life.instance)
         self._lives[life.id] = life
         if self._scope is not None:
             self._attend(self._scope, life)
@@ -238,9 +234,9 @@ class ResourceManager:
         if attendant is not None:
             attendant.cancel()
         if self._workers is not None and self._workers.is_leaving(left.id):
-            log.info(TASK_MANAGER_RELEASED, task_manager=left.id, instance=left.instance, reason=left.reason)
+            log.info(log_events.TASKMANAGER_RELEASED, task_manager=left.id, instance=left.instance, reason=left.reason)
             return
-        log.warning(TASK_MANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
+        log.warning(log_events.TASKMANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
         if self._metrics is not None:
             self._metrics.lost()
         if self._workers is not None:
@@ -254,7 +250,12 @@ class ResourceManager:
         try:
             gone = await attend(self._connect_attending(life.address), life)
         except FlintlockError as error:  # its silence will tell
-            log.warning(TASK_MANAGER_NOT_ATTENDED, task_manager=life.id, instance=life.instance, reason=error.public)
+            log.warning(
+                log_events.TASKMANAGER_LIVENESS_CHECK_FAILED,
+                task_manager=life.id,
+                instance=life.instance,
+                reason=error.public,
+            )
             return
         self._perform(self._core.lose(life.id, life.instance, gone.reason, _now_s(), returns=gone.returns))
 

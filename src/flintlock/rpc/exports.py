@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, InvariantBroken, Refused, TooLarge, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.description import Message, MethodShape, describe
@@ -83,12 +84,12 @@ class Exports:
             if len(answer) > self._max_message_bytes:
                 raise TooLarge(too_large("answer", where, len(answer), self._max_message_bytes))
         except InvariantBroken as error:
-            _log.exception("rpc_handler_broke", method=str(where))
+            _log.exception(log_events.RPC_HANDLER_FAILED, method=str(where))
             return failure_of(error)
         except FlintlockError as error:
             return failure_of(error)
         except Exception:  # noqa: BLE001 - whatever it is, it belongs into this log and nowhere else
-            _log.exception("rpc_handler_broke", method=str(where))
+            _log.exception(log_events.RPC_HANDLER_FAILED, method=str(where))
             return internal_failure(where)
         return answer
 

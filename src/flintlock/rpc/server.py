@@ -15,6 +15,7 @@ import grpc
 import structlog
 from grpc import aio
 
+from flintlock.model import log_events
 from flintlock.model.errors import Refused
 from flintlock.rpc import wire
 from flintlock.rpc.exports import Exports
@@ -103,7 +104,9 @@ class RpcServer:
         try:
             token = wire.read_headers(context.invocation_metadata() or ())
         except Refused as refusal:
-            _log.warning("rpc-refused", peer=context.peer(), method=f"{gateway}.{method}", reason=refusal.public)
+            _log.warning(
+                log_events.RPC_REFUSED, peer=context.peer(), method=f"{gateway}.{method}", reason=refusal.public
+            )
             outcome = failure_of(refusal)
         else:
             task = asyncio.get_running_loop().create_task(

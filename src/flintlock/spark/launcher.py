@@ -14,6 +14,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.options import RUNNER_MEMORY, TASK_OUTPUT, TM_ENGINE_MEMORY, TM_WARM_RUNNERS, WORKER_MEMORY
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group, claim
+from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
@@ -25,8 +26,8 @@ from flintlock.spark.runner_messages import DedicatedEngine
 log = structlog.get_logger()
 
 
-class LocalSparkHouse:
-    """Opens engines on this machine. Satisfies `gateways.engine.SparkHouse`."""
+class LocalEngineLauncher:
+    """Opens engines on this machine. Satisfies `gateways.engine.EngineLauncher`."""
 
     def __init__(
         self,
@@ -54,14 +55,14 @@ class LocalSparkHouse:
         self._claim()
         cgroup = self._engine_group()
         engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
-        log.info("engine-starting", java=engine_settings.java.home, origin=engine_settings.java.origin)
+        log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
         try:
             async with (
                 runner_pool(pool_settings) as pool,
                 SparkEngine.start(engine_settings) as engine,
             ):
                 pool.use_engine(EngineDoor(engine))
-                log.info("engine-ready", spark=engine.ready.spark_version)
+                log.info(log_events.ENGINE_READY, spark=engine.ready.spark_version)
                 try:
                     yield engine, pool
                 finally:
@@ -85,16 +86,20 @@ class LocalSparkHouse:
         try:
             self._cgroups = claim()
         except Unavailable as error:
-            log.info("cgroups-not-used", reason=error.public, instead="limits on the memory of single processes")
+            log.info(
+                log_events.CGROUPS_NOT_USED, reason=error.public, instead="limits on the memory of single processes"
+            )
         else:
-            log.info("cgroups-used", root=str(self._cgroups.root), controllers=sorted(self._cgroups.controllers))
+            log.info(
+                log_events.CGROUPS_USED, root=str(self._cgroups.root), controllers=sorted(self._cgroups.controllers)
+            )
 
     def _engine_group(self) -> Group | None:
         """Return a group for the engine: without limits, since heap and workers have theirs, but apart from runners."""
         try:
             return self._cgroups.group("engine") if self._cgroups is not None else None
         except OSError as error:
-            log.warning("cgroup-not-made", of="engine", reason=str(error))
+            log.warning(log_events.CGROUP_NOT_MADE, of="engine", reason=str(error))
             return None
 
     def _engine_settings(self, group: Group | None) -> EngineSettings:

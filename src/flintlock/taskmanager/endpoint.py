@@ -12,9 +12,10 @@ from typing import Final
 import structlog
 from msgspec import structs
 
-from flintlock.gateways.engine import ProcessTable, SparkHouse
+from flintlock.gateways.engine import EngineLauncher, ProcessTable
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, FencingToken, InstanceId
 from flintlock.model.slots import Attendance, RegistrationAnswer, TaskManagerRegistration
@@ -27,7 +28,7 @@ from flintlock.model.tasks import (
     RemoveFiles,
 )
 from flintlock.taskmanager.core import TaskManagerCore
-from flintlock.taskmanager.life import EngineLife, HoldBlobs
+from flintlock.taskmanager.engine_session import EngineSession, HoldBlobs
 from flintlock.taskmanager.outbox import Outbox
 from flintlock.taskmanager.registration import Registration
 from flintlock.taskmanager.work import LeasedWork
@@ -58,7 +59,7 @@ class TaskManagerServices:
     """What a TaskManager is made of; the leader's gateways are looked up anew for each call."""
 
     offer: TaskManagerRegistration
-    house: SparkHouse
+    house: EngineLauncher
     resource_manager: Callable[[], ResourceManagerGateway]
     job_masters: Callable[[], JobMasterGateway]
     fetch_blob: Callable[[BlobKey], Awaitable[Path]]
@@ -100,7 +101,7 @@ class TaskManager:
     def __init__(self, services: TaskManagerServices, guard: TokenGuard) -> None:
         self._services = services
         self._guard = guard
-        self._life: EngineLife | None = None  # written by run: None while there is no warm engine
+        self._life: EngineSession | None = None  # written by run: None while there is no warm engine
         self._work: LeasedWork | None = None  # written together with it
         self._ended: tuple[AttemptId, ...] = ()  # written as each engine's life ends, for the next one
         self._engines = 0  # started so far
@@ -114,9 +115,9 @@ class TaskManager:
             try:
                 cause = await self._live()
                 backoff_s = _FIRST_BACKOFF_S
-                log.error("engine-died", cause=cause)
+                log.error(log_events.ENGINE_DIED, cause=cause)
             except Unavailable as error:
-                log.error("engine-cannot-start", reason=error.public, retry_s=backoff_s)
+                log.error(log_events.ENGINE_START_FAILED, reason=error.public, retry_s=backoff_s)
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
 
@@ -171,7 +172,7 @@ class TaskManager:
             async with asyncio.TaskGroup() as tasks:
                 work = self._leased_work(Outbox(tasks, services.job_masters))
                 core = TaskManagerCore(services.offer.slots, self._ended)
-                life = EngineLife(
+                life = EngineSession(
                     core=core,
                     engine=engine,
                     runners=runners,
@@ -252,7 +253,7 @@ class TaskManager:
         self._turned.set()
         self._turned = asyncio.Event()
 
-    def _living(self) -> EngineLife:
+    def _living(self) -> EngineSession:
         if self._life is None:
             raise Unavailable("this TaskManager has no Spark engine at the moment")
         return self._life
@@ -263,7 +264,7 @@ async def _within(work: Awaitable[None], limit_s: float) -> None:
         async with asyncio.timeout(limit_s):
             await work
     except TimeoutError:
-        log.warning("reports-undelivered")
+        log.warning(log_events.REPORTS_UNDELIVERED)
 
 
 def _read_log(path: Path, query: LogQuery, running: bool) -> LogChunk:

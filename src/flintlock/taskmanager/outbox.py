@@ -11,6 +11,7 @@ import structlog
 from msgspec import structs
 
 from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, TooLarge, Unavailable
 from flintlock.model.ids import AttemptId
 from flintlock.model.tasks import (
@@ -85,12 +86,12 @@ class Outbox:
                 try:
                     await self._job_masters().report(report)
                 except NotFound:
-                    log.info("report-unwanted", attempt=str(attempt))
+                    log.info(log_events.REPORT_REJECTED, attempt=str(attempt))
                 except (Unavailable, Fenced):
                     await asyncio.sleep(_RETRY_S)
                     continue
                 except FlintlockError as error:
-                    log.error("report-refused", attempt=str(attempt), reason=error.public)
+                    log.error(log_events.REPORT_REFUSED, attempt=str(attempt), reason=error.public)
                     rest = _instead(report, error)
                 if queue and queue[0] is report:  # unless it was cleared meanwhile
                     queue.popleft()

@@ -18,6 +18,7 @@ import structlog
 from msgspec import structs
 
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, Refused
 from flintlock.model.ids import AttemptId, InstanceId
 from flintlock.model.slots import Heartbeat, HeldSlots, RegistrationAnswer, TaskManagerRegistration
@@ -118,7 +119,7 @@ class Registration:
         while True:
             await self._moved()
             if self._wait is not None and not self._wait.expired():
-                log.info("leader-moved")
+                log.info(log_events.LEADER_ADDRESS_CHANGED)
                 self._wait.reschedule(asyncio.get_running_loop().time())
             await asyncio.sleep(_NEWS_S)
 
@@ -128,14 +129,14 @@ class Registration:
             async with asyncio.timeout(2.0):
                 await self._resource_manager().unregister_task_manager(self._work.heartbeat(self._known_as))
         except (FlintlockError, TimeoutError):
-            log.info("good-bye-unheard")
+            log.info(log_events.UNREGISTER_FAILED)
 
     async def _register(self) -> RegistrationAnswer | None:
         """Find somebody who takes us in. None: what runs here must not go on."""
         while True:
             held = self._work.held()
             if held and not self.is_leased():
-                log.warning("lease-ended", instance=self.instance)
+                log.warning(log_events.LEASE_EXPIRED, instance=self.instance)
                 return None
             try:
                 offer = structs.replace(self._offer, instance=self.instance, busy=bool(held))
@@ -144,17 +145,17 @@ class Registration:
                     answer = await self._resource_manager().register_task_manager(offer)
                 self._adopt(answer)  # Fenced: whoever answered has been succeeded already
             except Refused as error:
-                log.error("registration-refused", reason=error.public)
+                log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
                 if held:
                     return None
                 await asyncio.sleep(_REFUSED_RETRY_S)
             except FlintlockError as error:
-                log.info("registration-failed", reason=error.public)
+                log.info(log_events.REGISTRATION_FAILED, reason=error.public)
                 await asyncio.sleep(_RETRY_S)
             except TimeoutError:
-                log.info("registration-failed", reason="somebody else leads")
+                log.info(log_events.REGISTRATION_FAILED, reason="somebody else leads")
             else:
-                log.info("registered", epoch=answer.token.epoch, instance=self.instance)
+                log.info(log_events.REGISTERED_WITH_LEADER, epoch=answer.token.epoch, instance=self.instance)
                 self._known_as = self.instance
                 if not held:  # else its JobMaster has to want it first: that is what an answered heartbeat tells
                     self.lease = Lease(sent_s=sent_s, length_s=answer.heartbeat_timeout_s)
@@ -167,23 +168,23 @@ class Registration:
             sent_s = self._clock_s()
             left_s = self.lease.left_s(sent_s)
             if left_s <= 0:
-                log.warning("lease-ended", instance=self.instance)
+                log.warning(log_events.LEASE_EXPIRED, instance=self.instance)
                 return False
             try:
                 async with self._waiting(min(left_s, patience_s)):
                     heard = await self._resource_manager().heartbeat(self._work.heartbeat(self.instance))
             except TimeoutError:
-                log.info("heartbeat-unanswered", reason="no answer in time")
+                log.info(log_events.HEARTBEAT_UNANSWERED, reason="no answer in time")
                 continue
             except Fenced as error:
-                log.warning("leader-changed", reason=error.public)
+                log.warning(log_events.LEADER_CHANGED, reason=error.public)
                 return True
             except FlintlockError as error:
-                log.info("heartbeat-unanswered", reason=error.public)
+                log.info(log_events.HEARTBEAT_UNANSWERED, reason=error.public)
                 await asyncio.sleep(min(_RETRY_S, left_s))
                 continue
             if not heard.known:
-                log.warning("leader-does-not-know-us", instance=self.instance)
+                log.warning(log_events.LEADER_DOES_NOT_KNOW_TASKMANAGER, instance=self.instance)
                 return True
             self.lease = structs.replace(self.lease.renewed(sent_s), length_s=answer.heartbeat_timeout_s)
             self._work.renewed()

@@ -9,10 +9,11 @@ from typing import Final
 import structlog
 
 from flintlock.gateways.engine import ProcessTable
+from flintlock.model import log_events
 from flintlock.model.ids import AttemptId, InstanceId, TaskManagerId
 from flintlock.model.slots import Heartbeat, HeldSlots
 from flintlock.model.tasks import TaskNews, TaskReport
-from flintlock.taskmanager.life import EngineLife
+from flintlock.taskmanager.engine_session import EngineSession
 from flintlock.taskmanager.outbox import Outbox
 from flintlock.taskmanager.registration import Registration
 
@@ -43,7 +44,7 @@ class LeasedWork:
         self._processes: Final = processes
         self._engine_restarts: Final = engine_restarts
 
-    def cover(self, life: EngineLife, registration: Registration) -> None:
+    def cover(self, life: EngineSession, registration: Registration) -> None:
         """Say what it stands between; once, before anything else."""
         self.life = life
         self.registration = registration
@@ -117,5 +118,5 @@ class LeasedWork:
         try:
             return measurement()
         except Exception as error:  # noqa: BLE001 - whatever it is
-            log.warning("not-measured", reason=str(error))
+            log.warning(log_events.METRIC_COLLECTION_FAILED, reason=str(error))
             return 0

@@ -93,12 +93,12 @@ class FakeSpark:
         finally:
             runners.remove(attempt)
 
-    def house(self) -> FakeSparkHouse:
+    def house(self) -> FakeEngineLauncher:
         """Return what one TaskManager opens its engines with."""
-        return FakeSparkHouse(self)
+        return FakeEngineLauncher(self)
 
 
-class FakeSparkHouse:
+class FakeEngineLauncher:
     """Opens engines that are warm after some seconds."""
 
     def __init__(self, spark: FakeSpark) -> None:

@@ -15,7 +15,7 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.recovery import recover
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.ha.leader_gate import Standing
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, RegionId, StepName, TaskManagerId
@@ -236,7 +236,7 @@ class Stage:
             stores=stores,
             job_masters=self.job_masters,
             resource_manager=self.resource_manager,
-            standing=Standing(lambda: self.ha.election.paused(token)),
+            standing=LeaderGate(lambda: self.ha.election.paused(token)),
         )
 
     def cut_off(self) -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch, is_loopback
-from flintlock.gateways.leader import LeaderAttendance, LeaderGateway
+from flintlock.gateways.leader import LeaderGateway, LeaderLiveness
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Refused, Unavailable
@@ -31,7 +31,7 @@ class Leader:
         self.over = asyncio.Event()
         self.fail_with: Exception | None = None
 
-    async def attend(self, message: LeaderAttendance) -> None:
+    async def attend(self, message: LeaderLiveness) -> None:
         self.asked.append(message.token)
         if self.fail_with is not None:
             raise self.fail_with

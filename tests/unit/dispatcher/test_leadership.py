@@ -8,13 +8,13 @@ import pytest
 from msgspec import structs
 from tests.unit.dispatcher.stage import A, B, Stage, outcome_of, settle, submission, until
 
-from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.door import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess, LeaderState
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
-from flintlock.gateways.leader import LeaderAttendance
-from flintlock.ha.leader_info import LeaderInfo, Listening
+from flintlock.gateways.leader import LeaderLiveness
+from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
@@ -29,9 +29,9 @@ class JobManager:
 
     def __init__(self, cluster: MemoryCluster, holder: str = "jm") -> None:
         self.stage = Stage(cluster, holder=holder)
-        self.door = LeaderDoor()
+        self.door = CurrentDispatcher()
         self.story: list[str] = []
-        listening = Listening(rpc=f"{holder}:1", rest=f"http://{holder}")
+        listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
         self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.door, listening)
 
     @asynccontextmanager
@@ -61,7 +61,7 @@ async def lead(manager: JobManager) -> None:
 
 @virtual_time
 async def test_without_a_leader_every_call_is_unavailable() -> None:
-    door = LeaderDoor()
+    door = CurrentDispatcher()
     for call in (
         door.submit_job(submission()),
         door.list_jobs(),
@@ -278,11 +278,11 @@ async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
 @virtual_time
 async def test_words_of_a_superseded_process_are_ignored() -> None:
     stage = Stage()
-    door = LeaderDoor()
+    door = CurrentDispatcher()
     old, new = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
     async with stage.leading() as dispatcher:
         door.confirm(new, dispatcher)
-        door.confirm(old, LeaderDoor())
+        door.confirm(old, CurrentDispatcher())
         door.withdraw(old)
 
         assert door.leading == new
@@ -307,17 +307,17 @@ async def test_whoever_needs_a_leader_can_wait_for_one() -> None:
 
 @virtual_time
 async def test_whoever_follows_a_leader_can_wait_for_its_end() -> None:
-    door = LeaderDoor()
+    door = CurrentDispatcher()
     first, second = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
     await door.closed(first)  # it does not lead
-    door.confirm(first, LeaderDoor())
+    door.confirm(first, CurrentDispatcher())
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(door.closed(first))
         await settle()
         assert not waiting.done()
 
         door.withdraw(first)
-        door.confirm(second, LeaderDoor())  # before the waiter had its turn
+        door.confirm(second, CurrentDispatcher())  # before the waiter had its turn
 
         await waiting
     assert door.leading == second
@@ -380,8 +380,8 @@ async def test_whoever_attends_to_a_term_is_answered_when_it_is_over_or_never_wa
     async with running() as manager, asyncio.TaskGroup() as tasks:
         await lead(manager)
         token = manager.stage.cluster.token
-        await manager.runner.attend(LeaderAttendance(token=FencingToken(Epoch(7), "other")))
-        attending = tasks.create_task(manager.runner.attend(LeaderAttendance(token=token)))
+        await manager.runner.attend(LeaderLiveness(token=FencingToken(Epoch(7), "other")))
+        attending = tasks.create_task(manager.runner.attend(LeaderLiveness(token=token)))
         await asyncio.sleep(100)
         assert not attending.done()
         assert manager.runner.is_in(token)
@@ -395,7 +395,7 @@ async def test_whoever_attends_to_a_term_is_answered_when_it_is_over_or_never_wa
 async def test_a_leader_that_is_cut_off_answers_nobody_and_back_in_time_it_goes_on() -> None:
     stage, token = Stage(), FencingToken(Epoch(1), "a")
     pauses: dict[FencingToken, str] = {}
-    door = LeaderDoor(pauses.get)
+    door = CurrentDispatcher(pauses.get)
     async with stage.leading() as dispatcher:
         door.confirm(token, dispatcher)
         assert door.acting() == token

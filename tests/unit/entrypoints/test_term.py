@@ -12,14 +12,14 @@ import pytest
 
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
-from flintlock.entrypoints.doors import ResourceManagerDoor
-from flintlock.entrypoints.held import HeldWorkers
+from flintlock.entrypoints.doors import CurrentResourceManager
+from flintlock.entrypoints.held import GatedWorkerDriver
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.ha.leader_gate import Standing
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
@@ -83,7 +83,7 @@ class Scene:
         self._parts: Final = TermParts(
             host=self.job_manager,
             connector=self.job_manager,
-            resource_manager_door=ResourceManagerDoor(),
+            resource_manager_door=CurrentResourceManager(),
             configuration=Configuration(),
             versions=VERSIONS,
             work_dir="work",
@@ -222,7 +222,7 @@ class RecordingDriver:
 async def test_paused_leader_starts_and_releases_no_worker() -> None:
     reason: list[str] = ["cut off"]
     driver = RecordingDriver()
-    workers = HeldWorkers(driver, Standing(lambda: reason[0] if reason else None))
+    workers = GatedWorkerDriver(driver, LeaderGate(lambda: reason[0] if reason else None))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(workers.start())
         tasks.create_task(workers.release(TaskManagerId("worker")))

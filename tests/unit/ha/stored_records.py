@@ -58,7 +58,7 @@ def examples() -> dict[str, object]:
         "leader_info": LeaderInfo(token=FencingToken(Epoch(3), "s"), rpc="host:1", rest="http://host:2"),
         "epoch": tree.EpochRecord(epoch=Epoch(3), session="s", latch="c-0000000001"),
         "graph_pointer": tree.GraphPointer(file=file),
-        "aside_pointer": tree.AsidePointer(file=file, reason="unreadable"),
+        "aside_pointer": tree.QuarantinePointer(file=file, reason="unreadable"),
         "key": tree.KeyRecord(key="key", job_id=JOB_A, digest="digest"),
         "result_pointer": tree.ResultPointer(file=file, end_ms=2_000),
         "region_pointer": tree.RegionPointer(file=file),

@@ -3,13 +3,13 @@ from __future__ import annotations
 import asyncio
 
 from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderInfo, Listening
+from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.virtual_time import virtual_time
 
 TOKEN = FencingToken(Epoch(1), "s")
-EARLY = Listening(rpc="a:1", rest="http://a:2").leads(TOKEN, confirmed=False)
+EARLY = LeaderAddresses(rpc="a:1", rest="http://a:2").leads(TOKEN, confirmed=False)
 READY = LeaderInfo(rpc="a:1", rest="http://a:2", token=TOKEN)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from flintlock.ha.leader_gate import PATIENCE_S, Standing
+from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.testing.virtual_time import virtual_time
 
@@ -28,7 +28,7 @@ class Store:
 
 @virtual_time
 async def test_a_leader_that_may_act_does_so_at_once() -> None:
-    standing = Standing()
+    standing = LeaderGate()
 
     standing.check()
     await standing.cleared()
@@ -40,7 +40,7 @@ async def test_a_leader_that_may_act_does_so_at_once() -> None:
 @virtual_time
 async def test_everybody_who_waits_is_let_go_when_the_leader_may_act_again() -> None:
     reason: list[str] = ["cut off"]
-    standing = Standing(lambda: reason[0] if reason else None)
+    standing = LeaderGate(lambda: reason[0] if reason else None)
     with pytest.raises(Unavailable, match="cut off"):
         standing.check()
     async with asyncio.TaskGroup() as tasks:
@@ -62,7 +62,8 @@ async def test_everybody_who_waits_is_let_go_when_the_leader_may_act_again() -> 
 @virtual_time
 async def test_a_write_is_not_tried_while_the_leader_must_not_act() -> None:
     reason: list[str] = ["cut off"]
-    standing, store = Standing(lambda: reason[0] if reason else None), Store()
+    standing = LeaderGate(lambda: reason[0] if reason else None)
+    store = Store()
     async with asyncio.TaskGroup() as tasks:
         writing = tasks.create_task(standing.until_known(store.write))
         await asyncio.sleep(3600)
@@ -77,7 +78,7 @@ async def test_a_write_is_not_tried_while_the_leader_must_not_act() -> None:
 async def test_a_write_whose_outcome_is_open_is_done_again_until_it_is_known() -> None:
     store = Store(*(Unavailable("no answer") for _ in range(20)))
 
-    assert await Standing().until_known(store.write) == 21
+    assert await LeaderGate().until_known(store.write) == 21
 
 
 @virtual_time
@@ -85,14 +86,17 @@ async def test_what_is_known_to_have_failed_is_raised_at_once() -> None:
     store = Store(NotFound("no such thing"))
 
     with pytest.raises(NotFound):
-        await Standing().until_known(store.write)
+        await LeaderGate().until_known(store.write)
     assert store.tries == 1
 
 
 @virtual_time
 async def test_patience_ends_and_does_not_count_the_time_in_which_the_leader_was_cut_off() -> None:
     reason: list[str] = ["cut off"]
-    standing, store = Standing(lambda: reason[0] if reason else None), Store(*(Unavailable("full") for _ in range(99)))
+    standing, store = (
+        LeaderGate(lambda: reason[0] if reason else None),
+        Store(*(Unavailable("full") for _ in range(99))),
+    )
     asyncio.get_running_loop().call_later(3600, reason.clear)
 
     with pytest.raises(Unavailable, match="full"):

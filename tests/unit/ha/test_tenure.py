@@ -3,13 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT, Tenure
+from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT, LeadershipDeadline
 
 SESSION = 7
 
 
-def tenure(timeout_s: float = 10.0, acknowledged_s: float = 100.0) -> Tenure:
-    return Tenure(session=SESSION, timeout_s=timeout_s, acknowledged_s=acknowledged_s)
+def tenure(timeout_s: float = 10.0, acknowledged_s: float = 100.0) -> LeadershipDeadline:
+    return LeadershipDeadline(session=SESSION, timeout_s=timeout_s, acknowledged_s=acknowledged_s)
 
 
 def test_an_answered_leader_may_write() -> None:

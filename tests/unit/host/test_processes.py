@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from flintlock.host.children import start_time_of
-from flintlock.host.process_tree import end_families
+from flintlock.host.process_tree import kill_trees
 from flintlock.host.processes import LocalProcesses, boot_time_s
 
 #: Forks a hundred times, each child leaving its parent with one of its own; says when it has begun.
@@ -100,7 +100,7 @@ def test_a_family_that_grows_while_it_is_killed_is_killed_whole(tmp_path: Path) 
         start_time = start_time_of(first.pid)
         assert start_time is not None
 
-        killed = end_families({first.pid: start_time})
+        killed = kill_trees({first.pid: start_time})
 
         assert first.wait(10) == -signal.SIGKILL
     assert len(killed) > 5
@@ -112,10 +112,10 @@ def test_a_family_is_its_own_and_nobody_elses(sleeper: subprocess.Popen[bytes]) 
     start_time = start_time_of(sleeper.pid)
     assert start_time is not None
 
-    assert end_families({sleeper.pid: "another boot:1"}) == frozenset()
-    assert end_families({sleeper.pid: start_time}, spare=(sleeper.pid,)) == frozenset()
+    assert kill_trees({sleeper.pid: "another boot:1"}) == frozenset()
+    assert kill_trees({sleeper.pid: start_time}, spare=(sleeper.pid,)) == frozenset()
     assert sleeper.poll() is None
-    assert end_families({sleeper.pid: start_time}) == frozenset({sleeper.pid})
+    assert kill_trees({sleeper.pid: start_time}) == frozenset({sleeper.pid})
 
 
 def _command(process: psutil.Process) -> list[str]:

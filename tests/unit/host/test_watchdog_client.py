@@ -16,7 +16,7 @@ import pytest
 from flintlock.host import watchdog_client
 from flintlock.host.children import record_child
 from flintlock.host.processes import LocalProcesses, boot_time_s
-from flintlock.host.watchdog_client import WatchdogKeeper, kept_watchdog
+from flintlock.host.watchdog_client import WatchdogClient, running_watchdog
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def replaced(keeper: WatchdogKeeper, number: signal.Signals) -> None:
+async def replaced(keeper: WatchdogClient, number: signal.Signals) -> None:
     """Do that to the watchdog, and wait for another."""
     await until(lambda: keeper.pid is not None)
     former = keeper.pid
@@ -54,7 +54,7 @@ def test_a_watchdog_that_is_gone_or_stopped_is_replaced(
     monkeypatch.setattr(watchdog_client, "ANSWER_S", 0.5)
 
     async def play() -> None:
-        async with kept_watchdog(tmp_path, "") as keeper:
+        async with running_watchdog(tmp_path, "") as keeper:
             keeper.watch(boot_time_s() + 600)
             await replaced(keeper, number)
             assert engine.poll() is None
@@ -68,7 +68,7 @@ def test_a_new_watchdog_knows_what_the_last_one_was_told(tmp_path: Path, engine:
     """Killed at any moment, it leaves no gap longer than its replacement takes."""
 
     async def play() -> None:
-        async with kept_watchdog(tmp_path, "") as keeper:
+        async with running_watchdog(tmp_path, "") as keeper:
             await until(lambda: keeper.pid is not None)
             keeper.watch(boot_time_s() + 1.0)
             await replaced(keeper, signal.SIGKILL)
@@ -81,7 +81,7 @@ def test_a_watchdog_ends_with_its_scope(tmp_path: Path, engine: subprocess.Popen
     """With everything that was left to it."""
 
     async def play() -> int:
-        async with kept_watchdog(tmp_path, "") as keeper:
+        async with running_watchdog(tmp_path, "") as keeper:
             await until(lambda: keeper.pid is not None)
             keeper.watch(math.inf)
             assert keeper.pid is not None

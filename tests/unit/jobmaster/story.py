@@ -10,7 +10,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.core import step
 from flintlock.jobmaster.events import (
     After,
-    CancelAsked,
+    CancelRequested,
     Declare,
     DeploymentTaken,
     JobEffect,
@@ -24,7 +24,7 @@ from flintlock.jobmaster.events import (
     SendPublish,
     Started,
 )
-from flintlock.jobmaster.execution_graph import JobState, initial_state, plan_of
+from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Result, Sink, Source, Sql, vertex_id
 from flintlock.model.jobs import StoredJob
@@ -128,7 +128,7 @@ class Story:
         plan = plan_of(graph, Configuration(cluster or {}), "/work")
         self.now_ms = SUBMITTED_MS + 5
         job = StoredJob(graph=graph, submitted_ms=SUBMITTED_MS)
-        self.job: JobState = initial_state(plan, job, progress, self.now_ms)
+        self.job: ExecutionGraph = initial_state(plan, job, progress, self.now_ms)
         self.effects: list[JobEffect] = []  # all so far
         self._stored: set[int] = set()  # ids of records in `effects` that were answered
         self.durable: dict[RegionId, RegionRecord] = {record.region: record for record in progress}
@@ -148,7 +148,7 @@ class Story:
 
     def cancel(self) -> list[JobEffect]:
         """Ask for its end."""
-        return self.hear(CancelAsked())
+        return self.hear(CancelRequested())
 
     def grant(self, request: str, on: str = "tm-1") -> list[JobEffect]:
         """Grant an open request."""

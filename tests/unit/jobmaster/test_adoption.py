@@ -10,9 +10,9 @@ from flintlock.jobmaster.core import unwanted
 from flintlock.jobmaster.events import (
     After,
     CancelAnswered,
-    GivenUp,
     Probed,
     ProbeDue,
+    ReconcileTimedOut,
     SendCancel,
     SendDeploy,
     SendProbe,
@@ -93,13 +93,13 @@ def test_a_heartbeat_that_names_the_attempt_adopts_it_before_it_is_answered() ->
     )
     story.hear(beat)
     assert story.state() is E.RUNNING
-    story.wait_for(GivenUp)
+    story.wait_for(ReconcileTimedOut)
     assert (story.state(), story.attempt()) == (E.RUNNING, 0)
 
 
 def test_an_attempt_that_was_given_up_is_unwanted_when_it_comes_back() -> None:
     story = reborn()
-    story.wait_for(GivenUp)
+    story.wait_for(ReconcileTimedOut)
     beat = DeployedTasks(
         job_id=JOB,
         task_manager=TaskManagerId("tm-1"),
@@ -147,7 +147,7 @@ def test_an_attempt_that_told_of_itself_and_is_gone_when_its_task_manager_comes_
 def test_an_attempt_that_told_of_itself_once_and_whose_task_manager_never_comes_back_is_given_up() -> None:
     story = reborn()
     story.report(TaskProgress(metrics=TaskMetrics()))
-    story.wait_for(GivenUp)
+    story.wait_for(ReconcileTimedOut)
     assert (story.status, story.state()) == (J.RESTARTING, E.FAILED)
 
 
@@ -158,7 +158,7 @@ def test_files_of_an_adopted_attempt_are_published_elsewhere_if_its_task_manager
     story.finish(sinks=(staged("part-0"),))
     assert story.publications == [(0, "tm-1:1")]
     if how == "it never comes back":
-        story.wait_for(GivenUp)
+        story.wait_for(ReconcileTimedOut)
     else:
         story.hear(NoResources(job_id=JOB, request=RequestId("0-0-claim"), reason=how))
 
@@ -173,7 +173,7 @@ def test_an_adopted_attempt_is_not_given_up() -> None:
     story = reborn()
     story.grant("0-0-claim")
     before = story.job
-    story.wait_for(GivenUp)
+    story.wait_for(ReconcileTimedOut)
     assert story.job is before
 
 
@@ -202,8 +202,8 @@ def test_an_attempt_is_over_when_nothing_listens_there_any_more() -> None:
 
 def test_an_attempt_is_given_up_after_a_whole_lease_in_the_new_term() -> None:
     story = reborn()
-    assert [t.delay_s for t in story.of(After) if isinstance(t.event, GivenUp)] == [50.0]
-    story.wait_for(GivenUp)
+    assert [t.delay_s for t in story.of(After) if isinstance(t.event, ReconcileTimedOut)] == [50.0]
+    story.wait_for(ReconcileTimedOut)
     assert (story.state(), story.attempt()) == (E.SCHEDULED, 1)
 
 
@@ -256,7 +256,7 @@ def test_cancel_before_the_start_waits_for_the_attempt_too(how: str) -> None:
             for _ in range(3):
                 again.hear(CancelAnswered(attempt_id(0, 0), unreachable=True))
         case _:
-            again.wait_for(GivenUp)
+            again.wait_for(ReconcileTimedOut)
     assert again.status is J.CANCELED
 
 

@@ -19,7 +19,7 @@ from flintlock.jobmaster.core import refusal_to_cancel, step
 from flintlock.jobmaster.events import (
     After,
     CancelAnswered,
-    CancelAsked,
+    CancelRequested,
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
@@ -38,7 +38,7 @@ from flintlock.jobmaster.events import (
     SendPublish,
     Started,
 )
-from flintlock.jobmaster.execution_graph import JobState, RegionLife, initial_state, plan_of
+from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState, initial_state, plan_of
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
@@ -98,7 +98,7 @@ class JobLife(RuleBasedStateMachine):
 
     graph: JobGraph
     cluster: dict[str, str]
-    job: JobState
+    job: ExecutionGraph
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class JobLife(RuleBasedStateMachine):
         self.states: dict[str, str] = {}  # of the job and of its attempts, as they were told
         self.lives = 0
         self.cancel_taken = False  # in this life of the JobMaster
-        self.ended: JobState | None = None
+        self.ended: ExecutionGraph | None = None
 
     # The JobMaster
 
@@ -135,7 +135,7 @@ class JobLife(RuleBasedStateMachine):
         self.job = initial_state(plan, stored, tuple(self.world.durable.values()), self.now_ms)
 
     @property
-    def regions(self) -> tuple[RegionLife, ...]:
+    def regions(self) -> tuple[RegionState, ...]:
         return self.job.regions if hasattr(self, "job") else ()
 
     def hear(self, event: JobEvent) -> None:
@@ -202,7 +202,7 @@ class JobLife(RuleBasedStateMachine):
     @rule()
     def ask_to_cancel(self) -> None:
         if refusal_to_cancel(self.job) is None:
-            self.hear(CancelAsked())
+            self.hear(CancelRequested())
             self.cancel_taken = True
             assert self.job.status in (J.CANCELLING, J.CANCELED)
         else:

@@ -16,6 +16,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
+from flintlock.model.log_events import TASKMANAGER_REFUSED
 from flintlock.model.slots import (
     DeployedTasks,
     Heartbeat,
@@ -27,7 +28,7 @@ from flintlock.model.slots import (
     UnwantedTasks,
 )
 from flintlock.model.tasks import LogQuery, RemoveFiles
-from flintlock.resourcemanager.endpoint import TASK_MANAGER_REFUSED, ResourceManager
+from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.testing.fake_workers import FakeWorkers
 from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManagers
@@ -103,7 +104,7 @@ async def test_a_member_of_an_incompatible_version_is_refused_with_the_reason_in
         async with stage.running() as manager:
             with pytest.raises(Refused, match=r"it runs Flintlock 9\.9\.9") as refusal:
                 await manager.register_task_manager(offer(versions=other))
-    assert [line["reason"] for line in logs if line["event"] == TASK_MANAGER_REFUSED] == [refusal.value.public]
+    assert [line["reason"] for line in logs if line["event"] == TASKMANAGER_REFUSED] == [refusal.value.public]
 
 
 @virtual_time

@@ -23,8 +23,8 @@ from pyspark.sql.connect import proto as pb2
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FailureKind, Frame
 from flintlock.spark.region.failures import (
-    Clues,
     Interrupted,
+    StepSources,
     TaskError,
     clues_of,
     code_at,
@@ -243,7 +243,7 @@ def two() -> None:
     one()
 
 
-CLUES: Clues = clues_of({StepName("first"): one, StepName("second"): two}, {StepName("q"): "select nope from a"})
+CLUES: StepSources = clues_of({StepName("first"): one, StepName("second"): two}, {StepName("q"): "select nope from a"})
 
 
 def _line(code: CodeType, offset: int) -> int:

@@ -79,7 +79,7 @@ class ScriptedRunner:
 
 
 class ScriptedEngine:
-    """Lives until it is told to die."""
+    """Incarnations until it is told to die."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -277,7 +277,7 @@ class Stage:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
-        """Start an engine: this is the SparkHouse."""
+        """Start an engine: this is the EngineLauncher."""
         self.starts_s.append(asyncio.get_running_loop().time())
         if self.no_engine:
             raise Unavailable(self.no_engine.pop(0))

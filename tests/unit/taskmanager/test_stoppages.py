@@ -12,7 +12,7 @@ from tests.unit.taskmanager.test_life import PUBLISH, why
 
 from flintlock.model.errors import Unavailable
 from flintlock.model.tasks import CancelTask, FailureKind, PublicationFailed, TaskCanceled
-from flintlock.taskmanager.stoppages import LOOKS, Stoppages
+from flintlock.taskmanager.stopped_processes import LOOKS, StoppedProcessDetector
 from flintlock.testing.virtual_time import virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
@@ -25,7 +25,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_only_looks_in_a_row_count() -> None:
     """One that went on in between starts anew; others have no part in it."""
-    stoppages = Stoppages()
+    stoppages = StoppedProcessDetector()
     for _ in range(LOOKS - 1):
         assert stoppages.look({1: True, 2: False}) == frozenset()
     assert stoppages.look({1: False, 2: True}) == frozenset()

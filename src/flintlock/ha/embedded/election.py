@@ -32,6 +32,7 @@ from flintlock.ha.embedded.sqlite_file import check_version
 from flintlock.ha.embedded.stores import check_token
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.ha.terms import Offer, RevocableScope
+from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 
@@ -133,13 +134,13 @@ class FileElection:
                     return await self._begin()
             except (OSError, Unavailable) as error:
                 # A full disk, or a store that is locked: somebody else may do better, and so may this one later.
-                log.warning("leadership could not be taken", reason=str(error))
+                log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=str(error))
             now_s = asyncio.get_running_loop().time()
             if now_s >= next_look_s:
                 next_look_s = now_s + look_s
                 if silence.broken_by(await self._last_heartbeat(), now_s) and silence.holder is not None:
                     done = await asyncio.to_thread(end_holder, silence.holder, self._path)
-                    log.warning("the leader is silent", pid=silence.holder, silent_s=self._silence_s, done=done)
+                    log.warning(log_events.LEADER_SILENT, pid=silence.holder, silent_s=self._silence_s, done=done)
                     next_look_s = now_s + self._silence_s
             await asyncio.sleep(self._poll_s)
 
@@ -208,12 +209,12 @@ class FileElection:
             try:
                 await self._writer.write(work)
             except Fenced as error:
-                log.warning("leadership was lost", epoch=token.epoch, reason=error.public)
+                log.warning(log_events.LEADERSHIP_LOST, epoch=token.epoch, reason=error.public)
                 scope.revoke()
                 return
             except FlintlockError as error:
                 # The lock is held still. Whether jobs can go on, their own writes will tell.
-                log.warning("the heartbeat was not written", epoch=token.epoch, reason=str(error))
+                log.warning(log_events.LEADER_HEARTBEAT_NOT_WRITTEN, epoch=token.epoch, reason=str(error))
 
 
 def _write_heartbeat(connection: sqlite3.Connection, token: FencingToken, pid: int, at_ms: int) -> None:

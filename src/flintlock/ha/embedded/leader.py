@@ -16,6 +16,7 @@ import structlog
 from flintlock.ha.embedded.stores import StoreFile, check_token
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
 
@@ -45,7 +46,7 @@ class SqliteLeaderRegister:
         try:
             return LEADER_INFO.decode(rows[0][0], "the leader") if rows else None
         except (Corrupt, Incompatible) as error:
-            log.warning("unreadable record left out", reason=error.public)
+            log.warning(log_events.RECORD_UNREADABLE, reason=error.public)
             return None
 
     async def changes(self) -> AsyncIterator[LeaderInfo | None]:
@@ -58,7 +59,7 @@ class SqliteLeaderRegister:
                     told = [info]
                     yield info
             except Unavailable as error:
-                log.warning("the leader could not be read", reason=error.public)
+                log.warning(log_events.LEADER_UNREADABLE, reason=error.public)
             await asyncio.sleep(self._poll_s)
 
     async def bury(self, dead: FencingToken) -> bool:  # noqa: ARG002  # whoever it was

@@ -23,9 +23,10 @@ import structlog
 
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.ha.zookeeper import tree
-from flintlock.ha.zookeeper.leadership_deadline import Tenure
+from flintlock.ha.zookeeper.leadership_deadline import LeadershipDeadline
 from flintlock.ha.zookeeper.link import Check, Delete, LinkState, Op, SetData, ZooKeeperLink
 from flintlock.ha.zookeeper.writer import read_epoch
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Incompatible, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 
@@ -125,7 +126,7 @@ class LatchElection:
                         self._left.discard(candidate)
                         return term
             except (Unavailable, Corrupt) as error:
-                log.warning("leadership could not be taken", reason=error.public)
+                log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=error.public)
                 await asyncio.sleep(_AGAIN_S)
             except BaseException:  # told to end while waiting: the latch would block the others
                 self._remove_soon(candidate, latch)
@@ -164,13 +165,13 @@ class LatchElection:
             ops.append(Delete(paths.leader))
         if await link.transact(ops) is not None:
             return None
-        tenure = Tenure(session=session, timeout_s=link.timeout_s, acknowledged_s=sent_s)
+        tenure = LeadershipDeadline(session=session, timeout_s=link.timeout_s, acknowledged_s=sent_s)
         term = _Term(fresh.token, path, version + 1, tenure)
         self._terms[term.token] = term
         link.listeners.add(term.hear)
         link.on_answer = tenure.acknowledged
         term.hear(link.state, link.session)  # what happened meanwhile
-        log.info("leadership-gained", epoch=epoch, session_timeout_s=link.timeout_s)
+        log.info(log_events.LEADERSHIP_GAINED, epoch=epoch, session_timeout_s=link.timeout_s)
         return term
 
     def _give_up(self, term: _Term) -> None:
@@ -220,7 +221,7 @@ class LatchElection:
             now_s = self._clock_s()
             tenure.look(now_s)
             if tenure.over is not None:
-                log.warning("leadership-lost", epoch=term.token.epoch, reason=tenure.over)
+                log.warning(log_events.LEADERSHIP_LOST, epoch=term.token.epoch, reason=tenure.over)
                 scope.revoke()
                 return
             # The loop's clock may stand still while the machine sleeps: look often rather than once at the end.
@@ -250,7 +251,7 @@ class LatchElection:
             except FlintlockError as error:
                 # Out of reach: the clock decides. A damaged epoch: the next write tells.
                 changed = None
-                log.info("beat-unanswered", epoch=term.token.epoch, reason=error.public)
+                log.info(log_events.ZOOKEEPER_HEARTBEAT_UNANSWERED, epoch=term.token.epoch, reason=error.public)
             try:
                 async with asyncio.timeout(self._link.timeout_s * BEAT_AT):
                     await (changed or asyncio.Event()).wait()
@@ -261,7 +262,7 @@ class LatchElection:
 class _Term:
     """One term of this process: how it is recorded, and what its leader has heard."""
 
-    def __init__(self, token: FencingToken, latch: str, version: int, tenure: Tenure) -> None:
+    def __init__(self, token: FencingToken, latch: str, version: int, tenure: LeadershipDeadline) -> None:
         self.token: Final = token
         self.latch: Final = latch
         self.version: Final = version  # of the epoch's znode during this term

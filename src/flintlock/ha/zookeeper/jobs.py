@@ -10,6 +10,7 @@ from flintlock.ha.rules import duplicate_job, key_reused
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, Trouble
 from flintlock.ha.zookeeper.writer import Change, TermStore, for_each
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, StoredJob
@@ -91,7 +92,7 @@ class ZooKeeperJobGraphStore(TermStore):
             file = found.pointer.file if found.pointer else ""  # a pointer that cannot be read points nowhere
             if await self._link.exists(aside):
                 return Change((Delete(path, found.version), Check(aside)), [file] if file else ())
-            record = tree.ASIDE.encode(tree.AsidePointer(file=file, reason=reason))
+            record = tree.ASIDE.encode(tree.QuarantinePointer(file=file, reason=reason))
             return Change((Delete(path, found.version), Create(aside, record)))
 
         await self._write(plan)
@@ -173,7 +174,7 @@ class ZooKeeperJobResultStore(TermStore):
             try:
                 return await self.get(JobId(name))
             except Corrupt as error:
-                log.warning("unreadable record left out", job_id=name, reason=error.public)
+                log.warning(log_events.RECORD_UNREADABLE, job_id=name, reason=error.public)
                 return None
 
         return tuple(result for result in await for_each(await self._names(self._paths.dirty), read) if result)

@@ -15,6 +15,7 @@ from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, ZooKeeperLink, reading
 from flintlock.ha.zookeeper.writer import FencedWriter, read_epoch
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
 
@@ -88,7 +89,7 @@ class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
             if await self._link.exists(paths.leader):
                 ops.append(Delete(paths.leader))
             if await self._link.transact(ops) is None:  # else something went meanwhile: look again
-                log.warning("leader-buried", epoch=dead.epoch)
+                log.warning(log_events.LEADER_REMOVED, epoch=dead.epoch)
                 return True
 
 
@@ -114,5 +115,5 @@ def _decoded(data: bytes) -> LeaderInfo | None:
     try:
         return LEADER_INFO.decode(data, "the leader")
     except (Corrupt, Incompatible) as error:
-        log.warning("unreadable record left out", reason=error.public)
+        log.warning(log_events.RECORD_UNREADABLE, reason=error.public)
         return None

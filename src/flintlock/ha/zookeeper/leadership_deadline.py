@@ -17,7 +17,7 @@ from typing import Final
 STEP_DOWN_AT: Final = 0.7
 
 
-class Tenure:
+class LeadershipDeadline:
     """One term as its leader sees it. Once over, it stays over."""
 
     def __init__(self, *, session: int, timeout_s: float, acknowledged_s: float) -> None:

@@ -35,6 +35,7 @@ from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 from msgspec import Struct
 
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, InvariantBroken, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
@@ -326,7 +327,7 @@ class ZooKeeperLink:
             self.session = session
         else:
             self._fail_all("the connection to ZooKeeper was lost")
-        log.info("zookeeper-connection", state=state, session=f"{self.session:#x}")
+        log.info(log_events.ZOOKEEPER_CONNECTION_CHANGED, state=state, session=f"{self.session:#x}")
         for listener in tuple(self.listeners):
             listener(state, self.session)
         self._changed.set()
@@ -394,7 +395,7 @@ class _ToStructlog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log it as ours."""
-        log.info("zookeeper-client", said=record.getMessage())
+        log.info(log_events.ZOOKEEPER_CLIENT_MESSAGE, said=record.getMessage())
 
 
 def _client_logger() -> logging.Logger:

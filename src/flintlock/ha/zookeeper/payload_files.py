@@ -28,6 +28,7 @@ import fsspec.core as fsspec_core
 import structlog
 from fsspec.implementations.local import LocalFileSystem
 
+from flintlock.model import log_events
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch
 
@@ -111,7 +112,7 @@ class PayloadFiles:
         """Remove files that nothing points to. One that cannot be removed is left behind, and logged."""
         for outcome in await asyncio.gather(*map(self._unlink, names), return_exceptions=True):
             if isinstance(outcome, Unavailable):
-                log.warning("payload-left-behind", reason=outcome.public)
+                log.warning(log_events.PAYLOAD_NOT_REMOVED, reason=outcome.public)
 
     async def sweep(self, before: Epoch, used: Collection[str], spared: Collection[str] = ()) -> int:
         """Remove what older epochs left behind: their files that no pointer names, but none of the owners to be spared.

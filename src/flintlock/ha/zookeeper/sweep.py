@@ -18,6 +18,7 @@ import structlog
 from flintlock.ha.payloads import Payload
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.writer import Storage, TermStore, for_each
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import FencingToken, JobId, RegionId
 
@@ -34,9 +35,9 @@ async def sweep_later(storage: Storage, token: FencingToken, after_s: float = SW
     await asyncio.sleep(after_s)
     try:
         removed = await Sweeper(storage, token).sweep()
-        log.info("payloads-swept", epoch=token.epoch, removed=removed)
+        log.info(log_events.PAYLOADS_SWEPT, epoch=token.epoch, removed=removed)
     except FlintlockError as error:
-        log.warning("payloads-not-swept", epoch=token.epoch, reason=error.public)
+        log.warning(log_events.PAYLOAD_SWEEP_FAILED, epoch=token.epoch, reason=error.public)
 
 
 class Sweeper(TermStore):

@@ -5,7 +5,7 @@
     leader/latch/<candidate>-<n>    ephemeral, one for each process that contends; the lowest number leads
     leader/connection_info          ephemeral: where the leader listens (LeaderInfo)
     job-graphs/xx/<job>             GraphPointer
-    quarantined/xx/<job>            AsidePointer
+    quarantined/xx/<job>            QuarantinePointer
     idempotency-keys/xx/<sha256>    KeyRecord
     job-keys/xx/<job>               the sha256 of the key that stands for the job
     job-results/xx/<job>            ResultPointer
@@ -54,7 +54,7 @@ class GraphPointer(Struct, frozen=True, kw_only=True):
     file: str
 
 
-class AsidePointer(Struct, frozen=True, kw_only=True):
+class QuarantinePointer(Struct, frozen=True, kw_only=True):
     """Where a graph is that was set aside, and why."""
 
     file: str
@@ -108,7 +108,7 @@ SHARDS: Final = frozenset(f"{n:02x}" for n in range(256))
 
 EPOCH: Final = Payload(EpochRecord)
 GRAPH: Final = Payload(GraphPointer)
-ASIDE: Final = Payload(AsidePointer)
+ASIDE: Final = Payload(QuarantinePointer)
 KEY: Final = Payload(KeyRecord)
 RESULT: Final = Payload(ResultPointer)
 REGION: Final = Payload(RegionPointer)

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
+from flintlock.model import log_events
 from flintlock.model.errors import (
     Conflict,
     Fenced,
@@ -135,7 +136,7 @@ def _openapi(services: RestServices) -> Serve:
 
 def _failed(error: FlintlockError, path: str) -> Response:
     if not isinstance(error, Refused | Unavailable | Fenced):
-        log.error("request-failed", path=path, exc_info=error)
+        log.error(log_events.REQUEST_FAILED, path=path, exc_info=error)
     return _response(error_answer(error))
 
 
@@ -157,5 +158,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request-failed", path=request.url.path, exc_info=error)
+    log.error(log_events.REQUEST_FAILED, path=request.url.path, exc_info=error)
     return _response(answer(shapes.Errors(errors=["internal error; the JobManager's log has it"]), 500))

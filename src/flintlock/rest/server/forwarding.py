@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from flintlock.api import jobs as shapes
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.model.quantities import duration_s
@@ -195,7 +196,7 @@ class _Passage:
         else:
             # An answer that is left without its end makes the server close the connection: the client must not
             # take the part for the whole.
-            log.warning("answer-broken-off", reason=failure.public)
+            log.warning(log_events.RESPONSE_ABORTED, reason=failure.public)
 
 
 async def _given_up(body: RequestBody, passage: _Passage, wait: asyncio.Timeout) -> None:

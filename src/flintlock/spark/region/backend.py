@@ -77,7 +77,7 @@ class Door(Protocol):
         ...
 
 
-class ConnectDoor:
+class ConnectBackend:
     """A session of a shared engine's Connect server."""
 
     def __init__(self, session: Any) -> None:
@@ -169,7 +169,7 @@ class ConnectDoor:
         self._session.interruptAll()
 
 
-class ClassicDoor:
+class ClassicBackend:
     """A driver of the job's own."""
 
     def __init__(self, session: SparkSession) -> None:
@@ -216,7 +216,7 @@ def session_url(remote_url: str, key: SparkSessionKey) -> str:
     return f"{address.rstrip('/')}/;{extra}session_id={key.session_id};user_id={quote(key.user_id)}"
 
 
-def open_session(remote_url: str, key: SparkSessionKey) -> ConnectDoor:
+def open_session(remote_url: str, key: SparkSessionKey) -> ConnectBackend:
     """Return a session of the engine; nothing is sent yet. From here on PySpark in this process means that session.
 
     `SPARK_REMOTE` names the engine and the user, not the session: user code that stops the session and makes another
@@ -231,7 +231,7 @@ def open_session(remote_url: str, key: SparkSessionKey) -> ConnectDoor:
     session = ConnectSession.builder.remote(url).create()
     session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=1000)])
     atexit.unregister(getattr(session.client, "_on_exit"))  # noqa: B009 - whoever ends the task ends the session
-    return ConnectDoor(session)
+    return ConnectBackend(session)
 
 
 def refused_setting(error: BaseException) -> TaskError:

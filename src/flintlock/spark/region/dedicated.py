@@ -17,7 +17,7 @@ from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jvm
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.backend import ClassicDoor
+from flintlock.spark.region.backend import ClassicBackend
 from flintlock.spark.region.failures import TaskError
 from flintlock.spark.region.programs import gateway_environment
 from flintlock.spark.region.session_config import session_config
@@ -70,11 +70,11 @@ def connect() -> None:
     keep_counting()
 
 
-def session() -> ClassicDoor:
+def session() -> ClassicBackend:
     """Return the driver's session, for a region, once `connect` has found it."""
     from pyspark.sql import SparkSession
 
-    return ClassicDoor(SparkSession.builder.getOrCreate())
+    return ClassicBackend(SparkSession.builder.getOrCreate())
 
 
 def keep_counting() -> None:

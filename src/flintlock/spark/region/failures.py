@@ -67,7 +67,7 @@ class Interrupted(KeyboardInterrupt):
     """Raised in user code when its task is cancelled. Not an Exception: a broad `except` does not swallow it."""
 
 
-class Clues(Struct):
+class StepSources(Struct):
     """What is known of the steps' own code: it tells whose error it was."""
 
     functions: dict[StepName, CodeType] = {}
@@ -83,13 +83,13 @@ class _Python(Struct, frozen=True):
 
 
 def failure_of(
-    error: BaseException, step: StepName | None = None, clues: Clues | None = None, *, in_user_code: bool = False
+    error: BaseException, step: StepName | None = None, clues: StepSources | None = None, *, in_user_code: bool = False
 ) -> Failure:
     """Return the failure that this exception means. `step` is what was being done when it came.
 
     `in_user_code`: it was raised while user code was opened or ran, even if no line of it is to be seen.
     """
-    clues = clues or Clues()
+    clues = clues or StepSources()
     spark = SparkError(error)
     worker = python_traceback(spark.message if spark.is_spark else "")
     contexts = spark.contexts()
@@ -231,7 +231,7 @@ def _plain(message: str, contexts: list[Any]) -> tuple[str, str | None]:
         summary = _summary(context).strip("\n")
         if summary:
             text = text.replace(summary, "")
-            if not list(_call_sites(context, Clues())):
+            if not list(_call_sites(context, StepSources())):
                 shown.append(summary)
     text = re.sub(r"(SQLSTATE: \w+)(?:[;,]? \(?line \d+,? pos \d+\)?)?[;\s]*$", r"\1", text.strip())
     return text.strip(), "\n".join(shown) or parsed.strip("\n") or None
@@ -244,7 +244,7 @@ def _summary(context: Any) -> str:
         return ""
 
 
-def _call_sites(context: Any, clues: Clues) -> Iterator[Frame]:
+def _call_sites(context: Any, clues: StepSources) -> Iterator[Frame]:
     """Yield the places in user code that a context of a DataFrame operation names."""
     try:
         sites = str(context.callSite() or "")
@@ -264,7 +264,7 @@ def _step(
     step: StepName | None,
     frames: tuple[Frame, ...],
     contexts: list[Any],
-    clues: Clues,
+    clues: StepSources,
 ) -> StepName | None:
     if isinstance(error, TaskError) and error.step is not None:
         return error.step
@@ -325,10 +325,10 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-def clues_of(functions: Mapping[StepName, object], queries: Mapping[StepName, str]) -> Clues:
+def clues_of(functions: Mapping[StepName, object], queries: Mapping[StepName, str]) -> StepSources:
     """Return the clues that these functions and queries give."""
     codes = {name: code for name, function in functions.items() if (code := _code(function)) is not None}
-    return Clues(functions=codes, queries=dict(queries))
+    return StepSources(functions=codes, queries=dict(queries))
 
 
 def _code(function: object) -> CodeType | None:

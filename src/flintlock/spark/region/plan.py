@@ -23,7 +23,7 @@ from flintlock.model.jobgraph import Function, JobGraph, JobVertex, Scalar, Sour
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import Door
-from flintlock.spark.region.failures import Clues, TaskError, clues_of, kind_of
+from flintlock.spark.region.failures import StepSources, TaskError, clues_of, kind_of
 from flintlock.spark.region.missing_inputs import lost_inputs
 from flintlock.spark.region.sql_text import command_of
 
@@ -117,7 +117,7 @@ class Frames:
                 gone += lost_inputs(error, step, {step: path})
         return tuple(gone)
 
-    def clues(self) -> Clues:
+    def clues(self) -> StepSources:
         """Return what tells whose step an error belongs to."""
         queries = {v.name: v.operation.query for v in self._graph.vertices if isinstance(v.operation, Sql)}
         return clues_of(self._functions, queries)

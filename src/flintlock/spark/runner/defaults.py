@@ -10,6 +10,7 @@ from msgspec import Struct
 from flintlock.config.options import RUNNER_MEMORY
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group
+from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
 from flintlock.spark.engine.publish_plan import Listing
 from flintlock.spark.runner_messages import DedicatedEngine, Limits
@@ -48,7 +49,7 @@ class EngineServices(Protocol):
         ...
 
 
-class RunnerHome(Struct, frozen=True, kw_only=True):
+class RunnerDefaults(Struct, frozen=True, kw_only=True):
     """What all runners of a pool share."""
 
     scratch_dir: str
@@ -82,7 +83,7 @@ class RunnerHome(Struct, frozen=True, kw_only=True):
         try:
             return self.cgroups.group(f"runner-{number}", memory=memory, cpu=limits.cpu)
         except OSError as error:
-            log.warning("cgroup-not-made", runner=number, reason=str(error))
+            log.warning(log_events.CGROUP_NOT_MADE, runner=number, reason=str(error))
             return None
 
 

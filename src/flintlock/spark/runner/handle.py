@@ -18,6 +18,7 @@ from msgspec import structs
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Group
 from flintlock.host.log_tail import tail
+from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph, Program, SaveMode, Sink
@@ -37,7 +38,7 @@ from flintlock.model.tasks import (
 )
 from flintlock.spark.engine.publish_plan import Listing, StagedSink, has_data, needs_look, sink_files
 from flintlock.spark.framing import frame, read_message
-from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerHome, Template
+from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerDefaults, Template
 from flintlock.spark.runner.exit_reasons import ending, lost, program_exited
 from flintlock.spark.runner_messages import (
     FROM_RUNNER,
@@ -76,7 +77,7 @@ class ForkedRunner:
     def __init__(
         self,
         number: int,
-        home: RunnerHome,
+        home: RunnerDefaults,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         *,
         engine: EngineServices | None,
@@ -276,7 +277,7 @@ class ForkedRunner:
             try:
                 group.add(await self.started())
             except OSError as error:
-                log.warning("cgroup-not-used", runner=self.number, reason=str(error))
+                log.warning(log_events.CGROUP_NOT_ENTERED, runner=self.number, reason=str(error))
                 group.remove()
             else:
                 self._group = group

@@ -29,12 +29,13 @@ from msgspec import Struct
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups
 from flintlock.host.children import forget_child, record_child
+from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
-from flintlock.spark.runner.defaults import EngineServices, RunnerHome
+from flintlock.spark.runner.defaults import EngineServices, RunnerDefaults
 from flintlock.spark.runner.handle import ForkedRunner
 from flintlock.spark.runner_messages import (
     FROM_TEMPLATE,
@@ -100,7 +101,7 @@ class ForkingPool:
 
     def __init__(self, settings: PoolSettings, tasks: asyncio.TaskGroup) -> None:
         self._settings: Final = settings
-        self._home: Final = RunnerHome(
+        self._home: Final = RunnerDefaults(
             scratch_dir=settings.scratch_dir,
             dedicated=settings.dedicated,
             memory=settings.memory,
@@ -162,9 +163,9 @@ class ForkingPool:
         while True:
             try:
                 await self._template()
-                log.warning("template_ended")
+                log.warning(log_events.TEMPLATE_ENDED)
             except OSError as error:
-                log.warning("template_not_started", reason=str(error))
+                log.warning(log_events.TEMPLATE_NOT_STARTED, reason=str(error))
             finally:
                 self.abandon("the template process ended")
             await asyncio.sleep(RETRY_S)
@@ -213,7 +214,7 @@ class ForkingPool:
         try:
             runner = await self._forked(engine)
         except Unavailable as error:
-            log.warning("runner_not_started", reason=error.public)
+            log.warning(log_events.RUNNER_NOT_STARTED, reason=error.public)
             return False
         runner.prepare(_prepare(engine, default_config(self._settings.slots), warm_up=True))
         problem = await runner.prepared()
@@ -222,7 +223,7 @@ class ForkingPool:
             return True
         self.kill(runner.number)
         if problem is not None and engine is self._engine:
-            log.warning("runner_not_prepared", reason=problem)
+            log.warning(log_events.RUNNER_NOT_PREPARED, reason=problem)
             return False
         return True
 

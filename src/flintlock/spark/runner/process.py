@@ -45,7 +45,7 @@ from flintlock.spark.framing import frame, messages
 from flintlock.spark.region import dedicated
 from flintlock.spark.region.analysis import analyzed
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.backend import ConnectDoor, Door, open_session
+from flintlock.spark.region.backend import ConnectBackend, Door, open_session
 from flintlock.spark.region.batch import Work
 from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
 from flintlock.spark.region.missing_inputs import lost_inputs
@@ -271,8 +271,8 @@ class Runner:
         artifacts.install(graph, message.artifacts)
         return artifacts
 
-    def _session(self) -> ConnectDoor:
-        if not isinstance(self._door, ConnectDoor):
+    def _session(self) -> ConnectBackend:
+        if not isinstance(self._door, ConnectBackend):
             raise TaskError(FailureKind.INTERNAL, "the runner was given a task before its Spark session")
         self._door.watch(self._progress)
         return self._door

@@ -24,11 +24,11 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration
-from flintlock.dispatcher.door import LeaderDoor
+from flintlock.dispatcher.door import CurrentDispatcher
 from flintlock.dispatcher.leader_watch import LeaderWatch
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import DispatcherServices, TermServices
-from flintlock.entrypoints.doors import ResourceManagerDoor
+from flintlock.entrypoints.doors import CurrentResourceManager
 from flintlock.entrypoints.term import TermParts
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -36,7 +36,7 @@ from flintlock.gateways.leader import LeaderGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import Listening
+from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
@@ -45,9 +45,9 @@ from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
 from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.transport import Fence
 from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
-from flintlock.testing.fake_spark import FakeSpark, FakeSparkHouse
+from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fake_zookeeper import ENSEMBLE
-from flintlock.testing.simulation.faults import Faults, Mishaps
+from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import now_ms
@@ -106,18 +106,18 @@ class SimulatedCluster:
         self.last_change_s = -1.0  # of leader: what the one before was only told, and had not stored, is gone
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
-        self.houses: dict[str, FakeSparkHouse] = {}
+        self.houses: dict[str, FakeEngineLauncher] = {}
         for name in (*self.job_managers, *self.task_managers):
             # A connection that repeats what was lost: later, but not by much, or nobody could ever keep a session.
             steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 4)
             self.network.set_link(name, ENSEMBLE, steady)
             self.network.set_link(ENSEMBLE, name, steady)
         self._slots = slots
-        self._mishaps = Mishaps(self)
+        self._mishaps = FaultInjector(self)
         self._ha: dict[str, SimulatedHa] = {}  # of the latest life of each JobManager
         self._lives = 0
         self._buried: dict[FencingToken, float] = {}  # when somebody has said them to be dead
-        self._doors: dict[str, ResourceManagerDoor] = {}  # of the latest life of each JobManager
+        self._doors: dict[str, CurrentResourceManager] = {}  # of the latest life of each JobManager
 
     def faulty(self) -> bool:
         """Tell whether things may still go wrong."""
@@ -176,7 +176,7 @@ class SimulatedCluster:
         configuration = Configuration(
             {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
         )
-        door, resource_manager = LeaderDoor(ha.election.paused), ResourceManagerDoor()
+        door, resource_manager = CurrentDispatcher(ha.election.paused), CurrentResourceManager()
         self._doors[process.name] = resource_manager
         term = TermParts(
             host=process,
@@ -207,7 +207,7 @@ class SimulatedCluster:
         services = DispatcherServices(
             blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
         )
-        listening = Listening(rpc=process.address, rest="")
+        listening = LeaderAddresses(rpc=process.address, rest="")
         runner = DispatcherRunner(ha, services, open_term, door, listening)
         process.serve(DispatcherGateway, door, answers)
         process.serve(LeaderGateway, runner)
@@ -335,7 +335,7 @@ def slot_problems(seen: ResourceOverview) -> list[str]:
 class _Watchdog:
     """Kills the engine and its runners when a lease ends, whatever its TaskManager is doing."""
 
-    def __init__(self, house: FakeSparkHouse, context: Context) -> None:
+    def __init__(self, house: FakeEngineLauncher, context: Context) -> None:
         self._house = house
         self._context = context
         self._timer: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from flintlock.testing.fake_spark import FakeSpark, FakeSparkHouse
+from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.network import SimulatedNetwork
 
@@ -67,7 +67,7 @@ class Victims(Protocol):
     spark: FakeSpark
     job_managers: list[str]
     task_managers: list[str]
-    houses: dict[str, FakeSparkHouse]
+    houses: dict[str, FakeEngineLauncher]
 
     def tell(self, what: str) -> None:
         """Add to the story."""
@@ -86,7 +86,7 @@ class Victims(Protocol):
         ...
 
 
-class Mishaps:
+class FaultInjector:
     """Those of one cluster."""
 
     def __init__(self, cluster: Victims) -> None:

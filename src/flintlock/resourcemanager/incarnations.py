@@ -21,8 +21,8 @@ _REMEMBERED_IDS: Final = 10_000
 T = TypeVar("T")
 
 
-class Lives:
-    """Lives that have not begun to count, and lives that are over."""
+class Incarnations:
+    """Incarnations that have not begun to count, and lives that are over."""
 
     def __init__(self) -> None:
         self._offers: dict[TaskManagerId, dict[InstanceId, TaskManagerRegistration]] = {}  # until a first heartbeat

@@ -16,6 +16,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.model import log_events
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import AttemptId, JobId
 from flintlock.model.slots import DeployedTasks, Heartbeat, NoResources, SlotGrant, TaskManagerLost
@@ -23,14 +24,12 @@ from flintlock.resourcemanager.core import Word
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-JOB_MASTER_GONE: Final = "job-master-gone"
-JOB_MASTER_SLOW: Final = "job-master-slow"
 
 _FIRST_WAIT_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
 
 
-class Couriers:
+class JobMasterOutbox:
     """Delivers words to JobMasters, in order for each job, while a scope is open for them."""
 
     def __init__(
@@ -76,7 +75,7 @@ class Couriers:
                     words.popleft()
                     wait_s = _FIRST_WAIT_S
                 except NotFound:
-                    log.info(JOB_MASTER_GONE, job_id=job_id)
+                    log.info(log_events.JOBMASTER_GONE, job_id=job_id)
                     words.clear()
                     self._forget(job_id)
                 except Unavailable:
@@ -114,7 +113,7 @@ async def unwanted(
             for job_id, attempts in held.items():
                 found += await _unwanted_of(job_masters, message, job_id, tuple(attempts))
     except TimeoutError:
-        log.warning(JOB_MASTER_SLOW, task_manager=message.id, limit_s=limit_s)
+        log.warning(log_events.JOBMASTER_SLOW, task_manager=message.id, limit_s=limit_s)
     return tuple(found)
 
 

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from flintlock.gateways.engine import Engine, ProcessTable, Runner, RunnerPool
+from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Refused
 from flintlock.model.ids import AttemptId, BlobKey
 from flintlock.model.tasks import (
@@ -42,7 +43,7 @@ from flintlock.taskmanager.core import (
     StartTask,
     TaskManagerCore,
 )
-from flintlock.taskmanager.stoppages import LOOK_S, LOOKS, Stoppages
+from flintlock.taskmanager.stopped_processes import LOOK_S, LOOKS, StoppedProcessDetector
 
 _CAUSE_WAIT_S: Final = 3.0
 _RELEASE_S: Final = 20.0
@@ -63,7 +64,7 @@ class _Attempt:
     work: asyncio.Task[None] | None = None  # written as it starts
 
 
-class EngineLife:
+class EngineSession:
     """Runs attempts on one engine. Use as the body of a TaskGroup that ends after the engine has."""
 
     def __init__(
@@ -188,7 +189,7 @@ class EngineLife:
 
     async def look_after_processes(self) -> None:
         """Kill what stays stopped; nothing is looked at while nothing runs. Ends only when cancelled."""
-        processes, stoppages = self._processes, Stoppages()
+        processes, stoppages = self._processes, StoppedProcessDetector()
         if processes is None:
             return
         while True:
@@ -210,7 +211,7 @@ class EngineLife:
                 self._busy.clear()
 
     def _lose(self, attempt: AttemptId, why: str) -> None:
-        log.warning("runner-killed", attempt=str(attempt), reason=why)
+        log.warning(log_events.RUNNER_KILLED, attempt=str(attempt), reason=why)
         failure = Failure(kind=FailureKind.RUNNER_LOST, message=why, exception="RunnerLost")
         self._perform(self._core.lose(attempt, failure))
 
@@ -299,7 +300,9 @@ class EngineLife:
                 await runner.interrupt()
                 await asyncio.get_running_loop().create_future()
         except (FlintlockError, TimeoutError):
-            log.warning("runner-killed", attempt=str(own.order.attempt), reason="did not obey the cancel in time")
+            log.warning(
+                log_events.RUNNER_KILLED, attempt=str(own.order.attempt), reason="did not obey the cancel in time"
+            )
             await runner.kill()
 
     async def _tear_down(self, own: _Attempt) -> None:
@@ -330,7 +333,7 @@ class EngineLife:
             async with asyncio.timeout(_CAUSE_WAIT_S):
                 await self._lost.wait()
         except TimeoutError:
-            log.info("engine-lives", reason="a runner lost its connection, but the engine did not die")
+            log.info(log_events.ENGINE_STILL_ALIVE, reason="a runner lost its connection, but the engine did not die")
 
     async def _artifacts(self, order: DeployTask) -> dict[str, str]:
         fetched: dict[str, str] = {}

@@ -16,7 +16,7 @@ LOOK_S: Final = 1.0
 LOOKS: Final = 5
 
 
-class Stoppages:
+class StoppedProcessDetector:
     """How often in a row each process was found stopped. Equal looks in equal order give equal answers."""
 
     def __init__(self) -> None:

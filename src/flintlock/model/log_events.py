@@ -1,0 +1,267 @@
+"""Every event that Flintlock logs, with its meaning. `docs/log-events.md` is generated from this table.
+
+An event is named in kebab case: a subject, then what happened to it. Alerts may be built on these names; facts are in
+the keys of a log line. The constant of an event is its name in capitals.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Section, then (event, meaning), in the order of the page.
+EVENTS: Final[dict[str, dict[str, str]]] = {}
+
+
+def _event(section: str, name: str, meaning: str) -> str:
+    EVENTS.setdefault(section, {})[name] = meaning
+    return name
+
+
+JOB_PHASE_CHANGED: Final = _event(
+    "Jobs (Dispatcher)", "job-phase-changed", "A job moved to another phase of its life in the Dispatcher."
+)
+JOB_CLEANED_UP: Final = _event("Jobs (Dispatcher)", "job-cleaned-up", "Everything that a job left behind was removed.")
+JOB_NOT_ACCEPTED: Final = _event(
+    "Jobs (Dispatcher)", "job-not-accepted", "A submission could not be stored; its client was refused."
+)
+JOB_INITIALIZATION_FAILED: Final = _event(
+    "Jobs (Dispatcher)", "job-initialization-failed", "No JobMaster could be made for a job; the job fails."
+)
+JOBMASTER_CRASHED: Final = _event(
+    "Jobs (Dispatcher)", "jobmaster-crashed", "A JobMaster ended by an error of its own; its job fails."
+)
+JOB_CANCEL_REQUESTED: Final = _event("Jobs (Dispatcher)", "job-cancel-requested", "A job was asked to cancel.")
+JOB_CLIENT_TIMED_OUT: Final = _event(
+    "Jobs (Dispatcher)", "job-client-timed-out", "An attached client sent no heartbeat in time; its job is cancelled."
+)
+JOB_CANCEL_IGNORED: Final = _event(
+    "Jobs (Dispatcher)", "job-cancel-ignored", "A cancel reached a job that had already ended."
+)
+JOB_PROGRESS_UNREADABLE: Final = _event(
+    "Jobs (Dispatcher)", "job-progress-unreadable", "The recorded progress of a job could not be read."
+)
+JOB_ARCHIVE_FAILED: Final = _event("Jobs (Dispatcher)", "job-archive-failed", "An ended job could not be archived.")
+JOBMASTER_NOT_RESPONDING: Final = _event(
+    "Jobs (Dispatcher)",
+    "jobmaster-not-responding",
+    "A JobMaster did not answer in time; the last known state is shown.",
+)
+JOB_QUARANTINED: Final = _event(
+    "Jobs (Dispatcher)", "job-quarantined", "A job that could not be recovered was quarantined, with its reason."
+)
+JOB_GRAPH_OF_ENDED_JOB_FOUND: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-graph-of-ended-job-found",
+    "The graph of a job that has ended was found in the store, and is removed.",
+)
+JOB_ARCHIVE_UNREADABLE: Final = _event(
+    "Jobs (Dispatcher)", "job-archive-unreadable", "An archived job could not be read."
+)
+JOB_RESULT_NOT_MARKED_CLEAN: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-result-not-marked-clean",
+    "A job's result could not be marked clean; the next leader cleans up again.",
+)
+JOB_CLEANUP_RETRIED: Final = _event(
+    "Jobs (Dispatcher)", "job-cleanup-retried", "A part of a job's cleanup failed and is retried."
+)
+BLOB_PRUNING_FAILED: Final = _event(
+    "Jobs (Dispatcher)", "blob-pruning-failed", "Blobs of unknown jobs could not be removed."
+)
+BLOBS_EXPIRED: Final = _event("Jobs (Dispatcher)", "blobs-expired", "Uploads that no job refers to were removed.")
+JOBS_EXPIRED: Final = _event("Jobs (Dispatcher)", "jobs-expired", "Ended jobs were removed after their retention.")
+JOB_EXPIRY_FAILED: Final = _event(
+    "Jobs (Dispatcher)", "job-expiry-failed", "Ended jobs could not be removed after their retention."
+)
+
+LEADER_PROCESS_STATE_CHANGED: Final = _event(
+    "Leadership", "leader-process-state-changed", "The leader process of a term was started or stopped."
+)
+JOBS_RECOVERED: Final = _event("Leadership", "jobs-recovered", "A new leader has read the stored jobs.")
+LEADER_FENCED: Final = _event(
+    "Leadership", "leader-fenced", "A newer leader has written to the store; this term is over."
+)
+LEADER_ADDRESS_NOT_PUBLISHED: Final = _event(
+    "Leadership", "leader-address-not-published", "The leader could not publish its addresses."
+)
+LEADER_UNREACHABLE: Final = _event("Leadership", "leader-unreachable", "A standby cannot connect to the leader.")
+LEADER_DEAD: Final = _event(
+    "Leadership", "leader-dead", "The leader's process refuses connections; a standby has it replaced."
+)
+LEADER_LIVENESS_CHECK_FAILED: Final = _event(
+    "Leadership", "leader-liveness-check-failed", "The call that watches the leader's liveness failed."
+)
+LEADER_REMOVAL_FAILED: Final = _event(
+    "Leadership", "leader-removal-failed", "A dead leader's claim could not be removed."
+)
+LEADER_REMOVED: Final = _event(
+    "Leadership", "leader-removed", "A dead leader's claim was removed, so that another can lead at once."
+)
+LEADERSHIP_NOT_TAKEN: Final = _event(
+    "Leadership", "leadership-not-taken", "This process was elected but could not begin its term."
+)
+LEADERSHIP_GAINED: Final = _event("Leadership", "leadership-gained", "This process leads from now on.")
+LEADERSHIP_LOST: Final = _event("Leadership", "leadership-lost", "This process leads no more.")
+LEADER_SILENT: Final = _event(
+    "Leadership", "leader-silent", "The leader's heartbeat in the store has stopped; a standby ends its process."
+)
+LEADER_HEARTBEAT_NOT_WRITTEN: Final = _event(
+    "Leadership", "leader-heartbeat-not-written", "The leader could not write its heartbeat into the store."
+)
+LEADER_UNREADABLE: Final = _event("Leadership", "leader-unreadable", "Who leads could not be read from the store.")
+LEADER_CHANGED: Final = _event("Leadership", "leader-changed", "A TaskManager's leader says that it leads no more.")
+LEADER_ADDRESS_CHANGED: Final = _event(
+    "Leadership", "leader-address-changed", "A TaskManager learnt of another leader."
+)
+LEADER_DOES_NOT_KNOW_TASKMANAGER: Final = _event(
+    "Leadership",
+    "leader-does-not-know-taskmanager",
+    "The leader has no registration of this TaskManager; it registers again.",
+)
+
+STORE_UNAVAILABLE: Final = _event(
+    "Stores", "store-unavailable", "It is not known whether a write took place; it is retried until it is."
+)
+RECORD_UNREADABLE: Final = _event("Stores", "record-unreadable", "A stored record could not be read and was left out.")
+ZOOKEEPER_HEARTBEAT_UNANSWERED: Final = _event(
+    "Stores", "zookeeper-heartbeat-unanswered", "ZooKeeper did not answer the leader's heartbeat in time."
+)
+ZOOKEEPER_CONNECTION_CHANGED: Final = _event(
+    "Stores", "zookeeper-connection-changed", "The connection to ZooKeeper changed its state."
+)
+ZOOKEEPER_CLIENT_MESSAGE: Final = _event(
+    "Stores", "zookeeper-client-message", "A message of the ZooKeeper client library."
+)
+PAYLOAD_NOT_REMOVED: Final = _event(
+    "Stores", "payload-not-removed", "A payload file that nothing points to could not be removed."
+)
+PAYLOADS_SWEPT: Final = _event("Stores", "payloads-swept", "Payload files that nothing points to were removed.")
+PAYLOAD_SWEEP_FAILED: Final = _event(
+    "Stores", "payload-sweep-failed", "Payload files that nothing points to could not be searched for."
+)
+BLOB_DAMAGED: Final = _event("Stores", "blob-damaged", "The content of a blob does not match its key.")
+BLOB_NOT_CACHED: Final = _event("Stores", "blob-not-cached", "A local copy of a blob could not be kept.")
+UPLOAD_NOT_REMOVED: Final = _event(
+    "Stores", "upload-not-removed", "A temporary file of an upload could not be removed."
+)
+
+JOBMANAGER_LISTENING: Final = _event("Processes", "jobmanager-listening", "A JobManager accepts connections.")
+RPC_ADDRESS_IS_LOOPBACK: Final = _event(
+    "Processes",
+    "rpc-address-is-loopback",
+    "Other machines cannot reach this JobManager: its RPC address is a loopback address.",
+)
+PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was asked to end.")
+PROCESS_FAILED: Final = _event(
+    "Processes", "process-failed", "A process ends because of an error that it cannot handle."
+)
+WATCHDOG_REPLACED: Final = _event(
+    "Processes", "watchdog-replaced", "The watchdog had ended or was stopped; a new one was started."
+)
+
+EXECUTION_STATE_CHANGED: Final = _event(
+    "JobMaster", "execution-state-changed", "A job or an attempt changed its state."
+)
+RESOURCEMANAGER_UNAVAILABLE: Final = _event(
+    "JobMaster", "resourcemanager-unavailable", "The ResourceManager could not be reached; requirements are sent again."
+)
+TASKMANAGER_UNAVAILABLE: Final = _event(
+    "JobMaster", "taskmanager-unavailable", "A TaskManager could not be reached; what was sent is sent again."
+)
+FAILURE_ENRICHERS_SLOW: Final = _event(
+    "JobMaster", "failure-enrichers-slow", "Failure enrichers did not answer in time; their labels are missing."
+)
+FAILURE_ENRICHER_UNKNOWN: Final = _event(
+    "JobMaster", "failure-enricher-unknown", "A configured failure enricher does not exist."
+)
+FAILURE_ENRICHER_DROPPED: Final = _event(
+    "JobMaster", "failure-enricher-dropped", "A failure enricher declares labels of another one and is not used."
+)
+FAILURE_ENRICHER_UNUSABLE: Final = _event(
+    "JobMaster", "failure-enricher-unusable", "A failure enricher could not be loaded."
+)
+FAILURE_ENRICHER_FAILED: Final = _event(
+    "JobMaster", "failure-enricher-failed", "A failure enricher raised an error; its labels are missing."
+)
+
+WORKER_RELEASED: Final = _event("ResourceManager", "worker-released", "An idle worker was ended.")
+WORKER_STARTED: Final = _event("ResourceManager", "worker-started", "A worker was started.")
+WORKER_ENDED: Final = _event("ResourceManager", "worker-ended", "A worker's process has ended.")
+WORKER_NOT_STARTED: Final = _event("ResourceManager", "worker-not-started", "A worker could not be started.")
+WORKER_NOT_RELEASED: Final = _event("ResourceManager", "worker-not-released", "An idle worker could not be ended.")
+JOBMASTER_SLOW: Final = _event(
+    "ResourceManager", "jobmaster-slow", "A JobMaster does not take messages in time; they are sent again."
+)
+JOBMASTER_GONE: Final = _event(
+    "ResourceManager", "jobmaster-gone", "Messages for a JobMaster that has ended were dropped."
+)
+TASKMANAGER_REGISTERED: Final = _event("ResourceManager", "taskmanager-registered", "A TaskManager has registered.")
+TASKMANAGER_LOST: Final = _event(
+    "ResourceManager", "taskmanager-lost", "A TaskManager died or was silent for too long; its tasks are lost."
+)
+TASKMANAGER_RELEASED: Final = _event("ResourceManager", "taskmanager-released", "A TaskManager has unregistered.")
+TASKMANAGER_REFUSED: Final = _event("ResourceManager", "taskmanager-refused", "A registration was refused.")
+TASKMANAGER_LIVENESS_CHECK_FAILED: Final = _event(
+    "ResourceManager", "taskmanager-liveness-check-failed", "The call that watches a TaskManager's liveness failed."
+)
+FILES_NOT_REMOVED: Final = _event(
+    "ResourceManager", "files-not-removed", "A TaskManager could not remove files of a job."
+)
+
+REPORTS_UNDELIVERED: Final = _event(
+    "TaskManager", "reports-undelivered", "Reports of ended tasks could not be delivered before the TaskManager ended."
+)
+ENGINE_STARTING: Final = _event("TaskManager", "engine-starting", "A Spark engine is being started.")
+ENGINE_READY: Final = _event("TaskManager", "engine-ready", "A Spark engine accepts work.")
+ENGINE_DIED: Final = _event(
+    "TaskManager", "engine-died", "The Spark engine has ended; its tasks are lost and it is started again."
+)
+ENGINE_START_FAILED: Final = _event("TaskManager", "engine-start-failed", "The Spark engine could not be started.")
+ENGINE_STILL_ALIVE: Final = _event(
+    "TaskManager", "engine-still-alive", "Tasks failed as if the engine had died, but it is alive."
+)
+RUNNER_KILLED: Final = _event("TaskManager", "runner-killed", "A task runner was killed.")
+RUNNER_NOT_PREPARED: Final = _event(
+    "TaskManager", "runner-not-prepared", "A waiting runner could not open its Spark session."
+)
+RUNNER_NOT_STARTED: Final = _event("TaskManager", "runner-not-started", "A runner could not be forked.")
+TEMPLATE_ENDED: Final = _event(
+    "TaskManager", "template-ended", "The process that runners are forked from has ended; it is started again."
+)
+TEMPLATE_NOT_STARTED: Final = _event(
+    "TaskManager", "template-not-started", "The process that runners are forked from could not be started."
+)
+REPORT_REJECTED: Final = _event(
+    "TaskManager", "report-rejected", "The JobMaster does not know the attempt of a report."
+)
+REPORT_REFUSED: Final = _event("TaskManager", "report-refused", "The leader refused a report.")
+UNREGISTER_FAILED: Final = _event(
+    "TaskManager", "unregister-failed", "The TaskManager could not tell its leader that it ends."
+)
+LEASE_EXPIRED: Final = _event(
+    "TaskManager", "lease-expired", "No heartbeat was answered for too long; the TaskManager ended its tasks."
+)
+REGISTERED_WITH_LEADER: Final = _event(
+    "TaskManager", "registered-with-leader", "The TaskManager has registered with the leader."
+)
+REGISTRATION_REFUSED: Final = _event("TaskManager", "registration-refused", "The leader refused this TaskManager.")
+REGISTRATION_FAILED: Final = _event(
+    "TaskManager", "registration-failed", "The leader could not be reached to register."
+)
+HEARTBEAT_UNANSWERED: Final = _event("TaskManager", "heartbeat-unanswered", "The leader did not answer a heartbeat.")
+METRIC_COLLECTION_FAILED: Final = _event("TaskManager", "metric-collection-failed", "A metric could not be read.")
+CGROUPS_USED: Final = _event("TaskManager", "cgroups-used", "Engine and runners are confined by control groups.")
+CGROUPS_NOT_USED: Final = _event(
+    "TaskManager", "cgroups-not-used", "Control groups cannot be used here; other limits apply."
+)
+CGROUP_NOT_MADE: Final = _event("TaskManager", "cgroup-not-made", "A control group could not be made.")
+CGROUP_NOT_ENTERED: Final = _event(
+    "TaskManager", "cgroup-not-entered", "A process could not be put into its control group."
+)
+
+REQUEST_FAILED: Final = _event("REST and RPC", "request-failed", "A request ended in an internal error.")
+RESPONSE_ABORTED: Final = _event(
+    "REST and RPC", "response-aborted", "The leader's response broke off while it was forwarded."
+)
+RPC_HANDLER_FAILED: Final = _event("REST and RPC", "rpc-handler-failed", "An RPC ended in an internal error.")
+RPC_REFUSED: Final = _event("REST and RPC", "rpc-refused", "An RPC was refused.")
