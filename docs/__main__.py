@@ -72,8 +72,8 @@ def events() -> str:
         "",
         "Made from `flintlock/model/log_events.py` by `make docs`.",
         "",
-        "Every log line is one JSON object when it is not written to a terminal. `event` is one of the names below; the",
-        "other keys are facts of that event, such as `job_id`.",
+        "Every log line is one JSON object when it is not written to a terminal. `event` is one of the names below;",
+        "the other keys are facts of that event, such as `job_id`.",
     ]
     for section, named in log_events.EVENTS.items():
         lines += ["", f"## {section}", "", "| event | meaning |", "|---|---|"]

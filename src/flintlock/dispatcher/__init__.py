@@ -2,7 +2,7 @@
 
 Owns: which jobs exist in this term, each one's way from submission to a clean result, and what clients see of them.
 Never: schedules a task, talks to a TaskManager, or opens what a job carries.
-Told by: clients (through `CurrentDispatcher`), JobMasters (by how they end and that they changed), the stores (at recovery).
+Inputs: clients (through `CurrentDispatcher`), JobMasters (changes and how they end), the stores (at recovery).
 Rejected: one task for the submission and another for the run. A job is one task from its reservation to its clean
 result, so that a client that hangs up in the middle of a submission leaves nothing half done.
 """
