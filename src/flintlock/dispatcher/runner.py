@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.door import CurrentDispatcher
+from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
@@ -42,13 +42,13 @@ class DispatcherRunner:
         ha: HaServices,
         services: DispatcherServices,
         open_term: TermOpener,
-        door: CurrentDispatcher,
+        dispatcher: CurrentDispatcher,
         listening: LeaderAddresses,
     ) -> None:
         self._ha: Final = ha
         self._services: Final = services
         self._open_term: Final = open_term
-        self._door: Final = door
+        self._current: Final = dispatcher
         self._listening: Final = listening
         self._terms: Final[dict[FencingToken, asyncio.Event]] = {}  # the term it is in; set when that is over
 
@@ -76,14 +76,14 @@ class DispatcherRunner:
         process = DispatcherLeaderProcess(token, self._ha.stores(token), self._services, self._open_term)
 
         def confirm(dispatcher: Dispatcher) -> None:
-            self._door.confirm(token, dispatcher)
+            self._current.confirm(token, dispatcher)
             confirmed.set()
 
         try:
             async with asyncio.TaskGroup() as tasks:
                 telling = tasks.create_task(self._tell(token, confirmed), name=f"telling-{token.epoch}")
                 try:
-                    await process.run(confirm, lambda: self._door.withdraw(token))
+                    await process.run(confirm, lambda: self._current.withdraw(token))
                 finally:
                     telling.cancel()
         finally:

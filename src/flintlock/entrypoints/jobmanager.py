@@ -30,12 +30,11 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.runner import CurrentDispatcher, DispatcherRunner
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.entrypoints.announcements import Announcement, Announcements
-from flintlock.entrypoints.doors import CurrentResourceManager
 from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.local_workers import local_workers
 from flintlock.entrypoints.process import Settings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
-from flintlock.entrypoints.term import TermParts
+from flintlock.entrypoints.term import CurrentResourceManager, TermParts
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.leader import LeaderGateway
 from flintlock.ha.known_leader import KnownLeader
@@ -96,7 +95,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
         term = TermParts(
             host=instrument("host", rpc),
             connector=instrument("connector", channels),
-            resource_manager_door=resource_manager,
+            resource_manager=resource_manager,
             configuration=configuration,
             versions=versions,
             work_dir=work_dir(settings),
@@ -111,8 +110,8 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             paused=ha.election.paused,
         )
         services = RestServices(
-            dispatcher=dispatcher,
-            resource_manager=resource_manager,
+            dispatcher=dispatcher.gateway,
+            resource_manager=resource_manager.gateway,
             blobs=blobs,
             configuration=configuration,
             versions=versions,
@@ -135,7 +134,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
                     metrics=DispatcherMetrics(registry),
                 ),
                 open_term=term.open,
-                door=dispatcher,
+                dispatcher=dispatcher,
                 listening=LeaderAddresses(rest=rest_url, rpc=rpc.address, host=socket.gethostname()),
             )
             rpc.serve(LeaderGateway, runner)
@@ -178,9 +177,9 @@ async def _announced(announcements: Announcements, dispatcher: CurrentDispatcher
     """Tell where this JobManager listens, and when it leads, until cancelled."""
     announcements.listen()
     while True:
-        token = await dispatcher.opened()
+        token = await dispatcher.wait_for_leader()
         announcements.lead(token.epoch)
-        await dispatcher.closed(token)
+        await dispatcher.wait_until_over(token)
         announcements.step_down()
 
 

@@ -7,31 +7,90 @@ that serves gateways and a `Connector` that reaches them, not which.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
-from flintlock.entrypoints.doors import CurrentResourceManager
-from flintlock.entrypoints.held import GatedWorkerDriver, held
-from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway
+from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
-from flintlock.gateways.workers import WorkerDriver
+from flintlock.gateways.workers import WorkerDriver, WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
+from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
-from flintlock.model.errors import Fenced
-from flintlock.model.ids import FencingToken
-from flintlock.model.jobgraph import Versions
+from flintlock.model.errors import Fenced, Unavailable
+from flintlock.model.ids import FencingToken, TaskManagerId
+from flintlock.model.jobgraph import Resources, Versions
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.attendance import ATTENDING_S
+from flintlock.rpc.description import Message
+from flintlock.rpc.routing import gated, routed
 from flintlock.rpc.transport import Connector, Host
+
+
+class CurrentResourceManager:
+    """The ResourceManager of the current term. Calls of its `gateway` raise Unavailable while there is no term."""
+
+    def __init__(self) -> None:
+        self.gateway: Final[ResourceManagerGateway] = routed(ResourceManagerGateway, self._resolve)
+        self._current: ResourceManagerGateway | None = None  # written by `leads`, for the time of a term
+
+    @contextmanager
+    def leads(self, resource_manager: ResourceManagerGateway) -> Generator[None]:
+        """Forward calls to this one while the context lasts."""
+        self._current = resource_manager
+        try:
+            yield
+        finally:
+            self._current = None
+
+    def _resolve(self, _message: Message) -> ResourceManagerGateway:
+        if self._current is None:
+            raise Unavailable("no JobManager leads this cluster at the moment")
+        return self._current
+
+
+class GatedWorkerDriver:
+    """A WorkerDriver that starts and releases no worker while the leader must not act.
+
+    Not a `gated` gateway: a driver is a part of this process, with properties and arguments that no message carries.
+    """
+
+    def __init__(self, driver: WorkerDriver, gate: LeaderGate) -> None:
+        self._driver: Final = driver
+        self._gate: Final = gate
+
+    @property
+    def slots(self) -> int:
+        """How many slots a worker offers."""
+        return self._driver.slots
+
+    @property
+    def resources(self) -> Resources:
+        """What a worker has beside slots."""
+        return self._driver.resources
+
+    async def start(self) -> TaskManagerId:
+        """Start a worker."""
+        await self._gate.cleared()
+        return await self._driver.start()
+
+    async def release(self, worker: TaskManagerId) -> None:
+        """End a worker."""
+        await self._gate.cleared()
+        await self._driver.release(worker)
+
+    async def ended(self) -> WorkerEnded:
+        """Wait until a worker has ended by itself."""
+        return await self._driver.ended()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +99,7 @@ class TermParts:
 
     host: Host
     connector: Connector
-    resource_manager_door: CurrentResourceManager
+    resource_manager: CurrentResourceManager
     configuration: Configuration
     versions: Versions
     work_dir: str
@@ -63,12 +122,12 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
     standing = LeaderGate(lambda: parts.paused(token))
 
     def connect(address: str) -> TaskManagerGateway:
-        behind = parts.connector.connect(TaskManagerGateway, address, lambda: token)
-        return held(TaskManagerGateway, address, behind, standing)
+        target = parts.connector.connect(TaskManagerGateway, address, lambda: token)
+        return gated(TaskManagerGateway, target, standing.cleared)
 
     def connect_attending(address: str) -> TaskManagerGateway:
-        behind = parts.connector.connect(TaskManagerGateway, address, lambda: token, ATTENDING_S)
-        return held(TaskManagerGateway, address, behind, standing)
+        target = parts.connector.connect(TaskManagerGateway, address, lambda: token, ATTENDING_S)
+        return gated(TaskManagerGateway, target, standing.cleared)
 
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:
@@ -79,7 +138,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
         driver = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
         workers = None if driver is None else GatedWorkerDriver(driver, standing)
         resource_manager = ResourceManager(
-            job_masters=directory,
+            job_masters=directory.gateway,
             task_managers=connect,
             attending=connect_attending,
             token=token,
@@ -107,9 +166,9 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
 
         def admit() -> None:
             term.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
-            term.callback(parts.host.serve(JobMasterGateway, directory, fence))
+            term.callback(parts.host.serve(JobMasterGateway, directory.gateway, fence))
 
-        term.enter_context(parts.resource_manager_door.leads(resource_manager))
+        term.enter_context(parts.resource_manager.leads(resource_manager))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(resource_manager.run(), name=f"resourcemanager-{token.epoch}")
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flintlock.model.errors import NotFound
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import DeployedTasks, NoResources, SlotGrant, TaskManagerLost, UnwantedTasks
@@ -73,45 +72,3 @@ class JobMasterFactory(Protocol):
     def __call__(self, job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener) -> JobMasterRunner:
         """Make the runner for a job, new (no progress) or recovered."""
         ...
-
-
-class JobMasterDirectory:
-    """Routes messages to the JobMaster of the job that they name. One in each JobManager."""
-
-    def __init__(self) -> None:
-        self._masters: dict[JobId, JobMasterGateway] = {}  # written by each JobMaster as it starts and ends
-
-    def enter(self, job_id: JobId, master: JobMasterGateway) -> None:
-        """Make `master` the one for this job."""
-        self._masters[job_id] = master
-
-    def leave(self, job_id: JobId, master: JobMasterGateway) -> None:
-        """Forget `master`, unless another has taken its place."""
-        if self._masters.get(job_id) is master:
-            del self._masters[job_id]
-
-    async def slots_granted(self, message: SlotGrant) -> None:
-        """Pass on."""
-        await self._master(message.job_id).slots_granted(message)
-
-    async def task_manager_lost(self, message: TaskManagerLost) -> None:
-        """Pass on."""
-        await self._master(message.job_id).task_manager_lost(message)
-
-    async def no_resources(self, message: NoResources) -> None:
-        """Pass on."""
-        await self._master(message.job_id).no_resources(message)
-
-    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
-        """Pass on."""
-        return await self._master(message.job_id).reconcile(message)
-
-    async def report(self, message: TaskReport) -> None:
-        """Pass on."""
-        await self._master(message.attempt.job_id).report(message)
-
-    def _master(self, job_id: JobId) -> JobMasterGateway:
-        master = self._masters.get(job_id)
-        if master is None:
-            raise NotFound(f"no JobMaster runs job {job_id}")
-        return master

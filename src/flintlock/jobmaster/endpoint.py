@@ -22,12 +22,13 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.config.configuration import Configuration
-from flintlock.gateways.jobmaster import JobListener, JobMasterDirectory, JobMasterFactory, JobMasterRunner
+from flintlock.gateways.jobmaster import JobListener, JobMasterFactory, JobMasterRunner
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.ha.leader_gate import LeaderGate, waits
 from flintlock.ha.protocols import JobProgressStore
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted
+from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
 from flintlock.jobmaster.events import (
     After,
@@ -155,7 +156,7 @@ class JobMaster:
         met, InvariantBroken for a bug.
         """
         job_id = self._state.plan.job_id
-        self._services.directory.enter(job_id, self)
+        self._services.directory.register(job_id, self)
         try:
             async with asyncio.TaskGroup() as scope:
                 self._scope = scope
@@ -169,7 +170,7 @@ class JobMaster:
             self._feed(Suspended())
             raise
         finally:
-            self._services.directory.leave(job_id, self)
+            self._services.directory.unregister(job_id, self)
         if self._crash is not None:
             await self._abandon(self._crash)
             raise self._crash

@@ -205,6 +205,11 @@ class TaskReport(Struct, frozen=True, kw_only=True):
     instance: InstanceId
     news: TaskNews
 
+    @property
+    def job_id(self) -> JobId:
+        """The job that the attempt belongs to."""
+        return self.attempt.job_id
+
 
 class LogQuery(Struct, frozen=True, kw_only=True):
     """A piece of an attempt's captured output; a negative offset counts from the end."""

@@ -1,4 +1,4 @@
-"""Leadership: FLINK_BEHAVIOURS L1-L6, and the door that REST holds."""
+"""Leadership: FLINK_BEHAVIOURS L1-L6, and the gateway that REST keeps through changes of leader."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from tests.unit.dispatcher.stage import A, B, Stage, outcome_of, settle, submission, until
 
-from flintlock.dispatcher.door import CurrentDispatcher
+from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess, LeaderState
 from flintlock.dispatcher.runner import DispatcherRunner
@@ -25,14 +25,14 @@ from flintlock.testing.virtual_time import virtual_time
 
 
 class JobManager:
-    """A stage with a runner and a door; tells which terms were opened and closed."""
+    """A JobManager with a runner and the gateway of its leader; records which terms were opened and closed."""
 
     def __init__(self, cluster: MemoryCluster, holder: str = "jm") -> None:
         self.stage = Stage(cluster, holder=holder)
-        self.door = CurrentDispatcher()
+        self.current = CurrentDispatcher()
         self.story: list[str] = []
         listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
-        self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.door, listening)
+        self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.current, listening)
 
     @asynccontextmanager
     async def open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
@@ -56,38 +56,38 @@ async def running() -> AsyncGenerator[JobManager]:
 
 async def lead(manager: JobManager) -> None:
     manager.stage.cluster.grant("jm")
-    await until(lambda: manager.door.leading == manager.stage.cluster.token)
+    await until(lambda: manager.current.leading == manager.stage.cluster.token)
 
 
 @virtual_time
 async def test_without_a_leader_every_call_is_unavailable() -> None:
-    door = CurrentDispatcher()
+    current = CurrentDispatcher()
     for call in (
-        door.submit_job(submission()),
-        door.list_jobs(),
-        door.job(JobQuery(job_id=A)),
-        door.await_job(AwaitJob(job_id=A, wait_s=60)),
-        door.cancel_job(JobQuery(job_id=A)),
-        door.result(ResultQuery(job_id=A, name="top")),
+        current.gateway.submit_job(submission()),
+        current.gateway.list_jobs(),
+        current.gateway.job(JobQuery(job_id=A)),
+        current.gateway.await_job(AwaitJob(job_id=A, wait_s=60)),
+        current.gateway.cancel_job(JobQuery(job_id=A)),
+        current.gateway.result(ResultQuery(job_id=A, name="top")),
     ):
         with pytest.raises(Unavailable, match="no JobManager leads"):
             await call
 
 
 @virtual_time
-async def test_grant_opens_the_door_and_revoke_closes_it() -> None:
+async def test_calls_are_forwarded_from_grant_to_revocation() -> None:
     async with running() as manager:
-        assert manager.door.leading is None
+        assert manager.current.leading is None
         await lead(manager)
-        await manager.door.submit_job(submission())
+        await manager.current.gateway.submit_job(submission())
         await settle()
 
         manager.stage.cluster.revoke()
         await settle()
 
-        assert manager.door.leading is None
+        assert manager.current.leading is None
         with pytest.raises(Unavailable):
-            await manager.door.list_jobs()
+            await manager.current.gateway.list_jobs()
         assert manager.stage.runner().suspended
         assert manager.stage.cluster.graphs.keys() == {A}
         assert manager.story == ["open 1", "close 1"]
@@ -97,13 +97,13 @@ async def test_grant_opens_the_door_and_revoke_closes_it() -> None:
 async def test_job_submitted_before_the_change_of_leader_is_recovered() -> None:
     async with running() as manager:
         await lead(manager)
-        await manager.door.submit_job(submission())
+        await manager.current.gateway.submit_job(submission())
         manager.stage.cluster.revoke()
         await settle()
         await lead(manager)
         await settle()
 
-        assert (await manager.door.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
+        assert (await manager.current.gateway.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
         assert manager.story == ["open 1", "close 1", "open 2"]
 
 
@@ -114,12 +114,12 @@ async def test_leadership_is_confirmed_only_when_recovery_is_done() -> None:
         manager.stage.cluster.grant("jm")
         await asyncio.sleep(60)
         assert manager.story == ["open 1"]
-        assert manager.door.leading is None
+        assert manager.current.leading is None
 
         listed.set()
         await settle()
 
-        assert manager.door.leading == FencingToken(Epoch(1), "jm-1")
+        assert manager.current.leading == FencingToken(Epoch(1), "jm-1")
 
 
 @virtual_time
@@ -133,7 +133,7 @@ async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
         listed.set()
         await asyncio.sleep(60)
 
-        assert manager.door.leading is None
+        assert manager.current.leading is None
         assert manager.story == ["open 1", "close 1"]
         assert not [name for name in manager.stage.faults.seen if name.startswith("ended.expire")]
 
@@ -142,13 +142,13 @@ async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
 async def test_grant_waits_until_the_earlier_term_has_wholly_ended() -> None:
     async with running() as manager:
         await lead(manager)
-        (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
+        (await manager.stage.submitted(manager.current.gateway)).stops_in_s = 30.0
         first = manager.stage.runner()
 
         manager.stage.cluster.grant("jm")
         await asyncio.sleep(29)
         assert manager.story == ["open 1"]
-        assert manager.door.leading is None
+        assert manager.current.leading is None
         await asyncio.sleep(2)
 
         assert first.suspended
@@ -159,19 +159,19 @@ async def test_grant_waits_until_the_earlier_term_has_wholly_ended() -> None:
 async def test_of_several_changes_the_last_waits_for_all() -> None:
     async with running() as manager:
         await lead(manager)
-        (await manager.stage.submitted(manager.door)).stops_in_s = 30.0
+        (await manager.stage.submitted(manager.current.gateway)).stops_in_s = 30.0
         first = manager.stage.runner()
 
         for _ in range(3):
             manager.stage.cluster.grant("jm")
             await asyncio.sleep(1)
         assert manager.story == ["open 1"]
-        assert manager.door.leading is None
+        assert manager.current.leading is None
         await asyncio.sleep(30)
 
         assert first.suspended
         assert manager.story == ["open 1", "close 1", "open 2"]
-        assert manager.door.leading == manager.stage.cluster.token
+        assert manager.current.leading == manager.stage.cluster.token
 
 
 @virtual_time
@@ -182,13 +182,13 @@ async def test_slow_jobmaster_of_an_older_term_elsewhere_holds_up_nobody() -> No
         contending = [tasks.create_task(manager.runner.run()) for manager in (slow, other)]
         await settle()
         await lead(slow)
-        (await slow.stage.submitted(slow.door)).stops_in_s = 3600.0
+        (await slow.stage.submitted(slow.current.gateway)).stops_in_s = 3600.0
 
         cluster.grant("other")
-        await until(lambda: other.door.leading is not None)
+        await until(lambda: other.current.leading is not None)
         await settle()
 
-        assert (await other.door.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
+        assert (await other.current.gateway.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
         assert not slow.stage.runner().suspended
         for task in contending:
             task.cancel()
@@ -202,13 +202,13 @@ async def test_leader_that_was_overtaken_silently_gives_up_when_a_store_fences_i
         contending = tasks.create_task(old.runner.run())
         await settle()
         await lead(old)
-        runner = await old.stage.submitted(old.door)
+        runner = await old.stage.submitted(old.current.gateway)
         old.stage.stores()  # a newer epoch; nobody tells the old leader
 
         runner.finish()
         await settle()
 
-        assert old.door.leading is None
+        assert old.current.leading is None
         assert old.story == ["open 1", "close 1"]
         assert cluster.results == {}
         assert not contending.done()
@@ -224,9 +224,9 @@ async def test_dispatcher_that_ends_unexpectedly_is_fatal() -> None:
             tasks.create_task(manager.runner.run())
             await settle()
             await lead(manager)
-            (await manager.stage.submitted(manager.door)).finish()
+            (await manager.stage.submitted(manager.current.gateway)).finish()
             await asyncio.sleep(60)
-    assert manager.door.leading is None
+    assert manager.current.leading is None
     assert manager.story == ["open 1", "close 1"]
 
 
@@ -278,60 +278,60 @@ async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
 @virtual_time
 async def test_words_of_a_superseded_process_are_ignored() -> None:
     stage = Stage()
-    door = CurrentDispatcher()
+    current = CurrentDispatcher()
     old, new = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
     async with stage.leading() as dispatcher:
-        door.confirm(new, dispatcher)
-        door.confirm(old, CurrentDispatcher())
-        door.withdraw(old)
+        current.confirm(new, dispatcher)
+        current.confirm(old, CurrentDispatcher().gateway)
+        current.withdraw(old)
 
-        assert door.leading == new
-        assert (await door.list_jobs()).jobs == ()
-        door.withdraw(new)
-        door.withdraw(new)
-        assert door.leading is None
+        assert current.leading == new
+        assert (await current.gateway.list_jobs()).jobs == ()
+        current.withdraw(new)
+        current.withdraw(new)
+        assert current.leading is None
 
 
 @virtual_time
 async def test_whoever_needs_a_leader_can_wait_for_one() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(manager.door.opened())
+        waiting = tasks.create_task(manager.current.wait_for_leader())
         await settle()
         assert not waiting.done()
 
         await lead(manager)
 
         assert await waiting == manager.stage.cluster.token
-        assert await manager.door.opened() == manager.stage.cluster.token
+        assert await manager.current.wait_for_leader() == manager.stage.cluster.token
 
 
 @virtual_time
 async def test_whoever_follows_a_leader_can_wait_for_its_end() -> None:
-    door = CurrentDispatcher()
+    current = CurrentDispatcher()
     first, second = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
-    await door.closed(first)  # it does not lead
-    door.confirm(first, CurrentDispatcher())
+    await current.wait_until_over(first)  # it does not lead
+    current.confirm(first, CurrentDispatcher().gateway)
     async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(door.closed(first))
+        waiting = tasks.create_task(current.wait_until_over(first))
         await settle()
         assert not waiting.done()
 
-        door.withdraw(first)
-        door.confirm(second, CurrentDispatcher())  # before the waiter had its turn
+        current.withdraw(first)
+        current.confirm(second, CurrentDispatcher().gateway)  # before the waiter had its turn
 
         await waiting
-    assert door.leading == second
+    assert current.leading == second
 
 
 @virtual_time
 async def test_calls_under_way_hear_that_leadership_was_lost() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
         await lead(manager)
-        await manager.stage.submitted(manager.door)
+        await manager.stage.submitted(manager.current.gateway)
         manager.stage.faults.hold("graphs.put:before")
         calls = [
-            tasks.create_task(outcome_of(manager.door.await_job(AwaitJob(job_id=A, wait_s=3600)))),
-            tasks.create_task(outcome_of(manager.door.submit_job(submission(B)))),
+            tasks.create_task(outcome_of(manager.current.gateway.await_job(AwaitJob(job_id=A, wait_s=3600)))),
+            tasks.create_task(outcome_of(manager.current.gateway.submit_job(submission(B)))),
         ]
         await settle()
 
@@ -395,19 +395,19 @@ async def test_whoever_attends_to_a_term_is_answered_when_it_is_over_or_never_wa
 async def test_a_leader_that_is_cut_off_answers_nobody_and_back_in_time_it_goes_on() -> None:
     stage, token = Stage(), FencingToken(Epoch(1), "a")
     pauses: dict[FencingToken, str] = {}
-    door = CurrentDispatcher(pauses.get)
+    current = CurrentDispatcher(pauses.get)
     async with stage.leading() as dispatcher:
-        door.confirm(token, dispatcher)
-        assert door.acting() == token
+        current.confirm(token, dispatcher)
+        assert current.acting() == token
 
         pauses[token] = "the connection is lost"
         with pytest.raises(Unavailable, match="the connection is lost"):
-            await door.list_jobs()
+            await current.gateway.list_jobs()
         with pytest.raises(Unavailable, match="does not know whether it still leads"):
-            door.acting()
-        assert door.leading == token, "it has not stepped down"
+            current.acting()
+        assert current.leading == token, "it has not stepped down"
 
         del pauses[token]
-        assert (await door.list_jobs()).jobs == ()
-        door.withdraw(token)
-        assert door.acting() is None
+        assert (await current.gateway.list_jobs()).jobs == ()
+        current.withdraw(token)
+        assert current.acting() is None

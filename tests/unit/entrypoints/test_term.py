@@ -12,9 +12,7 @@ import pytest
 
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
-from flintlock.entrypoints.doors import CurrentResourceManager
-from flintlock.entrypoints.held import GatedWorkerDriver
-from flintlock.entrypoints.term import TermParts
+from flintlock.entrypoints.term import CurrentResourceManager, GatedWorkerDriver, TermParts
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
@@ -83,7 +81,7 @@ class Scene:
         self._parts: Final = TermParts(
             host=self.job_manager,
             connector=self.job_manager,
-            resource_manager_door=CurrentResourceManager(),
+            resource_manager=CurrentResourceManager(),
             configuration=Configuration(),
             versions=VERSIONS,
             work_dir="work",

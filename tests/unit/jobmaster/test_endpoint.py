@@ -23,7 +23,8 @@ from tests.unit.jobmaster.story import (
 )
 
 from flintlock.config.configuration import Configuration
-from flintlock.gateways.jobmaster import JobMasterDirectory, JobMasterGateway, JobMasterRunner
+from flintlock.gateways.jobmaster import JobMasterGateway, JobMasterRunner
+from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
@@ -66,7 +67,7 @@ class Stage:
         self.graph = graph
         self.directory = JobMasterDirectory()
         self.store = FakeProgressStore()
-        self.resources = FakeResourceManager(self.directory)
+        self.resources = FakeResourceManager(self.directory.gateway)
         self.machines = FakeTaskManagers()
         self.changes: list[JobId] = []
         self.registry = CollectorRegistry()
@@ -109,7 +110,7 @@ class Stage:
 
     async def report(self, news: TaskNews, region: int = 0, attempt: int = 0, on: str = "tm-1") -> None:
         """Report as a TaskManager."""
-        await self.directory.report(
+        await self.directory.gateway.report(
             TaskReport(
                 attempt=attempt_id(region, attempt),
                 task_manager=TaskManagerId(on),
@@ -150,7 +151,7 @@ def test_constructing_a_job_master_starts_nothing() -> None:
     directory = JobMasterDirectory()
     services = JobMasterServices(
         progress=FakeProgressStore(),
-        resource_manager=FakeResourceManager(directory),
+        resource_manager=FakeResourceManager(directory.gateway),
         task_managers=FakeTaskManagers(),
         directory=directory,
         clock_ms=lambda: 5,

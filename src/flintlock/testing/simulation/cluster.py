@@ -24,12 +24,11 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration
-from flintlock.dispatcher.door import CurrentDispatcher
+from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leader_watch import LeaderWatch
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import DispatcherServices, TermServices
-from flintlock.entrypoints.doors import CurrentResourceManager
-from flintlock.entrypoints.term import TermParts
+from flintlock.entrypoints.term import CurrentResourceManager, TermParts
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.leader import LeaderGateway
@@ -117,7 +116,7 @@ class SimulatedCluster:
         self._ha: dict[str, SimulatedHa] = {}  # of the latest life of each JobManager
         self._lives = 0
         self._buried: dict[FencingToken, float] = {}  # when somebody has said them to be dead
-        self._doors: dict[str, CurrentResourceManager] = {}  # of the latest life of each JobManager
+        self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
 
     def faulty(self) -> bool:
         """Tell whether things may still go wrong."""
@@ -176,12 +175,12 @@ class SimulatedCluster:
         configuration = Configuration(
             {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
         )
-        door, resource_manager = CurrentDispatcher(ha.election.paused), CurrentResourceManager()
-        self._doors[process.name] = resource_manager
+        dispatcher, resource_manager = CurrentDispatcher(ha.election.paused), CurrentResourceManager()
+        self._resource_managers[process.name] = resource_manager
         term = TermParts(
             host=process,
             connector=process,
-            resource_manager_door=resource_manager,
+            resource_manager=resource_manager,
             configuration=configuration,
             versions=VERSIONS,
             work_dir="work",
@@ -200,7 +199,7 @@ class SimulatedCluster:
             return replace(term, host=acting, connector=acting).open(token, stores)
 
         def answers(_: FencingToken | None) -> None:
-            token = door.acting()
+            token = dispatcher.acting()
             if token is not None:
                 self._acts(token, "answered a client")
 
@@ -208,8 +207,8 @@ class SimulatedCluster:
             blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
         )
         listening = LeaderAddresses(rpc=process.address, rest="")
-        runner = DispatcherRunner(ha, services, open_term, door, listening)
-        process.serve(DispatcherGateway, door, answers)
+        runner = DispatcherRunner(ha, services, open_term, dispatcher, listening)
+        process.serve(DispatcherGateway, dispatcher.gateway, answers)
         process.serve(LeaderGateway, runner)
         if self.faults.deaths_noticed:
             known = KnownLeader()
@@ -297,9 +296,9 @@ class SimulatedCluster:
         """See to it that no slot is given twice, and that nobody waits for what is free."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            for door in self._doors.values():
+            for current in self._resource_managers.values():
                 with suppress(Unavailable):
-                    problems = slot_problems(await door.overview())
+                    problems = slot_problems(await current.gateway.overview())
                     self.broken += [problem for problem in problems if problem not in self.broken]
 
     def _new_instance(self) -> InstanceId:
