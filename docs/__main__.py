@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from flintlock.config.options import OPTIONS
+from flintlock.dispatcher.core import PHASE_MOVES, Phase
 from flintlock.model import log_events
+from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus
+from flintlock.model.tasks import REGION_MOVES, RegionPhase
 from flintlock.rest.server.routes import ENDPOINTS, EVENTS
 
 HERE = Path(__file__).parent
+_State = TypeVar("_State", bound=StrEnum)
 
 
 def pages() -> dict[Path, str]:
@@ -18,6 +25,7 @@ def pages() -> dict[Path, str]:
         HERE / "configuration.md": configuration(),
         HERE / "rest.md": rest(),
         HERE / "log-events.md": events(),
+        HERE / "states.md": states(),
     }
 
 
@@ -79,6 +87,73 @@ def events() -> str:
         lines += ["", f"## {section}", "", "| event | meaning |", "|---|---|"]
         lines += [f"| `{name}` | {meaning} |" for name, meaning in named.items()]
     return "\n".join(lines) + "\n"
+
+
+def states() -> str:
+    """The state machines, from the tables that the code checks every move against."""
+    lines = [
+        "# States",
+        "",
+        "Made from the tables in `flintlock/model/states.py`, `flintlock/model/tasks.py` and",
+        "`flintlock/dispatcher/core.py` by `make docs`. A move that is not in its table is a bug: it ends the process.",
+        "",
+        "## Job",
+        "",
+        "The states and moves are Flink's. SUSPENDED ends a JobMaster's work on the job, not the job: the next leader",
+        "continues it, from INITIALIZING. FINISHED, FAILED and CANCELED never change.",
+        *_state_machine(JOB_MOVES, [JobStatus.INITIALIZING], [status for status in JobStatus if status.terminal]),
+        "",
+        "## Execution",
+        "",
+        "An execution is one attempt at one region. A further attempt is a new execution, which begins in CREATED; one",
+        "that an earlier leader had sent begins in RECONCILING, or ends in CANCELED if it cannot be reached.",
+        "Flink's INITIALIZING (a task restores its state) is in REST answers, because Flink's clients expect a count",
+        "for each state. No attempt is ever in it.",
+        *_state_machine(
+            EXECUTION_MOVES,
+            [ExecutionState.CREATED, ExecutionState.RECONCILING],
+            [state for state in ExecutionState if state.terminal],
+        ),
+        "",
+        "## Region record",
+        "",
+        "What the store knows of a region; each record is durable before the message that it announces is sent.",
+        "DEPLOYED follows itself with every further attempt. It follows FINISHED when a blocking result was lost and",
+        "is made again. A region without staged sinks goes from DEPLOYED to FINISHED.",
+        *_state_machine(REGION_MOVES, [RegionPhase.DEPLOYED], [RegionPhase.FINISHED]),
+        "",
+        "## Job in the Dispatcher",
+        "",
+        "What the Dispatcher still has to do for a job. A submission begins in RESERVED, a recovered job in",
+        "INITIALIZING, a job whose result is stored but whose cleanup was interrupted in CLEANING.",
+        *_state_machine(
+            PHASE_MOVES,
+            [Phase.RESERVED, Phase.INITIALIZING, Phase.CLEANING],
+            [phase for phase, following in PHASE_MOVES.items() if not following],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _state_machine(
+    moves: Mapping[_State, frozenset[_State]], first: Collection[_State], last: Collection[_State]
+) -> list[str]:
+    """Return one table of moves as a diagram and as a table, in the order of the declaration."""
+    order = [state for state in type(next(iter(moves))) if state in moves]
+    edges = [(state, [other for other in order if other in moves[state]]) for state in order]
+    return [
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        *(f"    [*] --> {state}" for state in first),
+        *(f"    {state} --> {other}" for state, following in edges for other in following),
+        *(f"    {state} --> [*]" for state in order if state in last),
+        "```",
+        "",
+        "| from | to |",
+        "|---|---|",
+        *(f"| {state} | {', '.join(following) or 'nothing: terminal'} |" for state, following in edges),
+    ]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from flintlock.cli.settings import cluster_options, connect, json_option, print_
 from flintlock.cli.tables import aligned, coloured, duration, moment
 from flintlock.model.errors import NotFound, Refused
 from flintlock.model.ids import is_job_id
-from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flintlock.client.connection.client import Client
     from flintlock.client.connection.handle import JobHandle
 
-_ENDED: Final = (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED)
-_SCHEDULED: Final = (JobStatus.INITIALIZING, JobStatus.CREATED)
 _SHORTEST_PREFIX: Final = 4
 
 
@@ -42,7 +40,7 @@ def list_jobs(
 
     with connect(urls, conf, state_dir) as client:
         jobs = chosen_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
-        seen = client.resources() if any(job.state not in _ENDED for job in jobs) else Resources()
+        seen = client.resources() if any(not job.state.globally_terminal for job in jobs) else Resources()
     if as_json:
         print_json({"jobs": jobs, "waiting": seen.waiting, "starting": seen.starting})
         return
@@ -146,8 +144,8 @@ def chosen_jobs(jobs: Sequence[JobLine], *, running: bool, scheduled: bool, ever
     return tuple(
         job
         for job in jobs
-        if job.state not in _ENDED
-        and ((not running and not scheduled) or (scheduled if job.state in _SCHEDULED else running))
+        if not job.state.globally_terminal
+        and ((not running and not scheduled) or (scheduled if job.state.not_started else running))
     )
 
 
@@ -162,7 +160,7 @@ def matching(text: str, jobs: Sequence[JobLine]) -> JobLine:
     """Return the one job that `text` means. A name that several had means the newest that has not ended."""
     prefixed = [job for job in jobs if len(text) >= _SHORTEST_PREFIX and job.jid.startswith(text.lower())]
     named = [job for job in jobs if job.name == text]
-    living = [job for job in named if job.state not in _ENDED]
+    living = [job for job in named if not job.state.globally_terminal]
     for found in (prefixed, living, named):
         if len(found) == 1:
             return found[0]

@@ -27,7 +27,6 @@ def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf:
     """Print what a job's own code has written, attempt by attempt. JOB is an id, the beginning of one, or a name."""
     if follows and as_json:
         raise Refused("--json gives one whole answer: it cannot be followed")
-    from flintlock.client.connection.answers import TERMINAL
     from flintlock.client.display.following import OutputReader
 
     with connect(urls, conf, state_dir) as client:
@@ -40,7 +39,7 @@ def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf:
                     parts.append(part)
                 else:
                     printer.show(part, state)
-            if not follows or state.status in TERMINAL:
+            if not follows or state.status.globally_terminal:
                 break
             handle.ended_within(_TICK_S)
     if as_json:

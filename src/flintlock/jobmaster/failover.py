@@ -38,7 +38,6 @@ J: Final = JobStatus
 _CANCEL_AGAIN_S: Final = 1.0
 _LOST_AFTER_UNSEEN: Final = 2
 _ENDING: Final = (J.FAILING, J.CANCELLING)
-_ON_A_TASK_MANAGER: Final = (E.DEPLOYING, E.INITIALIZING, E.RUNNING, E.RECONCILING)
 
 
 def fail_attempt(turn: Turn, life: RegionState, failure: Failure) -> None:
@@ -238,7 +237,7 @@ def _should_be_there(life: RegionState) -> bool:
         return False
     if execution.state is E.DEPLOYING:
         return execution.deployments == 0  # else it waits to be sent again
-    return execution.state in (E.INITIALIZING, E.RUNNING, E.CANCELING)
+    return execution.state.accepted_by_task_manager
 
 
 def _loss(lost: TaskManagerLost) -> Failure:
@@ -278,9 +277,9 @@ def _cancel_all(turn: Turn) -> None:
     for life in turn.job.regions:
         if life.restart_pending:
             turn.put(structs.replace(life, restart_pending=False))
-        elif life.current.state in _ON_A_TASK_MANAGER and not life.committed:
+        elif life.current.state.on_a_task_manager and not life.committed:
             _begin_to_cancel(turn, life)
-        elif life.current.state in (E.CREATED, E.SCHEDULED):
+        elif life.current.state.waiting:
             end_canceled(turn, life)
 
 

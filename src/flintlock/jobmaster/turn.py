@@ -78,7 +78,7 @@ class Turn:
                 task_manager=life.current.task_manager,
                 endpoint=life.current.address or None,
             )
-        concurrent = self.job.status in (JobStatus.RESTARTING, JobStatus.FAILING)
+        concurrent = self.job.status.handles_a_failure
         self.job = history.with_failure(self.job, entry, concurrent=concurrent)
         self.do(Enrich(None if life is None else self.job.attempt_id(life), failure))
 

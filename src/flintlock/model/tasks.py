@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -232,9 +233,18 @@ class LogChunk(Struct, frozen=True, kw_only=True):
 class RegionPhase(StrEnum):
     """How far a region has durably come."""
 
-    DEPLOYED = "DEPLOYED"
-    ACCEPTED = "ACCEPTED"
-    FINISHED = "FINISHED"
+    DEPLOYED = "DEPLOYED"  # the attempt may run on the recorded TaskManager
+    ACCEPTED = "ACCEPTED"  # the attempt's outcome counts; its files are being published
+    FINISHED = "FINISHED"  # the outcome is complete, and published
+
+
+#: Legal moves of a region's record. DEPLOYED follows itself with every further attempt; it follows FINISHED when a
+#: blocking result of the region was lost and has to be made again.
+REGION_MOVES: Final[Mapping[RegionPhase, frozenset[RegionPhase]]] = {
+    RegionPhase.DEPLOYED: frozenset({RegionPhase.DEPLOYED, RegionPhase.ACCEPTED, RegionPhase.FINISHED}),
+    RegionPhase.ACCEPTED: frozenset({RegionPhase.FINISHED}),
+    RegionPhase.FINISHED: frozenset({RegionPhase.DEPLOYED}),
+}
 
 
 class RegionRecord(Struct, frozen=True, kw_only=True):

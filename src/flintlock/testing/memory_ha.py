@@ -22,7 +22,8 @@ from flintlock.ha.rules import duplicate_job, fence, key_reused
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
-from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.model.states import checked_move
+from flintlock.model.tasks import REGION_MOVES, RegionRecord, ResultRows
 from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, Step, yielding
 
 T = TypeVar("T")
@@ -213,11 +214,16 @@ class MemoryJobProgressStore(_TermStore):
     """Records of regions."""
 
     async def record(self, record: RegionRecord) -> None:
-        """Replace what is known of one region."""
+        """Replace what is known of one region. A record that may not follow the one before it is a bug."""
         payload = payloads.REGION_RECORD.encode(record)
 
         def effect() -> None:
-            self._cluster.progress.setdefault(record.job_id, {})[record.region] = payload
+            records = self._cluster.progress.setdefault(record.job_id, {})
+            before = records.get(record.region)
+            if before is not None and before != payload:
+                old = payloads.REGION_RECORD.decode(before, f"job {record.job_id}")
+                checked_move(REGION_MOVES, old.phase, record.phase)
+            records[record.region] = payload
 
         await self._write("progress.record", effect)
 

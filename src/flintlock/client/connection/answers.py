@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure
-
-TERMINAL: Final = frozenset({JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED})
 
 
 class _Answer(Struct, frozen=True, kw_only=True, rename="kebab"):

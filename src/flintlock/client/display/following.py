@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from flintlock.client.connection.answers import TERMINAL, JobAttempts, LogPart
+from flintlock.client.connection.answers import JobAttempts, LogPart
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.display.console import Display
 from flintlock.model.errors import NotFound, Unavailable
-from flintlock.model.states import ExecutionState
-
-_SILENT: Final = (ExecutionState.CREATED, ExecutionState.SCHEDULED, ExecutionState.DEPLOYING)
 
 
 class OutputReader:
@@ -30,7 +27,7 @@ class OutputReader:
         for region in job.regions:
             for attempt in region.attempts:
                 key = (region.region, attempt.attempt)
-                if attempt.state not in _SILENT and key not in self._complete:
+                if attempt.state.may_have_output and key not in self._complete:
                     yield from self._read(key)
 
     def _read(self, key: tuple[int, int]) -> Iterator[LogPart]:
@@ -74,7 +71,7 @@ def follow(
         for part in reader.new(job):
             display.output(part.text)
         display.update(job)
-        if job.status in TERMINAL:
+        if job.status.globally_terminal:
             return job
         if check is not None:
             check()

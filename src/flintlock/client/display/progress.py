@@ -19,10 +19,9 @@ from flintlock.client.connection.answers import (
     read_failure,
 )
 from flintlock.model.failure_text import headline
-from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.states import ExecutionState
 
 _LONGEST = 120  # characters of a failure in a line; the whole of it is shown elsewhere
-_WAITING = (ExecutionState.CREATED, ExecutionState.SCHEDULED)
 
 
 class RegionRow(Struct, frozen=True, kw_only=True):
@@ -92,7 +91,7 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     for region in after.regions:
         old, new = known.get(region.region), region.latest
         seen = old.latest if old is not None else None
-        if new is None or new.state in _WAITING or (seen and (seen.attempt, seen.state) == (new.attempt, new.state)):
+        if new is None or new.state.waiting or (seen and (seen.attempt, seen.state) == (new.attempt, new.state)):
             continue
         detail = _detail(region, after)
         lines.append(f"  [{region_title(region)}] {new.state}" + (f": {detail}" if detail else ""))
@@ -127,10 +126,10 @@ def _state(region: RegionLine) -> ExecutionState:
 def _detail(region: RegionLine, job: JobAttempts) -> str:
     attempt = region.latest
     again = [f"attempt {attempt.attempt + 1}"] if attempt is not None and attempt.attempt > 0 else []
-    if attempt is None or attempt.state in _WAITING:
+    if attempt is None or attempt.state.waiting:
         return ", ".join([*again, _waiting_for(region, job)])
     match attempt.state:
-        case ExecutionState.DEPLOYING | ExecutionState.INITIALIZING:
+        case ExecutionState.DEPLOYING:
             return ", ".join([*again, f"on {attempt.taskmanager_id}"] if attempt.taskmanager_id else again)
         case ExecutionState.FINISHED:
             return ", ".join([*again, *_outputs(attempt)])
@@ -143,7 +142,7 @@ def _detail(region: RegionLine, job: JobAttempts) -> str:
 
 def _waiting_for(region: RegionLine, job: JobAttempts) -> str:
     """Say what a region waits for: its inputs first, else slots."""
-    if job.status not in (JobStatus.RUNNING, JobStatus.CREATED, JobStatus.INITIALIZING, JobStatus.RESTARTING):
+    if not job.status.schedules_regions:
         return ""
     makers = {name: other for other in job.regions for name in other.materialises}
     missing = [name for name in region.reads if name in makers and _state(makers[name]) is not ExecutionState.FINISHED]
@@ -170,7 +169,7 @@ def _outputs(attempt: AttemptLine) -> list[str]:
 
 def _fraction(region: RegionLine) -> float | None:
     attempt = region.latest
-    if attempt is None or attempt.state in _WAITING:
+    if attempt is None or attempt.state.waiting:
         return None
     if attempt.state is ExecutionState.FINISHED:
         return 1.0

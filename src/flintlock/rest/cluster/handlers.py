@@ -15,8 +15,6 @@ from flintlock.rest.metrics.registry import job_counts
 from flintlock.rest.secrets import without_secrets
 from flintlock.rest.server.http import Answer, Call, answer, no_such
 
-_ENDED = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
-
 
 async def config(call: Call) -> Answer:
     """What a dashboard needs to know first."""
@@ -49,7 +47,7 @@ async def overview(call: Call) -> Answer:
             taskmanagers=len(resources.task_managers),
             slots_total=sum(tm.slots for tm in resources.task_managers),
             slots_available=sum(tm.free_slots for tm in resources.task_managers),
-            jobs_running=sum(n for status, n in counts.items() if status not in _ENDED),
+            jobs_running=sum(n for status, n in counts.items() if not status.globally_terminal),
             jobs_finished=counts[JobStatus.FINISHED],
             jobs_cancelled=counts[JobStatus.CANCELED],
             jobs_failed=counts[JobStatus.FAILED],

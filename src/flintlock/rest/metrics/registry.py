@@ -27,7 +27,6 @@ Values: TypeAlias = Mapping[str, float]
 """Numbers by the id that Flink's metrics endpoints know them by."""
 
 AGGREGATIONS: Final = ("min", "max", "avg", "sum")
-_ENDED: Final = (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
 _NOT_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_]")
 _SUBMISSION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -96,7 +95,7 @@ def jobmanager_values(found: Sequence[Metric], now: ClusterView | None) -> dict[
     if now is not None:
         task_managers = now.resources.task_managers
         counts = job_counts(now.jobs)
-        values["numRunningJobs"] = sum(n for status, n in counts.items() if status not in _ENDED)
+        values["numRunningJobs"] = sum(n for status, n in counts.items() if not status.globally_terminal)
         values["numRegisteredTaskManagers"] = len(task_managers)
         values["numPendingTaskManagers"] = now.resources.starting
         values["taskSlotsTotal"] = sum(tm.slots for tm in task_managers)

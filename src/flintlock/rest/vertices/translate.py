@@ -22,15 +22,6 @@ from flintlock.model.regions import Region, region_outputs
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import TaskMetrics
 
-#: The states whose durations Flink tells.
-_TIMED = (
-    ExecutionState.CREATED,
-    ExecutionState.SCHEDULED,
-    ExecutionState.DEPLOYING,
-    ExecutionState.INITIALIZING,
-    ExecutionState.RUNNING,
-)
-
 
 class VertexView(Struct, frozen=True, kw_only=True):
     """One step, where it stands, and the present attempt at its region (None: not even planned)."""
@@ -268,20 +259,19 @@ def _durations(view: VertexView) -> dict[str, int]:
     """Return how long the attempt was in each state: until it came into the next one, or until now."""
     stamps = view.current.timestamps if view.current else {}
     durations: dict[str, int] = {}
-    for state in _TIMED:
+    for state in ExecutionState:
+        if not state.timed:
+            continue
         entered_ms = stamps.get(state)
         if entered_ms is None:
             durations[state] = -1
             continue
         # Two states may have been entered within one millisecond: then their order decides which one was left.
-        left_ms = [at for other, at in stamps.items() if at > entered_ms or (at == entered_ms and _after(other, state))]
+        left_ms = [
+            at for other, at in stamps.items() if at > entered_ms or (at == entered_ms and other.comes_after(state))
+        ]
         durations[state] = (view.now_ms if state is view.state else min(left_ms, default=view.now_ms)) - entered_ms
     return durations
-
-
-def _after(other: ExecutionState, state: ExecutionState) -> bool:
-    order = [*_TIMED, ExecutionState.CANCELING, ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED]
-    return other in order and order.index(other) > order.index(state)
 
 
 def _aggregated(view: VertexView) -> made.Aggregated:
