@@ -10,6 +10,7 @@ from bench.figures import Bound, Figure, Spread, spread
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
+    AttemptSlots,
     Hardware,
     Heartbeat,
     ResourceRequirements,
@@ -45,10 +46,11 @@ class _Cluster:
                 ),
                 0.0,
             )
-            running = tuple(
-                AttemptId(job_id=JobId(f"{slot:032x}"), region=RegionId(0), attempt=0) for slot in range(SLOTS)
+            attempts = tuple(
+                AttemptSlots(attempt=AttemptId(job_id=JobId(f"{slot:032x}"), region=RegionId(0), attempt=0))
+                for slot in range(SLOTS)
             )
-            beat = Heartbeat(id=name, instance=instance, running=running, free_memory=1 << 30)
+            beat = Heartbeat(id=name, instance=instance, attempts=attempts, free_memory=1 << 30)
             self.beats.append(beat)
             known, _ = self.core.heartbeat(beat, 0.0)
             assert known

@@ -8,9 +8,9 @@ None is left behind, by three nets, one under the other: whoever leaves the scop
 then by force; a worker dies with its JobManager, even if that is killed (`die_with_parent`, Linux); and what still
 lives when the next JobManager begins to lead on this state directory is found by its record and killed.
 
-So a killed JobManager's workers end with it. Rejected: letting them look for the next leader, as TaskManagers do that
-somebody else started. Their work would be ended as they register anyway (nobody there knows it), and the next leader,
-who does not know them as its own, would never release them.
+So a killed JobManager's workers end with it. Rejected: letting them register with the next leader, as independently
+started TaskManagers do. Their work could continue there, but the next leader did not start them and would never release
+them when they are idle.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 from flintlock.spark.launcher import LocalEngineLauncher
-from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.services import TaskManagerServices
 
 G = TypeVar("G")
 _REPORT_TIMEOUT_S: Final = 30.0
@@ -81,7 +82,7 @@ async def serve(settings: Settings) -> None:
                 versions=cluster_versions(),
                 hardware=_hardware(configuration),
             ),
-            house=LocalEngineLauncher(
+            launcher=LocalEngineLauncher(
                 slots=slots,
                 configuration=configuration,
                 run_dir=run_dir,
@@ -90,15 +91,15 @@ async def serve(settings: Settings) -> None:
                 archive_dir=cache_directory(),
             ),
             resource_manager=resource_manager,
-            moved=finder.moved,
+            leader_moved=finder.moved,
             job_masters=lambda: leader(JobMasterGateway),
             fetch_blob=blobs.fetch,
-            hold_blobs=blobs.hold,
+            pin_blobs=blobs.hold,
             log_directory=state_dir / "log" / "jobs",
             new_instance=_new_instance,
             free_memory=lambda: psutil.virtual_memory().available,
             clock_s=boot_time_s,
-            watch=watchdog.watch,
+            set_watchdog_deadline=watchdog.watch,
             processes=LocalProcesses(),
         )
         task_manager = TaskManager(services, guard)

@@ -59,7 +59,7 @@ class Engine(Protocol):
         ...
 
 
-class Runner(Protocol):
+class TaskRunner(Protocol):
     """One process for one task: forked, used once, gone."""
 
     def run(
@@ -98,7 +98,7 @@ class RunnerPool(Protocol):
         """The processes that no runner can live without."""
         ...
 
-    async def take(self, task: DeployTask) -> Runner:
+    async def take(self, task: DeployTask) -> TaskRunner:
         """Return a runner for this task. Raises Unavailable if none can be started."""
         ...
 

@@ -16,8 +16,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     attempt: AttemptId
 
 
-class HeldSlots(Struct, frozen=True, kw_only=True):
-    """An attempt that a TaskManager brings along; without slots if only its end is still to be told."""
+class AttemptSlots(Struct, frozen=True, kw_only=True):
+    """An attempt on a TaskManager with its slots; without slots if only its end has not been reported yet."""
 
     attempt: AttemptId
     slots: tuple[int, ...] = ()
@@ -126,25 +126,25 @@ class RegistrationAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
-    """TaskManager to ResourceManager: alive, with these attempts not yet ended and these slots taken by them."""
+    """TaskManager to ResourceManager: this instance is alive, with these attempts in these slots."""
 
     id: TaskManagerId
     instance: InstanceId
-    running: tuple[AttemptId, ...] = ()
-    held: tuple[HeldSlots, ...] = ()  # the same with their slots; a leader looks at it when a life begins to count
+    attempts: tuple[AttemptSlots, ...] = ()  # not yet torn down, or not yet reported as ended
     free_memory: int = 0
     engine_ready: bool = True
     metrics: dict[str, float] = {}  # what the TaskManager measures of itself, by name
 
 
 class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
-    """A lease on what runs, for the heartbeat timeout, counted from the moment the heartbeat was *sent*.
+    """A lease on what runs, for the heartbeat timeout, counted from when the heartbeat was *sent*.
 
-    `known` False: this leader has never heard of the TaskManager: end what runs, then register again.
+    `known` False: this leader does not know that instance of the TaskManager, which has to register again together with
+    what it runs.
     """
 
     known: bool
-    unwanted: tuple[AttemptId, ...] = ()  # these are to be ended: nobody waits for them
+    unwanted: tuple[AttemptId, ...] = ()  # these are to be cancelled: no JobMaster wants them
 
 
 class AllocatedSlot(Struct, frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ class ResourceManagerCore:
         task_manager.free_memory = message.free_memory
         task_manager.metrics = message.metrics
         ready = self.slots.set_ready(message.id, message.engine_ready)
-        freed = self.slots.release_brought(message.id, message.running)
+        freed = self.slots.release_brought(message.id, message.attempts)
         if ready or freed or effects:
             effects += self._settle(now_s)
         return True, effects
@@ -199,7 +199,7 @@ class ResourceManagerCore:
             self._lives.bury(offer.id, former.offer.instance)
         self._lives.begun(offer)
         self._task_managers[offer.id] = _TaskManager(offer, now_s, message.free_memory)
-        self.slots.add(offer, now_s, message.held)
+        self.slots.add(offer, now_s, message.attempts)
         return [*effects, TaskManagerEntered(offer.id, offer.instance, offer.address)]
 
     def _known(self, name: TaskManagerId, instance: InstanceId) -> _TaskManager | None:

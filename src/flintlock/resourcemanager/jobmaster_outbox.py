@@ -105,8 +105,8 @@ async def unwanted(
     this), wants everything.
     """
     held: dict[JobId, list[AttemptId]] = {job_id: [] for job_id in sorted(holders)}
-    for attempt in message.running:
-        held.setdefault(attempt.job_id, []).append(attempt)
+    for item in message.attempts:
+        held.setdefault(item.attempt.job_id, []).append(item.attempt)
     found: list[AttemptId] = []
     try:
         async with asyncio.timeout(limit_s):

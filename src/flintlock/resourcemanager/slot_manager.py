@@ -20,7 +20,7 @@ wants it, and its slots are free then.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ from flintlock.model.ids import AttemptId, JobId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.model.slots import (
     AllocatedSlot,
-    HeldSlots,
+    AttemptSlots,
     NoResources,
     ResourceRequirements,
     SlotGrant,
@@ -120,7 +120,7 @@ class SlotManager:
             return
         raise Refused(f"with TaskManager {offer.id!r} the cluster would have {what}")
 
-    def add(self, offer: TaskManagerRegistration, now_s: float, brings: Iterable[HeldSlots] = ()) -> None:
+    def add(self, offer: TaskManagerRegistration, now_s: float, brings: Iterable[AttemptSlots] = ()) -> None:
         """Take in a TaskManager, its slots free but for those that hold what it brings along."""
         whole = capacity_of(offer)
         left = Resources(cpu=whole.cpu, memory=whole.memory)
@@ -146,10 +146,13 @@ class SlotManager:
             self._sort_out()
         return list(dict.fromkeys(job_id for job_id, _ in pool.requests))
 
-    def release_brought(self, task_manager: TaskManagerId, running: Collection[AttemptId]) -> bool:
+    def release_brought(self, task_manager: TaskManagerId, reported: Iterable[AttemptSlots]) -> bool:
         """Free the slots of what was brought along, never claimed, and has ended. True if there was any."""
         pool = self._pools[task_manager]
-        ended = [attempt for attempt in pool.brought if attempt not in running] if pool.brought else []
+        if not pool.brought:
+            return False
+        here = {item.attempt for item in reported}
+        ended = [attempt for attempt in pool.brought if attempt not in here]
         for attempt in ended:
             pool.free += pool.brought.pop(attempt)
         if ended:

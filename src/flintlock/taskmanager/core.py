@@ -1,14 +1,14 @@
-"""What a TaskManager decides: who gets in, what each word of a runner means, when an attempt has ended.
+"""What a TaskManager decides: which deployments are admitted, and when an attempt has ended.
 
-A finished attempt is reported at once: its work is over by its own word. A failed or cancelled one is reported only
-after it was torn down (runner gone, Spark session released), so that whoever tries again never meets it still alive.
-One core serves one life of the engine; the next one is told which attempts have ended before.
+A finished attempt is reported immediately: its work is complete. A failed or cancelled one is reported only after it
+was torn down (runner process gone, Spark session released), so that a retry never overlaps with it. One core serves one
+engine; its successor is given the attempts that have ended already.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from flintlock.model.errors import Refused
 from flintlock.model.ids import AttemptId
+from flintlock.model.states import checked_move
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -32,29 +33,47 @@ from flintlock.model.tasks import (
 _REMEMBERED_ENDS: Final = 4096
 
 
-class Phase(StrEnum):
-    """How far an attempt is here."""
+class TaskPhase(StrEnum):
+    """How far an attempt has come on this TaskManager. It leaves the last three by being torn down."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     CANCELING = "CANCELING"
-    ENDED = "ENDED"  # its outcome is known; what is left of it is being removed
+    FINISHED = "FINISHED"  # reported; its runner is being removed
+    FAILED = "FAILED"  # reported once it is torn down
+
+    @property
+    def interruptible(self) -> bool:
+        """Whether a cancel still changes the outcome."""
+        return self in (TaskPhase.STARTING, TaskPhase.RUNNING)
+
+
+_P = TaskPhase
+
+#: Legal moves of an attempt on its TaskManager. A cancelled attempt stays cancelled, whatever its runner reports.
+TASK_PHASE_MOVES: Final[Mapping[TaskPhase, frozenset[TaskPhase]]] = {
+    _P.STARTING: frozenset({_P.RUNNING, _P.CANCELING, _P.FINISHED, _P.FAILED}),
+    _P.RUNNING: frozenset({_P.CANCELING, _P.FINISHED, _P.FAILED}),
+    _P.CANCELING: frozenset(),
+    _P.FINISHED: frozenset(),
+    _P.FAILED: frozenset(),
+}
 
 
 class StartTask(Struct, frozen=True):
-    """Get a runner and give it this task."""
+    """Take a runner and give it this task."""
 
     order: DeployTask
 
 
 class InterruptTask(Struct, frozen=True):
-    """Make the attempt's runner stop, by force if it does not obey in time."""
+    """Ask the attempt's runner to stop; kill it if it does not stop in time."""
 
     attempt: AttemptId
 
 
 class KillTask(Struct, frozen=True):
-    """End the attempt's runner by force, at once."""
+    """Kill the attempt's runner without asking it first."""
 
     attempt: AttemptId
 
@@ -66,171 +85,178 @@ class StartPublishing(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Tell the JobMaster."""
+    """Send this to the JobMaster."""
 
     attempt: AttemptId
     news: TaskNews
 
 
-Effect: TypeAlias = StartTask | InterruptTask | KillTask | StartPublishing | Report
+TaskManagerEffect: TypeAlias = StartTask | InterruptTask | KillTask | StartPublishing | Report
 
 
-class _Held(Struct):
-    """An attempt that holds slots, or is being removed."""
+class _Attempt(Struct):
+    """An attempt that is not torn down yet."""
 
     order: DeployTask
-    phase: Phase = Phase.STARTING
-    last_word: TaskFailed | None = None  # what is reported once it is torn down
+    phase: TaskPhase = TaskPhase.STARTING
+    failure: Failure | None = None  # why it is FAILED
 
     @property
-    def alive(self) -> bool:
-        """Whether it may still be at work; one that finished is only being cleared away."""
-        return self.phase is not Phase.ENDED or self.last_word is not None
+    def occupies_slots(self) -> bool:
+        """Whether it may still work; a finished one is only being removed."""
+        return self.phase is not TaskPhase.FINISHED
+
+    def move(self, phase: TaskPhase) -> None:
+        """Change the phase. Raises InvariantBroken for a move that is not in the table."""
+        self.phase = checked_move(TASK_PHASE_MOVES, self.phase, phase)
+
+    def fail(self, failure: Failure) -> None:
+        """Change the phase to FAILED because of this."""
+        self.move(TaskPhase.FAILED)
+        self.failure = failure
 
 
 class TaskManagerCore:
-    """Decides; the endpoint does. Equal calls in equal order give equal effects."""
+    """Decides; `EngineSession` performs the effects. Equal calls in equal order give equal effects."""
 
     def __init__(self, slots: int, ended: Iterable[AttemptId] = ()) -> None:
         self._slots: Final = slots
-        self._held: dict[AttemptId, _Held] = {}  # entered by deploy, left by torn_down
-        self._publishing: set[AttemptId] = set()  # entered by publish, left by published
-        # Late duplicates of a deployment are known by it; of the many that ended only the latest are kept.
+        self._attempts: dict[AttemptId, _Attempt] = {}  # added by deploy, removed by torn_down
+        self._publishing: set[AttemptId] = set()  # added by publish, removed by published
+        # Identifies late duplicates of a deployment; only the latest ends are remembered.
         self._ended: OrderedDict[AttemptId, None] = OrderedDict.fromkeys(ended)
-        self.engine_cause: str | None = None  # written once, by engine_died
+        self.engine_cause: str | None = None  # why the engine died; written once, by engine_died
 
-    def deploy(self, order: DeployTask) -> tuple[Effect, ...]:
+    def deploy(self, order: DeployTask) -> tuple[TaskManagerEffect, ...]:
         """Admit an attempt to its slots; a known one changes nothing. Raises Refused."""
-        if order.attempt in self._held or order.attempt in self._ended:
+        if order.attempt in self._attempts or order.attempt in self._ended:
             return ()
         if self.engine_cause is not None:
             raise Refused(f"the Spark engine is gone: {self.engine_cause}")
         wrong = [slot for slot in order.slots if not 0 <= slot < self._slots]
         if wrong or not order.slots:
             raise Refused(f"there are no slots {wrong or 'named'} here, only 0 to {self._slots - 1}")
-        for held in self._held.values():
-            if held.alive and set(held.order.slots) & set(order.slots):
-                raise Refused(f"the slots {order.slots} are held by attempt {held.order.attempt}")
-        self._held[order.attempt] = _Held(order=order)
+        for other in self._attempts.values():
+            if other.occupies_slots and set(other.order.slots) & set(order.slots):
+                raise Refused(f"the slots {order.slots} are in use by attempt {other.order.attempt}")
+        self._attempts[order.attempt] = _Attempt(order=order)
         return (StartTask(order),)
 
-    def cancel(self, attempt: AttemptId) -> tuple[Effect, ...]:
-        """Begin to end an attempt; one that is not here counts as ended, and never starts later."""
-        held = self._held.get(attempt)
-        if held is None:
+    def cancel(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
+        """Begin to cancel an attempt; an unknown one is reported as cancelled, and is not admitted later."""
+        own = self._attempts.get(attempt)
+        if own is None:
             self._remember(attempt)
             return (Report(attempt, TaskCanceled()),)
-        if held.phase in (Phase.STARTING, Phase.RUNNING):
-            held.phase = Phase.CANCELING
+        if own.phase.interruptible:
+            own.move(TaskPhase.CANCELING)
             return (InterruptTask(attempt),)
         return ()
 
-    def discard(self, attempt: AttemptId) -> tuple[Effect, ...]:
-        """Begin to end an attempt that nobody wants; nothing happens for one that is not here."""
-        return self.cancel(attempt) if attempt in self._held else ()
+    def discard(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
+        """Begin to cancel an attempt that no JobMaster wants; an unknown one changes nothing."""
+        return self.cancel(attempt) if attempt in self._attempts else ()
 
-    def kill(self, attempt: AttemptId) -> tuple[Effect, ...]:
-        """End an attempt by force, also one that is being cancelled already; it counts as cancelled."""
-        held = self._held.get(attempt)
-        if held is None or held.phase is Phase.ENDED:
+    def kill(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
+        """Kill an attempt's runner, also while it is being cancelled; the attempt counts as cancelled."""
+        own = self._attempts.get(attempt)
+        if own is None or own.phase in (TaskPhase.FINISHED, TaskPhase.FAILED):
             return ()
-        held.phase = Phase.CANCELING
+        if own.phase is not TaskPhase.CANCELING:
+            own.move(TaskPhase.CANCELING)
         return (KillTask(attempt),)
 
-    def lose(self, attempt: AttemptId, failure: Failure) -> tuple[Effect, ...]:
-        """End an attempt by force because of this; one that is being cancelled stays cancelled."""
-        held = self._held.get(attempt)
-        if held is None or held.phase is Phase.ENDED:
+    def lose(self, attempt: AttemptId, failure: Failure) -> tuple[TaskManagerEffect, ...]:
+        """Kill an attempt's runner and fail the attempt with this; one that is being cancelled stays cancelled."""
+        own = self._attempts.get(attempt)
+        if own is None or own.phase in (TaskPhase.FINISHED, TaskPhase.FAILED):
             return ()
-        if held.phase is not Phase.CANCELING:
-            held.phase = Phase.ENDED
-            held.last_word = TaskFailed(failure=failure)
+        if own.phase is not TaskPhase.CANCELING:
+            own.fail(failure)
         return (KillTask(attempt),)
 
-    def heard(
+    def received(
         self, attempt: AttemptId, news: TaskRunning | TaskProgress | TaskFinished | TaskFailed
-    ) -> tuple[Effect, ...]:
-        """Take a runner's word. What it says after its last one, or once it is cancelled, no longer counts."""
-        held = self._held.get(attempt)
-        if held is None or held.phase in (Phase.ENDED, Phase.CANCELING):
+    ) -> tuple[TaskManagerEffect, ...]:
+        """Process a runner's message. Messages after the attempt ended, or once it is cancelled, are ignored."""
+        own = self._attempts.get(attempt)
+        if own is None or not own.phase.interruptible:
             return ()
         match news:
             case TaskRunning():
-                held.phase = Phase.RUNNING
+                if own.phase is not TaskPhase.RUNNING:
+                    own.move(TaskPhase.RUNNING)
                 return (Report(attempt, news),)
             case TaskProgress():
                 return (Report(attempt, news),)
             case TaskFinished():
-                held.phase = Phase.ENDED
+                own.move(TaskPhase.FINISHED)
                 return (Report(attempt, news),)
             case TaskFailed():
-                held.phase = Phase.ENDED
-                held.last_word = news
+                own.fail(news.failure)
                 return ()
 
-    def torn_down(self, attempt: AttemptId) -> tuple[Effect, ...]:
-        """Nothing of the attempt is left: its slots are free, and its failure or cancellation may be told."""
-        held = self._held.pop(attempt, None)
-        if held is None:
+    def torn_down(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
+        """Nothing of the attempt is left: free its slots, and report its failure or cancellation."""
+        own = self._attempts.pop(attempt, None)
+        if own is None:
             return ()
         self._remember(attempt)
-        match held:
-            case _Held(phase=Phase.CANCELING):
+        match own:
+            case _Attempt(phase=TaskPhase.CANCELING):
                 return (Report(attempt, TaskCanceled()),)
-            case _Held(phase=Phase.ENDED, last_word=None):
-                return ()  # finished, and reported when it did
-            case _Held(last_word=TaskFailed(failure=failure)) if not self._blames_engine(failure):
+            case _Attempt(phase=TaskPhase.FINISHED):
+                return ()  # reported when it finished
+            case _Attempt(failure=Failure() as failure) if not self._results_from_engine_death(failure):
                 return (Report(attempt, TaskFailed(failure=failure)),)
             case _:
                 return (Report(attempt, TaskFailed(failure=_lost(self.engine_cause))),)
 
-    def publish(self, order: PublishFiles) -> tuple[Effect, ...]:
-        """Begin to publish; asked again while it is under way, nothing more happens."""
+    def publish(self, order: PublishFiles) -> tuple[TaskManagerEffect, ...]:
+        """Begin to publish; a repeated request changes nothing while the publication is under way."""
         if order.attempt in self._publishing:
             return ()
         self._publishing.add(order.attempt)
         return (StartPublishing(order),)
 
     def published(self, attempt: AttemptId) -> None:
-        """A publication ended, well or not: it may be asked for again."""
+        """A publication ended, successfully or not: it may be requested again."""
         self._publishing.discard(attempt)
 
-    def engine_died(self, cause: str) -> tuple[AttemptId, ...]:
-        """Admit nobody any more; return the attempts that must be torn down because of it."""
+    def engine_died(self, cause: str) -> None:
+        """Refuse deployments from now on; attempts that are torn down without a failure of their own fail with this."""
         self.engine_cause = cause
-        return tuple(attempt for attempt, held in self._held.items() if held.phase is not Phase.ENDED)
 
     def suspects_engine(self, attempt: AttemptId) -> bool:
-        """Tell whether the attempt's failure looks like the engine's death, of which the engine has not told yet."""
-        held = self._held.get(attempt)
-        match held:
-            case _Held(last_word=TaskFailed(failure=Failure(kind=FailureKind.ENGINE_LOST))):
+        """Return whether the attempt failed as if the engine had died, while the engine's death is not known yet."""
+        match self._attempts.get(attempt):
+            case _Attempt(failure=Failure(kind=FailureKind.ENGINE_LOST)):
                 return self.engine_cause is None
             case _:
                 return False
 
     def running(self) -> tuple[AttemptId, ...]:
         """Return the attempts that are not yet torn down."""
-        return tuple(self._held)
+        return tuple(self._attempts)
 
     def slots_used(self) -> int:
-        """Return how many slots are held by attempts that may still be at work."""
-        return sum(len(held.order.slots) for held in self._held.values() if held.alive)
+        """Return the number of slots of attempts that may still work."""
+        return sum(len(own.order.slots) for own in self._attempts.values() if own.occupies_slots)
 
-    def held(self) -> dict[AttemptId, tuple[int, ...]]:
-        """Return the attempts that are not yet torn down, with the slots that nobody else may have meanwhile."""
-        return {attempt: held.order.slots if held.alive else () for attempt, held in self._held.items()}
+    def occupied_slots(self) -> dict[AttemptId, tuple[int, ...]]:
+        """Return the attempts that are not yet torn down, each with the slots that no other attempt may use."""
+        return {attempt: own.order.slots if own.occupies_slots else () for attempt, own in self._attempts.items()}
 
     def ended(self) -> tuple[AttemptId, ...]:
         """Return the attempts that have ended here, as far as they are remembered."""
         return tuple(self._ended)
 
     def is_empty(self) -> bool:
-        """Tell whether nothing of any attempt is left."""
-        return not self._held and not self._publishing
+        """Return whether no attempt and no publication is left."""
+        return not self._attempts and not self._publishing
 
-    def _blames_engine(self, failure: Failure) -> bool:
-        """Whether a failure is only the echo of the engine's death, which then is the cause worth telling."""
+    def _results_from_engine_death(self, failure: Failure) -> bool:
+        """Whether a failure only follows from the engine's death, whose cause is then reported instead."""
         return self.engine_cause is not None and failure.kind in (
             FailureKind.ENGINE_LOST,
             FailureKind.RUNNER_LOST,
@@ -244,9 +270,11 @@ class TaskManagerCore:
 
 
 def _lost(engine_cause: str | None) -> Failure:
-    """The failure of an attempt that had no last word of its own."""
+    """The failure of an attempt whose runner ended without reporting an outcome."""
     if engine_cause is None:
-        return Failure(kind=FailureKind.RUNNER_LOST, message="the runner ended without a word", exception="RunnerLost")
+        return Failure(
+            kind=FailureKind.RUNNER_LOST, message="the runner ended without reporting", exception="RunnerLost"
+        )
     return Failure(
         kind=FailureKind.ENGINE_LOST, message=f"the Spark engine died: {engine_cause}", exception="EngineLost"
     )

@@ -1,4 +1,4 @@
-"""Reports that arrive: each is sent until it is answered, in order for its attempt; only the newest progress waits."""
+"""Reports to JobMasters: each is sent until it is answered, in order for its attempt; outdated progress is dropped."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from msgspec import structs
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, TooLarge, Unavailable
-from flintlock.model.ids import AttemptId
+from flintlock.model.ids import AttemptId, TaskManagerId
 from flintlock.model.tasks import (
     Failure,
     FailureKind,
     FilesPublished,
     TaskFailed,
     TaskFinished,
+    TaskNews,
     TaskProgress,
     TaskReport,
 )
+from flintlock.taskmanager.lease import CurrentLease
 
 _RETRY_S: Final = 0.3
 log = structlog.get_logger()
 
 
 class Outbox:
-    """Delivers reports to whoever leads. `clear` forgets them: a new leader does not know these attempts."""
+    """Delivers reports to the JobMasters of the current leader."""
 
     def __init__(self, tasks: asyncio.TaskGroup, job_masters: Callable[[], JobMasterGateway]) -> None:
         self._tasks = tasks
         self._job_masters = job_masters
-        self._queues: dict[AttemptId, deque[TaskReport]] = {}  # emptied by the attempt's own courier
-        self._couriers: dict[AttemptId, asyncio.Task[None]] = {}  # one for each queue
+        self._queues: dict[AttemptId, deque[TaskReport]] = {}  # emptied by the attempt's own delivery task
+        self._deliveries: dict[AttemptId, asyncio.Task[None]] = {}  # one for each queue
         self._idle = asyncio.Event()
         self._idle.set()
-        self._closed = False  # never again once it is True
+        self._closed = False  # final once it is True
 
     def send(self, report: TaskReport) -> None:
         """Queue a report; progress that was not sent yet is replaced. After `close` it is dropped."""
@@ -48,41 +50,41 @@ class Outbox:
         if queue is None:
             queue = self._queues[report.attempt] = deque[TaskReport]()
             self._idle.clear()
-            self._couriers[report.attempt] = self._tasks.create_task(
+            self._deliveries[report.attempt] = self._tasks.create_task(
                 self._deliver(report.attempt, queue), name=f"reports-{report.attempt}"
             )
-        elif _passing(report) and len(queue) > 1 and _passing(queue[-1]):
-            queue.pop()  # the first one may be under way
+        elif _is_superseded_by_next(report) and len(queue) > 1 and _is_superseded_by_next(queue[-1]):
+            queue.pop()  # never the first one: it may be on its way
         queue.append(report)
 
     def clear(self) -> None:
-        """Forget all that was not delivered."""
+        """Drop all that was not delivered."""
         for queue in self._queues.values():
             queue.clear()
 
     def close(self) -> None:
-        """Forget all that was not delivered and deliver nothing more. Idempotent."""
+        """Drop all that was not delivered and deliver nothing more. Idempotent."""
         self._closed = True
         self.clear()
-        for courier in self._couriers.values():
-            courier.cancel()
-        self._queues.clear()  # a courier that has not begun never gets to do it
-        self._couriers.clear()
+        for delivery in self._deliveries.values():
+            delivery.cancel()
+        self._queues.clear()  # a delivery that is cancelled before its first step does not do it
+        self._deliveries.clear()
         self._idle.set()
 
     def waiting(self) -> tuple[AttemptId, ...]:
-        """Return the attempts of which something is not yet told."""
+        """Return the attempts with reports that are not yet delivered."""
         return tuple(attempt for attempt, queue in self._queues.items() if queue)
 
     async def drained(self) -> None:
-        """Return once everything was delivered or given up."""
+        """Return once everything was delivered or dropped."""
         await self._idle.wait()
 
     async def _deliver(self, attempt: AttemptId, queue: deque[TaskReport]) -> None:
         try:
             while queue:
                 report = queue[0]
-                rest: TaskReport | None = None
+                substitute: TaskReport | None = None
                 try:
                     await self._job_masters().report(report)
                 except NotFound:
@@ -92,20 +94,37 @@ class Outbox:
                     continue
                 except FlintlockError as error:
                     log.error(log_events.REPORT_REFUSED, attempt=str(attempt), reason=error.public)
-                    rest = _instead(report, error)
+                    substitute = _substitute(report, error)
                 if queue and queue[0] is report:  # unless it was cleared meanwhile
                     queue.popleft()
-                    if rest is not None:
-                        queue.appendleft(rest)
+                    if substitute is not None:
+                        queue.appendleft(substitute)
         finally:
             self._queues.pop(attempt, None)
-            self._couriers.pop(attempt, None)
+            self._deliveries.pop(attempt, None)
             if not self._queues:
                 self._idle.set()
 
 
-def _instead(report: TaskReport, error: FlintlockError) -> TaskReport | None:
-    """Return what can be told of an attempt whose end cannot: without a word its JobMaster would wait for ever."""
+class LeasedReports:
+    """Reports news of attempts in the name of the current incarnation, as long as its lease has not lapsed."""
+
+    def __init__(self, task_manager: TaskManagerId, lease: CurrentLease, outbox: Outbox) -> None:
+        self._task_manager: Final = task_manager
+        self._lease: Final = lease
+        self._outbox: Final = outbox
+
+    def report(self, attempt: AttemptId, news: TaskNews) -> None:
+        """Send news to the JobMaster; dropped once the lease has lapsed: the task may run elsewhere by now."""
+        if self._lease.has_lapsed():
+            return
+        self._outbox.send(
+            TaskReport(attempt=attempt, task_manager=self._task_manager, instance=self._lease.instance, news=news)
+        )
+
+
+def _substitute(report: TaskReport, error: FlintlockError) -> TaskReport | None:
+    """Return what to send for a final report that was refused: without one, the JobMaster would wait for ever."""
     match report.news:
         case TaskFinished() if isinstance(error, TooLarge):
             failure = Failure(
@@ -114,14 +133,14 @@ def _instead(report: TaskReport, error: FlintlockError) -> TaskReport | None:
                 "write the rows with a sink, or lower the limit of the results",
                 exception=type(error).__name__,
             )
-        case TaskFailed(failure=told) if told.stack_trace or told.jvm_stack_trace:
-            failure = structs.replace(told, stack_trace="", jvm_stack_trace=None)
+        case TaskFailed(failure=refused) if refused.stack_trace or refused.jvm_stack_trace:
+            failure = structs.replace(refused, stack_trace="", jvm_stack_trace=None)
         case _:
             return None
     return structs.replace(report, news=TaskFailed(failure=failure))
 
 
-def _passing(report: TaskReport) -> bool:
+def _is_superseded_by_next(report: TaskReport) -> bool:
     match report.news:
         case TaskProgress():
             return True

@@ -1,178 +1,139 @@
-"""Staying registered: find who leads, register, report every few seconds, and notice when that life is over.
+"""Staying registered: find the leader, register, send heartbeats, and notice when this incarnation is over.
 
-When another leads, or the leader does not know us, we register again with what we run. A life is over when that is
-refused, or when the lease ends because nobody answers in time. Then all work is ended, and only then does another life
-begin, under another instance.
+When the leader changes, or does not know this TaskManager, it registers again together with what it runs. An
+incarnation is over when that is refused, or when the lease ends because no leader answers in time. Then all work is
+ended, and only after that the next incarnation begins, under another instance id.
 
-When somebody else is said to lead, whatever waits for the one before is given up: it may be dead, or frozen.
+When the leader's address changes, calls that wait for the former leader are abandoned: it may be dead or frozen.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from msgspec import structs
 
-from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, Refused
-from flintlock.model.ids import AttemptId, InstanceId
-from flintlock.model.slots import Heartbeat, HeldSlots, RegistrationAnswer, TaskManagerRegistration
-from flintlock.taskmanager.lease import Lease
+from flintlock.model.ids import InstanceId
+from flintlock.model.slots import RegistrationAnswer
+from flintlock.taskmanager.lease import CurrentLease, Lease
+from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.work import LeasedWork
 
 _RETRY_S: Final = 0.3
 _REFUSED_RETRY_S: Final = 5.0
-_NEWS_S: Final = 0.05
-#: How long an answer is waited for, and the longest pause between two heartbeats, as a part of the lease.
+_LEADER_CHANGE_PAUSE_S: Final = 0.05
+_UNREGISTER_S: Final = 2.0
+#: How long to wait for an answer, and the longest pause between two heartbeats, as a fraction of the lease.
 _ANSWER_PART: Final = 0.25
 log = structlog.get_logger()
 
 
-class RegisteredWork(Protocol):
-    """The work that a registration answers for."""
-
-    def heartbeat(self, instance: InstanceId) -> Heartbeat:
-        """Return what is to be reported now."""
-        ...
-
-    def held(self) -> tuple[HeldSlots, ...]:
-        """Return what is here and has not been told to have ended, with its slots."""
-        ...
-
-    def renewed(self) -> None:
-        """The lease has been renewed."""
-        ...
-
-    def discard(self, attempts: tuple[AttemptId, ...]) -> None:
-        """Nobody wants these any more."""
-        ...
-
-    def end_everything(self, patience_s: float) -> Awaitable[None]:
-        """End all attempts, by force those that take longer than this; nobody is told."""
-        ...
-
-    def begin(self, instance: InstanceId) -> None:
-        """The life before is over, with all its work; this one begins."""
-        ...
-
-
 class Registration:
-    """The bond between one life of the engine and whoever leads."""
+    """Keeps the work on one engine registered with the current leader."""
 
     def __init__(
         self,
+        services: TaskManagerServices,
         *,
-        offer: TaskManagerRegistration,
-        resource_manager: Callable[[], ResourceManagerGateway],
+        lease: CurrentLease,
+        work: LeasedWork,
         adopt: Callable[[RegistrationAnswer], None],
-        work: RegisteredWork,
-        new_instance: Callable[[], InstanceId],
-        clock_s: Callable[[], float],
-        moved: Callable[[], Awaitable[None]],
+        on_new_instance: Callable[[InstanceId], None],
     ) -> None:
-        self._offer = offer
-        self._resource_manager = resource_manager
-        self._moved = moved
+        self._services: Final = services
+        self._lease: Final = lease
+        self._work: Final = work
+        self._adopt: Final = adopt
+        self._on_new_instance: Final = on_new_instance
         self._wait: asyncio.Timeout | None = None  # for an answer of the leader, or for the next heartbeat
-        self._adopt = adopt
-        self._work = work
-        self._new_instance = new_instance
-        self._clock_s = clock_s
-        self._known_as: InstanceId = offer.instance  # what the leader may know us as: good-bye is said by it
-        self.instance: InstanceId = offer.instance  # a new one for each time that a life is over
-        self.lease: Lease | None = None  # written by keep; None once everything that it covered has ended
-
-    def is_open(self) -> bool:
-        """Tell whether work may be taken: the leader knows us, and the lease is not about to end."""
-        return self.lease is not None and self._known_as == self.instance and self.lease.is_open(self._clock_s())
-
-    def is_leased(self) -> bool:
-        """Tell whether what runs may go on."""
-        return self.lease is not None and self.lease.is_open(self._clock_s())
-
-    def has_lapsed(self) -> bool:
-        """Tell whether the lease has ended under work that may still be here: nobody waits for word of it."""
-        return self.lease is not None and not self.lease.is_open(self._clock_s())
+        self._registered_as: InstanceId = lease.instance  # what the leader may know this TaskManager as
 
     async def keep(self) -> None:
-        """Register and report until cancelled.
+        """Register and send heartbeats until cancelled.
 
-        Another leader is shown what runs, under the lease that the former one gave; it goes on if its JobMaster claims
-        it. Where that is refused, or the lease ends first, everything is ended, and another life begins.
+        Another leader is shown what runs, under the lease that the former one granted; it continues if its JobMaster
+        claims it. Where that is refused, or the lease ends first, everything is ended, and the next incarnation begins.
         """
         while True:
             answer = await self._register()
-            if answer is not None and await self._report(answer):
+            if answer is not None and await self._send_heartbeats(answer):
                 continue
-            self.instance = self._new_instance()  # first: what is still on its way here was meant for the old one
-            left_s = self.lease.left_s(self._clock_s()) if self.lease is not None else 0.0
-            await self._work.end_everything(left_s)
-            self.lease = None
-            self._work.begin(self.instance)
+            # First: a deployment that is on its way was meant for the old instance.
+            self._lease.instance, self._lease.acknowledged = self._services.new_instance(), False
+            await self._work.end_everything(self._lease.left_s())
+            self._lease.lease = None
+            self._work.update_watchdog()
+            self._on_new_instance(self._lease.instance)
 
-    async def mind_news(self) -> None:
-        """Let nothing wait for a leader once another one leads, until cancelled."""
+    async def watch_leader_changes(self) -> None:
+        """Abandon what waits for a leader as soon as the leader's address changes, until cancelled."""
         while True:
-            await self._moved()
+            await self._services.leader_moved()
             if self._wait is not None and not self._wait.expired():
                 log.info(log_events.LEADER_ADDRESS_CHANGED)
                 self._wait.reschedule(asyncio.get_running_loop().time())
-            await asyncio.sleep(_NEWS_S)
+            await asyncio.sleep(_LEADER_CHANGE_PAUSE_S)
 
-    async def leave(self) -> None:
-        """Say good-bye, so that nobody waits for our silence; harmless if nobody leads."""
+    async def unregister(self) -> None:
+        """Unregister, so that the leader need not wait for a timeout; harmless if there is no leader."""
         try:
-            async with asyncio.timeout(2.0):
-                await self._resource_manager().unregister_task_manager(self._work.heartbeat(self._known_as))
+            async with asyncio.timeout(_UNREGISTER_S):
+                await self._services.resource_manager().unregister_task_manager(
+                    self._work.heartbeat(self._registered_as)
+                )
         except (FlintlockError, TimeoutError):
             log.info(log_events.UNREGISTER_FAILED)
 
     async def _register(self) -> RegistrationAnswer | None:
-        """Find somebody who takes us in. None: what runs here must not go on."""
+        """Register with the leader, retrying. None: what runs here must not continue."""
+        lease = self._lease
         while True:
-            held = self._work.held()
-            if held and not self.is_leased():
-                log.warning(log_events.LEASE_EXPIRED, instance=self.instance)
+            busy = bool(self._work.attempts())
+            if busy and not lease.is_open():
+                log.warning(log_events.LEASE_EXPIRED, instance=lease.instance)
                 return None
             try:
-                offer = structs.replace(self._offer, instance=self.instance, busy=bool(held))
-                sent_s = self._clock_s()
+                offer = structs.replace(self._services.offer, instance=lease.instance, busy=busy)
+                sent_s = self._services.clock_s()
                 async with self._waiting(None):
-                    answer = await self._resource_manager().register_task_manager(offer)
-                self._adopt(answer)  # Fenced: whoever answered has been succeeded already
+                    answer = await self._services.resource_manager().register_task_manager(offer)
+                self._adopt(answer)  # Fenced: the leader that answered has been succeeded already
             except Refused as error:
                 log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
-                if held:
+                if busy:
                     return None
                 await asyncio.sleep(_REFUSED_RETRY_S)
             except FlintlockError as error:
                 log.info(log_events.REGISTRATION_FAILED, reason=error.public)
                 await asyncio.sleep(_RETRY_S)
             except TimeoutError:
-                log.info(log_events.REGISTRATION_FAILED, reason="somebody else leads")
+                log.info(log_events.REGISTRATION_FAILED, reason="the leader has changed")
             else:
-                log.info(log_events.REGISTERED_WITH_LEADER, epoch=answer.token.epoch, instance=self.instance)
-                self._known_as = self.instance
-                if not held:  # else its JobMaster has to want it first: that is what an answered heartbeat tells
-                    self.lease = Lease(sent_s=sent_s, length_s=answer.heartbeat_timeout_s)
+                log.info(log_events.REGISTERED_WITH_LEADER, epoch=answer.token.epoch, instance=lease.instance)
+                self._registered_as, lease.acknowledged = lease.instance, True
+                if not busy:  # else its JobMaster has to claim the work first: an answered heartbeat confirms that
+                    lease.lease = Lease(sent_s=sent_s, length_s=answer.heartbeat_timeout_s)
                 return answer
 
-    async def _report(self, answer: RegistrationAnswer) -> bool:
-        """Report until the lease ends (False), or until somebody else leads, or nobody knows us (True)."""
+    async def _send_heartbeats(self, answer: RegistrationAnswer) -> bool:
+        """Send heartbeats until the lease ends (False), or the leader changes or does not know this instance (True)."""
+        services, lease = self._services, self._lease
         patience_s = answer.heartbeat_timeout_s * _ANSWER_PART
-        while self.lease is not None:
-            sent_s = self._clock_s()
-            left_s = self.lease.left_s(sent_s)
+        while lease.lease is not None:
+            sent_s = services.clock_s()
+            left_s = lease.lease.left_s(sent_s)
             if left_s <= 0:
-                log.warning(log_events.LEASE_EXPIRED, instance=self.instance)
+                log.warning(log_events.LEASE_EXPIRED, instance=lease.instance)
                 return False
             try:
                 async with self._waiting(min(left_s, patience_s)):
-                    heard = await self._resource_manager().heartbeat(self._work.heartbeat(self.instance))
+                    response = await services.resource_manager().heartbeat(self._work.heartbeat(lease.instance))
             except TimeoutError:
                 log.info(log_events.HEARTBEAT_UNANSWERED, reason="no answer in time")
                 continue
@@ -183,22 +144,20 @@ class Registration:
                 log.info(log_events.HEARTBEAT_UNANSWERED, reason=error.public)
                 await asyncio.sleep(min(_RETRY_S, left_s))
                 continue
-            if not heard.known:
-                log.warning(log_events.LEADER_DOES_NOT_KNOW_TASKMANAGER, instance=self.instance)
+            if not response.known:
+                log.warning(log_events.LEADER_DOES_NOT_KNOW_TASKMANAGER, instance=lease.instance)
                 return True
-            self.lease = structs.replace(self.lease.renewed(sent_s), length_s=answer.heartbeat_timeout_s)
-            self._work.renewed()
-            self._work.discard(heard.unwanted)
+            lease.lease = structs.replace(lease.lease.renewed(sent_s), length_s=answer.heartbeat_timeout_s)
+            self._work.update_watchdog()
+            self._work.discard(response.unwanted)
             with suppress(TimeoutError):
-                async with self._waiting(
-                    min(answer.heartbeat_interval_s, patience_s, self.lease.left_s(self._clock_s()))
-                ):
-                    await asyncio.get_running_loop().create_future()  # until it is time, or another one leads
+                async with self._waiting(min(answer.heartbeat_interval_s, patience_s, lease.left_s())):
+                    await asyncio.get_running_loop().create_future()  # until it is time, or the leader changes
         return False
 
     @asynccontextmanager
     async def _waiting(self, limit_s: float | None) -> AsyncGenerator[None]:
-        """Wait. Raises TimeoutError after `limit_s`, or as soon as somebody else leads."""
+        """Wait. Raises TimeoutError after `limit_s`, or as soon as the leader's address changes."""
         async with asyncio.timeout(limit_s) as wait:
             self._wait = wait
             try:

@@ -1,4 +1,4 @@
-"""The work on one engine and the lease that covers it: what is reported of it, and until when it may go on."""
+"""The work on one engine as the leader sees it: what heartbeats report of it, and how it ends with its lease."""
 
 from __future__ import annotations
 
@@ -8,115 +8,93 @@ from typing import Final
 
 import structlog
 
-from flintlock.gateways.engine import ProcessTable
 from flintlock.model import log_events
-from flintlock.model.ids import AttemptId, InstanceId, TaskManagerId
-from flintlock.model.slots import Heartbeat, HeldSlots
-from flintlock.model.tasks import TaskNews, TaskReport
+from flintlock.model.ids import AttemptId, InstanceId
+from flintlock.model.slots import AttemptSlots, Heartbeat
+from flintlock.taskmanager.core import TaskManagerCore
 from flintlock.taskmanager.engine_session import EngineSession
+from flintlock.taskmanager.lease import CurrentLease
 from flintlock.taskmanager.outbox import Outbox
-from flintlock.taskmanager.registration import Registration
+from flintlock.taskmanager.services import TaskManagerServices
 
 log = structlog.get_logger()
 
 
 class LeasedWork:
-    """Stands between an engine's life and its registration. Satisfies `registration.RegisteredWork`."""
+    """The attempts of one engine session, together with the lease that covers them."""
 
     def __init__(
         self,
+        services: TaskManagerServices,
         *,
-        task_manager: TaskManagerId,
+        core: TaskManagerCore,
+        session: EngineSession,
         outbox: Outbox,
-        begin: Callable[[InstanceId], None],
-        watch: Callable[[float], None],
-        clock_s: Callable[[], float],
-        free_memory: Callable[[], int],
-        processes: ProcessTable | None,
+        lease: CurrentLease,
         engine_restarts: int,
     ) -> None:
-        self._begin: Final = begin
-        self.outbox: Final = outbox
-        self._task_manager: Final = task_manager
-        self._tell_watchdog: Final = watch
-        self._clock_s: Final = clock_s
-        self._free_memory: Final = free_memory
-        self._processes: Final = processes
+        self._services: Final = services
+        self._core: Final = core
+        self._session: Final = session
+        self._outbox: Final = outbox
+        self._lease: Final = lease
         self._engine_restarts: Final = engine_restarts
 
-    def cover(self, life: EngineSession, registration: Registration) -> None:
-        """Say what it stands between; once, before anything else."""
-        self.life = life
-        self.registration = registration
+    def update_watchdog(self) -> None:
+        """Send the watchdog the time at which it kills the work; without work there is none.
 
-    def report(self, attempt: AttemptId, news: TaskNews) -> None:
-        """Tell the JobMaster, unless the lease has ended: it may have tried elsewhere by now."""
-        if self.registration.has_lapsed():
-            return
-        report = TaskReport(
-            attempt=attempt, task_manager=self._task_manager, instance=self.registration.instance, news=news
-        )
-        self.outbox.send(report)
-
-    def watch(self) -> None:
-        """Tell the watchdog until when the work has to have ended; what does not run needs no lease."""
-        lease = self.registration.lease
-        self._tell_watchdog(lease.kills_s if lease is not None and self.life.running() else math.inf)
-
-    def begin(self, instance: InstanceId) -> None:
-        """Let another life begin."""
-        self.watch()
-        self._begin(instance)
-
-    def renewed(self) -> None:
-        """Pass a renewal on to the watchdog, also while nothing runs: its answer shows that it is there."""
-        self.watch()
+        Called at each renewal of the lease, also while nothing runs: the watchdog's answer shows that it is alive.
+        """
+        lease = self._lease.lease
+        self._services.set_watchdog_deadline(lease.kills_s if lease is not None and self._core.running() else math.inf)
 
     def discard(self, attempts: tuple[AttemptId, ...]) -> None:
-        """Begin to end what nobody wants."""
+        """Begin to cancel attempts that no JobMaster wants."""
         for attempt in attempts:
-            self.life.discard(attempt)
+            self._session.discard(attempt)
 
     async def end_everything(self, patience_s: float) -> None:
-        """End all attempts and forget what was not told of them."""
-        self.outbox.clear()
-        await self.life.end_all(patience_s)
-        self.outbox.clear()
+        """End all attempts without reporting them; kill those that take longer than `patience_s`."""
+        self._outbox.clear()
+        await self._session.end_all(patience_s)
+        self._outbox.clear()
 
-    def held(self) -> tuple[HeldSlots, ...]:
-        """Return what is brought along to another leader: what runs, and what ended and was not told."""
-        slots: dict[AttemptId, tuple[int, ...]] = {**dict.fromkeys(self.outbox.waiting(), ()), **self.life.held()}
-        return tuple(HeldSlots(attempt=attempt, slots=taken) for attempt, taken in slots.items())
+    def attempts(self) -> tuple[AttemptSlots, ...]:
+        """Return what a leader has to know of: what runs, and what ended without its JobMaster knowing yet."""
+        slots: dict[AttemptId, tuple[int, ...]] = {
+            **dict.fromkeys(self._outbox.waiting(), ()),
+            **self._core.occupied_slots(),
+        }
+        return tuple(AttemptSlots(attempt=attempt, slots=occupied) for attempt, occupied in slots.items())
 
     def heartbeat(self, instance: InstanceId) -> Heartbeat:
-        """Return what is to be reported: an attempt is here until its end was told, or silence would look like loss."""
+        """Return what to report now. An attempt is listed until its end was reported, or it would seem to be lost."""
         return Heartbeat(
-            id=self._task_manager,
+            id=self._services.offer.id,
             instance=instance,
-            running=tuple(item.attempt for item in self.held()),
-            held=self.held(),
-            free_memory=int(self._measured(self._free_memory)),
+            attempts=self.attempts(),
+            free_memory=int(self._measure(self._services.free_memory)),
             metrics=self._metrics(),
         )
 
     def _metrics(self) -> dict[str, float]:
-        lease = self.registration.lease
         return {
-            "slots_used": self.life.slots_used(),
-            "running_tasks": len(self.life.running()),
-            "runner_memory_bytes": self._measured(lambda: self._memory(self.life.runner_pids())),
-            "engine_memory_bytes": self._measured(lambda: self._memory(self.life.engine_pids())),
+            "slots_used": self._core.slots_used(),
+            "running_tasks": len(self._core.running()),
+            "runner_memory_bytes": self._measure(lambda: self._memory(self._session.runner_pids())),
+            "engine_memory_bytes": self._measure(lambda: self._memory(self._session.engine_pids())),
             "engine_restarts": self._engine_restarts,
-            "lease_left_s": lease.left_s(self._clock_s()) if lease is not None else 0.0,
+            "lease_left_s": self._lease.left_s(),
         }
 
     def _memory(self, pids: Iterable[int]) -> int:
-        return sum(map(self._processes.resident_bytes, pids)) if self._processes is not None else 0
+        processes = self._services.processes
+        return sum(map(processes.resident_bytes, pids)) if processes is not None else 0
 
-    def _measured(self, measurement: Callable[[], float]) -> float:
-        """Return what was measured, or 0: no figure is worth a heartbeat."""
+    def _measure(self, measurement: Callable[[], float]) -> float:
+        """Return the measured value, or 0 on any error: a missing figure must not cost the heartbeat."""
         try:
             return measurement()
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - see above
             log.warning(log_events.METRIC_COLLECTION_FAILED, reason=str(error))
             return 0

@@ -8,7 +8,7 @@ from tests.unit.resourcemanager.test_core import A, B, beat, core_with, granted,
 
 from flintlock.model.errors import Refused
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId
-from flintlock.model.slots import Claim, Heartbeat, HeldSlots, NoResources, ResourceRequirements, SlotRequest
+from flintlock.model.slots import AttemptSlots, Claim, Heartbeat, NoResources, ResourceRequirements, SlotRequest
 from flintlock.resourcemanager.core import Effect, ResourceManagerCore
 
 
@@ -16,7 +16,7 @@ def attempt(job: JobId = A, number: int = 0) -> AttemptId:
     return AttemptId(job_id=job, region=RegionId(0), attempt=number)
 
 
-def brings(core: ResourceManagerCore, *held: HeldSlots, slots: int = 2, life: int = 1) -> list[Effect]:
+def brings(core: ResourceManagerCore, *held: AttemptSlots, slots: int = 2, life: int = 1) -> list[Effect]:
     """Register tm-1 with work, and send its first heartbeat."""
     core.register(structs.replace(offer(slots=slots, life=life), busy=True), 0.0)
     known, words = core.heartbeat(_beat(*held, life=life), 0.0)
@@ -24,8 +24,8 @@ def brings(core: ResourceManagerCore, *held: HeldSlots, slots: int = 2, life: in
     return words
 
 
-def _beat(*held: HeldSlots, life: int = 1) -> Heartbeat:
-    return structs.replace(beat(life=life), held=held, running=tuple(item.attempt for item in held))
+def _beat(*held: AttemptSlots, life: int = 1) -> Heartbeat:
+    return structs.replace(beat(life=life), attempts=held)
 
 
 def claims(job: JobId, what: AttemptId, life: int = 1) -> ResourceRequirements:
@@ -41,7 +41,7 @@ def refused(words: list[Effect]) -> list[str]:
 def test_who_claims_an_attempt_gets_its_slots(claimed_first: bool) -> None:
     core = core_with()
     words = core.declare(claims(A, attempt()), 0) if claimed_first else []
-    words += brings(core, HeldSlots(attempt=attempt(), slots=(1,)))
+    words += brings(core, AttemptSlots(attempt=attempt(), slots=(1,)))
     words += [] if claimed_first else core.declare(claims(A, attempt()), 0)
 
     assert granted(words) == [("a", "claim", "tm-1", (1,))]
@@ -49,14 +49,14 @@ def test_who_claims_an_attempt_gets_its_slots(claimed_first: bool) -> None:
 
 def test_what_is_brought_along_is_given_to_nobody_else() -> None:
     core = core_with()
-    brings(core, HeldSlots(attempt=attempt(), slots=(0,)))
+    brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))
     assert granted(core.declare(wants(B, both=2), 0)) == []
     assert granted(core.declare(wants(B, one=1), 0)) == [("b", "one", "tm-1", (1,))]
 
 
 def test_what_nobody_claims_is_free_once_it_has_ended() -> None:
     core = core_with()
-    brings(core, HeldSlots(attempt=attempt(), slots=(0,)))
+    brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))
     core.declare(wants(B, both=2), 0)
     _, words = core.heartbeat(_beat(), 1.0)
     assert granted(words) == [("b", "both", "tm-1", (0, 1))]
@@ -64,7 +64,7 @@ def test_what_nobody_claims_is_free_once_it_has_ended() -> None:
 
 def test_claimed_slots_are_given_back_like_others() -> None:
     core = core_with()
-    brings(core, HeldSlots(attempt=attempt(), slots=(0,)))
+    brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))
     core.declare(claims(A, attempt()), 0)
     core.declare(wants(B, both=2), 0)
     assert granted(core.declare(wants(A), 0)) == [("b", "both", "tm-1", (0, 1))]
@@ -75,9 +75,9 @@ def test_a_claim_of_what_is_not_there_is_refused_once(life: int) -> None:
     """The TaskManager came back without the attempt, or in another life."""
     core = core_with()
     core.declare(claims(A, attempt(), life=1), 0)
-    words = brings(core, HeldSlots(attempt=attempt(number=7), slots=(0,)), life=life)
+    words = brings(core, AttemptSlots(attempt=attempt(number=7), slots=(0,)), life=life)
     assert refused(words) == ["claim"]
-    _, again = core.heartbeat(_beat(HeldSlots(attempt=attempt(number=7), slots=(0,)), life=life), 1.0)
+    _, again = core.heartbeat(_beat(AttemptSlots(attempt=attempt(number=7), slots=(0,)), life=life), 1.0)
     assert refused(again) == []
 
 
@@ -87,7 +87,7 @@ def test_a_claim_waits_for_its_task_manager_and_blocks_nobody() -> None:
     assert granted(core.declare(wants(B, both=2), 0)) == [("b", "both", "tm-2", (0, 1))]
     assert core.overview(0.0, 0).waiting == ()
     assert core.declare(wants(A), 0) == []
-    assert granted(brings(core, HeldSlots(attempt=attempt(), slots=(0,)))) == []
+    assert granted(brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))) == []
 
 
 def test_one_that_fell_silent_may_not_come_back_with_work() -> None:

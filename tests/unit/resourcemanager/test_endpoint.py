@@ -18,6 +18,7 @@ from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.log_events import TASKMANAGER_REFUSED
 from flintlock.model.slots import (
+    AttemptSlots,
     DeployedTasks,
     Heartbeat,
     NoResources,
@@ -297,6 +298,11 @@ async def test_the_overview_shows_the_queue_with_its_times() -> None:
 # What a TaskManager holds, and who wants it
 
 
+def reporting(*attempts: AttemptId, name: str = "tm-1") -> Heartbeat:
+    """A heartbeat with these attempts, which occupy no slots."""
+    return structs.replace(beat(name), attempts=tuple(AttemptSlots(attempt=attempt) for attempt in attempts))
+
+
 def of(job: JobId, number: int) -> AttemptId:
     return AttemptId(job_id=job, region=RegionId(0), attempt=number)
 
@@ -308,7 +314,7 @@ async def test_what_a_task_manager_holds_is_shown_to_the_job_masters_that_own_it
         await enter(manager, offer())
         stage.jobs.unwanted = {of(A, 0), of(B, 3)}
         running = (of(A, 0), of(B, 2), of(A, 1), of(B, 3))
-        answer = await manager.heartbeat(structs.replace(beat(), running=running))
+        answer = await manager.heartbeat(reporting(*running))
     assert answer.unwanted == (of(A, 0), of(B, 3))
     assert [(said.job_id, said.instance, said.attempts) for said in stage.jobs.reconciled] == [
         (A, "tm-1-1", (of(A, 0), of(A, 1))),
@@ -322,7 +328,7 @@ async def test_nobody_is_asked_when_nothing_runs_or_the_task_manager_is_not_know
     async with stage.running() as manager:
         await enter(manager, offer())
         assert (await manager.heartbeat(beat())).unwanted == ()
-        unknown = await manager.heartbeat(structs.replace(beat("tm-9"), running=(attempt(),)))
+        unknown = await manager.heartbeat(reporting(attempt(), name="tm-9"))
     assert (unknown.known, unknown.unwanted) == (False, ())
     assert stage.jobs.tries == 0
 
@@ -333,7 +339,7 @@ async def test_attempts_of_a_job_without_a_job_master_are_unwanted() -> None:
     async with stage.running() as manager:
         await enter(manager, offer())
         stage.jobs.fail_with = NotFound("no JobMaster runs it")
-        answer = await manager.heartbeat(structs.replace(beat(), running=(attempt(),)))
+        answer = await manager.heartbeat(reporting(attempt()))
     assert answer.unwanted == (attempt(),)
 
 
@@ -343,7 +349,7 @@ async def test_a_job_master_that_cannot_answer_wants_everything() -> None:
     async with stage.running() as manager:
         await enter(manager, offer())
         stage.jobs.fail_with = Unavailable("it is starting")
-        answer = await manager.heartbeat(structs.replace(beat(), running=(attempt(),)))
+        answer = await manager.heartbeat(reporting(attempt()))
     assert (answer.known, answer.unwanted) == (True, ())
 
 
@@ -363,7 +369,7 @@ async def test_a_job_master_that_hangs_does_not_cost_the_lease_and_wants_everyth
     async with stage.running() as manager:
         await enter(manager, offer())
         begun_s = asyncio.get_running_loop().time()
-        answer = await manager.heartbeat(structs.replace(beat(), running=(of(B, 0), of(A, 0))))
+        answer = await manager.heartbeat(reporting(of(B, 0), of(A, 0)))
         assert asyncio.get_running_loop().time() - begun_s <= 3.0
     assert (answer.known, answer.unwanted) == (True, (of(B, 0),))
 

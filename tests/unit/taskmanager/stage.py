@@ -26,7 +26,8 @@ from flintlock.model.tasks import (
     TaskReport,
     TaskRunning,
 )
-from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
 
 Word = TaskRunning | TaskProgress | TaskFinished | TaskFailed
@@ -239,28 +240,26 @@ class Stage:
         self.fetch_s = 0.0
         self.moved: asyncio.Event | None = None  # set when another leads
         self._lives = 0
-        self.task_manager = TaskManager(
-            TaskManagerServices(
-                offer=TaskManagerRegistration(
-                    id=TaskManagerId("tm"),
-                    instance=InstanceId("unused"),
-                    address="tm:1",
-                    slots=slots,
-                    versions=Versions(flintlock="0", python="3", pyspark="4"),
-                ),
-                house=self,
-                resource_manager=lambda: self.resource_manager,
-                job_masters=lambda: self.job_masters,
-                fetch_blob=self._fetch,
-                log_directory=logs,
-                new_instance=self._new_instance,
-                clock_s=lambda: asyncio.get_running_loop().time() + self.asleep_s,
-                watch=self.watched.append,
-                processes=self.processes,
-                moved=self._until_moved,
+        self.services = TaskManagerServices(
+            offer=TaskManagerRegistration(
+                id=TaskManagerId("tm"),
+                instance=InstanceId("unused"),
+                address="tm:1",
+                slots=slots,
+                versions=Versions(flintlock="0", python="3", pyspark="4"),
             ),
-            self.guard,
+            launcher=self,
+            resource_manager=lambda: self.resource_manager,
+            job_masters=lambda: self.job_masters,
+            fetch_blob=self._fetch,
+            log_directory=logs,
+            new_instance=self._new_instance,
+            clock_s=lambda: asyncio.get_running_loop().time() + self.asleep_s,
+            set_watchdog_deadline=self.watched.append,
+            processes=self.processes,
+            leader_moved=self._until_moved,
         )
+        self.task_manager = TaskManager(self.services, self.guard)
 
     def tell(self, what: str) -> None:
         """Add to the story."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.taskmanager.orders import attempt_id, failed, order
 
-from flintlock.model.errors import Refused
+from flintlock.model.errors import InvariantBroken, Refused
 from flintlock.model.ids import AttemptId
+from flintlock.model.states import checked_move
 from flintlock.model.tasks import (
     FailureKind,
     PublishFiles,
@@ -17,7 +18,16 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
-from flintlock.taskmanager.core import InterruptTask, KillTask, Report, StartPublishing, StartTask, TaskManagerCore
+from flintlock.taskmanager.core import (
+    TASK_PHASE_MOVES,
+    InterruptTask,
+    KillTask,
+    Report,
+    StartPublishing,
+    StartTask,
+    TaskManagerCore,
+    TaskPhase,
+)
 
 A, B, C = attempt_id(0), attempt_id(0, region=1), attempt_id(1)
 
@@ -29,7 +39,7 @@ def core() -> TaskManagerCore:
 
 def running(core: TaskManagerCore, attempt: AttemptId = A, *slots: int) -> None:
     core.deploy(order(attempt, *slots))
-    core.heard(attempt, TaskRunning())
+    core.received(attempt, TaskRunning())
 
 
 def test_a_deployed_attempt_starts(core: TaskManagerCore) -> None:
@@ -42,7 +52,7 @@ def test_deploying_again_changes_nothing(core: TaskManagerCore) -> None:
     """A duplicate is harmless while the attempt runs, and after it has ended."""
     core.deploy(order(A))
     assert core.deploy(order(A)) == ()
-    core.heard(A, TaskFinished())
+    core.received(A, TaskFinished())
     core.torn_down(A)
     assert core.deploy(order(A)) == ()
 
@@ -58,10 +68,10 @@ def test_slots_that_are_not_here_are_refused(core: TaskManagerCore, slots: tuple
 def test_taken_slots_are_refused_until_their_attempt_has_ended(core: TaskManagerCore) -> None:
     """The refusal names who holds them; a failed attempt holds them until nothing of it is left."""
     core.deploy(order(A, 0))
-    with pytest.raises(Refused, match=f"held by attempt {A}"):
+    with pytest.raises(Refused, match=f"in use by attempt {A}"):
         core.deploy(order(B, 0, 1))
-    core.heard(A, failed())
-    with pytest.raises(Refused, match=f"held by attempt {A}"):
+    core.received(A, failed())
+    with pytest.raises(Refused, match=f"in use by attempt {A}"):
         core.deploy(order(B, 0, 1))
     core.torn_down(A)
     assert core.deploy(order(B, 0, 1))
@@ -70,7 +80,7 @@ def test_taken_slots_are_refused_until_their_attempt_has_ended(core: TaskManager
 def test_a_finished_attempt_gives_its_slots_back_at_once(core: TaskManagerCore) -> None:
     """Its work is over by its own word, whatever is left to clear away."""
     running(core, A, 0)
-    assert core.heard(A, TaskFinished()) == (Report(A, TaskFinished()),)
+    assert core.received(A, TaskFinished()) == (Report(A, TaskFinished()),)
     assert core.deploy(order(B, 0))
     assert core.torn_down(A) == ()
 
@@ -80,15 +90,15 @@ def test_running_and_progress_are_passed_on(core: TaskManagerCore) -> None:
     core.deploy(order(A))
     progress = TaskProgress(metrics=TaskMetrics(tasks_done=1), activity="writing")
 
-    assert core.heard(A, TaskRunning()) == (Report(A, TaskRunning()),)
-    assert core.heard(A, progress) == (Report(A, progress),)
+    assert core.received(A, TaskRunning()) == (Report(A, TaskRunning()),)
+    assert core.received(A, progress) == (Report(A, progress),)
 
 
 def test_a_failure_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
     """Whoever tries again never meets the failed attempt still alive."""
     running(core)
 
-    assert core.heard(A, failed()) == ()
+    assert core.received(A, failed()) == ()
     assert core.torn_down(A) == (Report(A, failed()),)
     assert core.torn_down(A) == ()
 
@@ -110,7 +120,7 @@ def test_what_a_cancelled_runner_says_no_longer_counts(
     running(core)
     core.cancel(A)
 
-    assert core.heard(A, last_word) == ()
+    assert core.received(A, last_word) == ()
     assert core.torn_down(A) == (Report(A, TaskCanceled()),)
 
 
@@ -124,7 +134,7 @@ def test_a_cancel_of_an_unknown_attempt_is_reported_and_remembered(core: TaskMan
 def test_a_cancel_of_an_ended_attempt_is_answered_again(core: TaskManagerCore) -> None:
     """A JobMaster that did not hear the end hears one."""
     running(core)
-    core.heard(A, failed())
+    core.received(A, failed())
     core.torn_down(A)
 
     assert core.cancel(A) == (Report(A, TaskCanceled()),)
@@ -136,7 +146,7 @@ def test_a_cancel_comes_too_late_for_an_attempt_that_has_spoken(
 ) -> None:
     """The last word stands: it is, or will be, reported."""
     running(core)
-    told = core.heard(A, word)
+    told = core.received(A, word)
 
     assert core.cancel(A) == ()
     assert (*told, *core.torn_down(A)) == (Report(A, word),)
@@ -144,7 +154,7 @@ def test_a_cancel_comes_too_late_for_an_attempt_that_has_spoken(
 
 def test_words_of_unknown_attempts_are_ignored(core: TaskManagerCore) -> None:
     """Late words of a runner that is gone."""
-    assert core.heard(A, TaskRunning()) == core.torn_down(A) == ()
+    assert core.received(A, TaskRunning()) == core.torn_down(A) == ()
 
 
 def test_the_death_of_the_engine_fails_what_ran_on_it(core: TaskManagerCore) -> None:
@@ -153,7 +163,7 @@ def test_the_death_of_the_engine_fails_what_ran_on_it(core: TaskManagerCore) -> 
     running(core, B, 1)
     core.cancel(B)
 
-    assert set(core.engine_died("exit code 137")) == {A, B}
+    core.engine_died("exit code 137")
 
     (report,) = core.torn_down(A)
     assert isinstance(report, Report)
@@ -179,7 +189,7 @@ def test_an_engine_out_of_memory_is_lost_to_all_that_ran_on_it(core: TaskManager
 def test_an_echo_of_the_engines_death_gives_way_to_its_cause(core: TaskManagerCore, kind: FailureKind) -> None:
     """A runner that only lost its connection knows less than the engine's own last words."""
     running(core)
-    core.heard(A, failed("connection refused", kind))
+    core.received(A, failed("connection refused", kind))
     core.engine_died("exit code 137")
 
     (report,) = core.torn_down(A)
@@ -191,7 +201,7 @@ def test_an_echo_of_the_engines_death_gives_way_to_its_cause(core: TaskManagerCo
 def test_an_error_of_user_code_stands_though_the_engine_died(core: TaskManagerCore) -> None:
     """It is the reason, not the echo."""
     running(core)
-    core.heard(A, failed("division by zero"))
+    core.received(A, failed("division by zero"))
     core.engine_died("exit code 137")
 
     assert core.torn_down(A) == (Report(A, failed("division by zero")),)
@@ -209,7 +219,7 @@ def test_a_lost_connection_makes_the_engine_suspect(core: TaskManagerCore) -> No
     """Until the engine's own word is heard."""
     running(core)
     assert not core.suspects_engine(A)
-    core.heard(A, failed("connection lost", FailureKind.ENGINE_LOST))
+    core.received(A, failed("connection lost", FailureKind.ENGINE_LOST))
     assert core.suspects_engine(A)
     core.engine_died("exit code 137")
     assert not core.suspects_engine(A)
@@ -260,12 +270,12 @@ def test_a_killed_attempt_counts_as_cancelled(core: TaskManagerCore) -> None:
     """By force at once, also if it was asked before; once it has ended, or if it never came, nothing happens."""
     running(core)
     assert core.kill(A) == (KillTask(A),)
-    assert core.heard(A, TaskFinished()) == ()
+    assert core.received(A, TaskFinished()) == ()
     assert core.kill(A) == (KillTask(A),)
     assert core.torn_down(A) == (Report(A, TaskCanceled()),)
     assert core.kill(A) == ()
     running(core, B)
-    core.heard(B, TaskFinished())
+    core.received(B, TaskFinished())
     assert core.kill(B) == ()
 
 
@@ -274,7 +284,7 @@ def test_an_attempt_whose_process_can_do_no_more_fails_with_that_cause(core: Tas
     running(core)
     stopped = failed("it was stopped", FailureKind.RUNNER_LOST)
     assert core.lose(A, stopped.failure) == (KillTask(A),)
-    assert core.heard(A, failed("killed by SIGKILL", FailureKind.RUNNER_LOST)) == ()
+    assert core.received(A, failed("killed by SIGKILL", FailureKind.RUNNER_LOST)) == ()
     assert core.lose(A, stopped.failure) == ()
     assert core.torn_down(A) == (Report(A, stopped),)
 
@@ -300,8 +310,15 @@ def test_slots_are_used_until_their_attempt_is_over(core: TaskManagerCore) -> No
     running(core, A, 0)
     running(core, B, 1)
     assert core.slots_used() == 2
-    core.heard(A, TaskFinished())
-    core.heard(B, failed())
+    core.received(A, TaskFinished())
+    core.received(B, failed())
     assert core.slots_used() == 1
     core.torn_down(B)
     assert core.slots_used() == 0
+
+
+@pytest.mark.parametrize("ended", [TaskPhase.CANCELING, TaskPhase.FINISHED, TaskPhase.FAILED])
+def test_an_attempt_leaves_its_last_phase_only_by_being_torn_down(ended: TaskPhase) -> None:
+    for phase in TaskPhase:
+        with pytest.raises(InvariantBroken, match=f"illegal move {ended} -> {phase}"):
+            checked_move(TASK_PHASE_MOVES, ended, phase)

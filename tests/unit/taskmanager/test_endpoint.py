@@ -12,6 +12,7 @@ from tests.unit.taskmanager.stage import WARM_UP_S, Stage, until
 
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, TaskManagerId
+from flintlock.model.slots import AttemptSlots
 from flintlock.model.tasks import (
     CancelTask,
     FailureKind,
@@ -60,7 +61,7 @@ async def test_slots_are_offered_once_the_engine_is_warm(stage: Stage) -> None:
         await until(lambda: len(stage.resource_manager.heartbeats) > beats + 1)
 
     assert {beat.instance for beat in stage.resource_manager.heartbeats} == {"life-1"}
-    assert stage.resource_manager.heartbeats[-1].running == (A,)
+    assert stage.resource_manager.heartbeats[-1].attempts == (AttemptSlots(attempt=A, slots=(0,)),)
 
 
 @virtual_time
@@ -92,7 +93,7 @@ async def test_a_crash_of_the_engine_fails_its_tasks_with_the_cause(stage: Stage
 
         for attempt in (A, B):
             assert why(stage.news(attempt)[-1]) == (FailureKind.ENGINE_LOST, "the Spark engine died: exit code 137")
-        assert [beat.running for beat in stage.resource_manager.goodbyes] == [()]
+        assert [beat.attempts for beat in stage.resource_manager.goodbyes] == [()]
         assert [offer.instance for offer in stage.resource_manager.registered] == ["life-1", "life-2"]
         assert len(stage.engines) == 2
 
@@ -161,7 +162,7 @@ async def test_a_leader_that_does_not_know_us_is_shown_what_runs(stage: Stage) -
 
         again, beat = stage.resource_manager.registered[-1], stage.resource_manager.heartbeats[-1]
         assert (again.instance, again.busy) == ("life-1", True)
-        assert {held.attempt: held.slots for held in beat.held} == {A: (0,), B: (1,)}
+        assert {held.attempt: held.slots for held in beat.attempts} == {A: (0,), B: (1,)}
         assert not [line for line in stage.story if line.startswith(("kill", "release"))]
         assert stage.guard.token == stage.resource_manager.token
 
@@ -177,7 +178,7 @@ async def test_a_leader_that_refuses_what_runs_finds_nothing_running(stage: Stag
         await until(lambda: stage.resource_manager.heartbeats[-1].instance == "life-2")
 
         assert in_order(stage.story, "kill 0", "release 0: True", "registered life-2")
-        assert stage.resource_manager.heartbeats[-1].running == ()
+        assert stage.resource_manager.heartbeats[-1].attempts == ()
         assert len(stage.engines) == 1
 
 
@@ -227,7 +228,7 @@ async def test_a_silent_leader_costs_nothing(stage: Stage) -> None:
         beats = len(stage.resource_manager.heartbeats)
         await until(lambda: len(stage.resource_manager.heartbeats) > beats)
 
-        assert stage.resource_manager.heartbeats[-1].running == (A,)
+        assert stage.resource_manager.heartbeats[-1].attempts == (AttemptSlots(attempt=A, slots=(0,)),)
         assert len(stage.resource_manager.registered) == 1
 
 
@@ -240,7 +241,7 @@ async def test_an_order_for_an_earlier_life_is_refused(stage: Stage) -> None:
         stage.resource_manager.fail_with = None
         await until(lambda: len(stage.resource_manager.registered) == 2)
 
-        with pytest.raises(Refused, match="meant for an earlier life"):
+        with pytest.raises(Refused, match="meant for an earlier incarnation"):
             await task_manager.deploy(order(A, 0, instance="life-1"))
         await task_manager.deploy(order(B, 0, instance="life-2"))
         await stage.runner(B)
@@ -365,7 +366,7 @@ async def test_files_are_removed_by_the_engine(stage: Stage) -> None:
 
 def test_output_is_read_piece_by_piece(stage: Stage) -> None:
     """From any byte on, from the end, and past it; only what is there."""
-    path = stage.task_manager.log_path(A)
+    path = stage.services.log_path(A)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"0123456789")
 

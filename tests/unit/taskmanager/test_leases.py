@@ -13,7 +13,7 @@ from tests.unit.taskmanager.stage import Stage, ToldResourceManager, until
 
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import InstanceId
-from flintlock.model.slots import Attendance, Heartbeat, HeartbeatAnswer
+from flintlock.model.slots import AttemptSlots, Attendance, Heartbeat, HeartbeatAnswer
 from flintlock.model.tasks import TaskCanceled, TaskFailed, TaskFinished, TaskRunning
 from flintlock.testing.virtual_time import run_virtual, virtual_time
 
@@ -48,7 +48,7 @@ async def test_unrenewed_work_is_ended_before_the_leader_gives_it_up(stage: Stag
         stage.resource_manager.fail_with = stage.job_masters.fail_with = None
         await until(lambda: stage.resource_manager.heartbeats[-1].instance == "life-2")
         assert stage.news(A) == [TaskRunning()]
-        assert stage.resource_manager.heartbeats[-1].running == ()
+        assert stage.resource_manager.heartbeats[-1].attempts == ()
         assert len(stage.engines) == 1
         await task_manager.deploy(order(B, 0, instance="life-2"))
         await stage.runner(B)
@@ -257,10 +257,10 @@ async def test_an_attempt_is_here_until_its_end_was_told(stage: Stage) -> None:
         await until(lambda: "release 0: True" in stage.story)
         beats = len(stage.resource_manager.heartbeats)
         await until(lambda: len(stage.resource_manager.heartbeats) > beats + 2)
-        assert stage.resource_manager.heartbeats[-1].running == (A,)
+        assert stage.resource_manager.heartbeats[-1].attempts == (AttemptSlots(attempt=A, slots=()),)
         assert stage.resource_manager.heartbeats[-1].metrics["running_tasks"] == 0
         stage.job_masters.fail_with = None
-        await until(lambda: stage.resource_manager.heartbeats[-1].running == ())
+        await until(lambda: stage.resource_manager.heartbeats[-1].attempts == ())
 
         assert stage.news(A) == [TaskFinished()]
 
@@ -313,7 +313,7 @@ async def test_what_cannot_be_measured_costs_no_heartbeat(stage: Stage) -> None:
         await task_manager.deploy(order(A))
         await asyncio.sleep(30)
 
-        assert stage.resource_manager.heartbeats[-1].running == (A,)
+        assert stage.resource_manager.heartbeats[-1].attempts == (AttemptSlots(attempt=A, slots=(0,)),)
         assert stage.resource_manager.heartbeats[-1].metrics["engine_memory_bytes"] == 0
 
 

@@ -12,7 +12,7 @@ from tests.unit.taskmanager.test_life import PUBLISH, why
 
 from flintlock.model.errors import Unavailable
 from flintlock.model.tasks import CancelTask, FailureKind, PublicationFailed, TaskCanceled
-from flintlock.taskmanager.stopped_processes import LOOKS, StoppedProcessDetector
+from flintlock.taskmanager.stopped_processes import STRIKES, StoppedProcessDetector
 from flintlock.testing.virtual_time import virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
@@ -25,15 +25,15 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_only_looks_in_a_row_count() -> None:
     """One that went on in between starts anew; others have no part in it."""
-    stoppages = StoppedProcessDetector()
-    for _ in range(LOOKS - 1):
-        assert stoppages.look({1: True, 2: False}) == frozenset()
-    assert stoppages.look({1: False, 2: True}) == frozenset()
-    for _ in range(LOOKS - 2):
-        stoppages.look({1: True, 2: True})
+    detector = StoppedProcessDetector()
+    for _ in range(STRIKES - 1):
+        assert detector.observe({1: True, 2: False}) == frozenset()
+    assert detector.observe({1: False, 2: True}) == frozenset()
+    for _ in range(STRIKES - 2):
+        detector.observe({1: True, 2: True})
 
-    assert stoppages.look({1: True, 2: True}) == frozenset({2})
-    assert stoppages.look({1: True}) == frozenset({1})
+    assert detector.observe({1: True, 2: True}) == frozenset({2})
+    assert detector.observe({1: True}) == frozenset({1})
 
 
 @virtual_time
@@ -50,7 +50,7 @@ async def test_a_stopped_runner_fails_its_task_and_no_other(stage: Stage) -> Non
 
         kind, message = why(stage.news(A)[-1])
         assert (kind, "was stopped" in message) == (FailureKind.RUNNER_LOST, True)
-        assert asyncio.get_running_loop().time() - stopped_s == pytest.approx(LOOKS, abs=1.1)
+        assert asyncio.get_running_loop().time() - stopped_s == pytest.approx(STRIKES, abs=1.1)
         assert stage.story[-3:] == ["kill 0", "release 0: True", "report 0: TaskFailed"]
         await asyncio.sleep(30)
         assert stage.news(B) == []
@@ -65,7 +65,7 @@ async def test_a_short_stop_costs_nothing(stage: Stage) -> None:
         await stage.runner(A)
         for _ in range(5):
             stage.processes.stopped = {PIDS_OF_RUNNERS, ENGINE, JVM, TEMPLATE}
-            await asyncio.sleep(LOOKS - 2)
+            await asyncio.sleep(STRIKES - 2)
             stage.processes.stopped = set()
             await asyncio.sleep(2)
 

@@ -15,7 +15,8 @@ from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import TaskManagerRegistration
 from flintlock.model.tasks import CancelTask, DeployTask, TaskCanceled, TaskFailed, TaskFinished
-from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
 from flintlock.testing.fake_spark import FakeSpark
 from flintlock.testing.virtual_time import run_virtual
@@ -45,7 +46,7 @@ class Bystander:
                     slots=SLOTS,
                     versions=Versions(flintlock="0", python="3", pyspark="4"),
                 ),
-                house=self.house,
+                launcher=self.house,
                 resource_manager=lambda: self.resource_manager,
                 job_masters=lambda: self.masters,
                 fetch_blob=self.no_blob,
@@ -70,7 +71,7 @@ class Bystander:
             await until(
                 lambda: set(self.deployed) <= {report.attempt for report in self.masters.reports if ended(report.news)}
             )
-            await until(lambda: self.resource_manager.heartbeats[-1].running == ())
+            await until(lambda: self.resource_manager.heartbeats[-1].attempts == ())
             run.cancel()
 
     async def order(self) -> None:

@@ -43,7 +43,8 @@ from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
 from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.transport import Fence
-from flintlock.taskmanager.endpoint import TaskManager, TaskManagerServices, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.faults import FaultInjector, Faults
@@ -267,15 +268,15 @@ class SimulatedCluster:
                 slots=self._slots,
                 versions=VERSIONS,
             ),
-            house=house,
+            launcher=house,
             resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
-            moved=leader.moved,
+            leader_moved=leader.moved,
             job_masters=lambda: process.connect(JobMasterGateway, leader.look(), lambda: guard.token),
             fetch_blob=_no_blobs,
             log_directory=Path("log"),
             prepare_log=lambda _: None,
             new_instance=self._new_instance,
-            watch=_Watchdog(house, self.spark.context).watch,
+            set_watchdog_deadline=_Watchdog(house, self.spark.context).watch,
         )
         task_manager = TaskManager(services, guard)
         process.serve(TaskManagerGateway, task_manager, self._watched(process.name, guard))

@@ -1,0 +1,58 @@
+"""What a TaskManager is composed of: everything outside of its own decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from flintlock.gateways.engine import EngineLauncher, ProcessTable
+from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.model.ids import AttemptId, BlobKey, InstanceId
+from flintlock.model.slots import TaskManagerRegistration
+
+PinBlobs: TypeAlias = Callable[[Iterable[BlobKey]], AbstractContextManager[None]]
+"""Protects local copies of blobs from removal while the context lasts: runners link to them."""
+
+
+def loop_s() -> float:
+    """Return the loop's own time: a clock for leases where the machine is known not to sleep."""
+    return asyncio.get_running_loop().time()
+
+
+async def never() -> None:
+    """Wait until cancelled."""
+    await asyncio.get_running_loop().create_future()
+
+
+def make_log_directory(path: Path) -> None:
+    """Make the directory that an attempt's output goes to. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskManagerServices:
+    """What a TaskManager uses. The gateways of the leader are looked up for each call."""
+
+    offer: TaskManagerRegistration
+    launcher: EngineLauncher
+    resource_manager: Callable[[], ResourceManagerGateway]
+    job_masters: Callable[[], JobMasterGateway]
+    fetch_blob: Callable[[BlobKey], Awaitable[Path]]
+    log_directory: Path
+    new_instance: Callable[[], InstanceId]
+    free_memory: Callable[[], int] = lambda: 0
+    pin_blobs: PinBlobs = lambda _: nullcontext()
+    prepare_log: Callable[[Path], None] = make_log_directory  # before each attempt; a simulation has no disk
+    clock_s: Callable[[], float] = loop_s  # of leases
+    set_watchdog_deadline: Callable[[float], None] = lambda _: None  # when the watchdog kills all work; inf: never
+    processes: ProcessTable | None = None  # None: there are no processes to observe
+    leader_moved: Callable[[], Awaitable[None]] = never  # returns when the leader is not `resource_manager`'s last one
+
+    def log_path(self, attempt: AttemptId) -> Path:
+        """Return where an attempt's output is captured."""
+        return self.log_directory / attempt.job_id / f"{attempt.region}-{attempt.attempt}.log"
