@@ -56,8 +56,8 @@ docs: $(READY) ## write the generated reference pages anew
 	@$(BIN)/python -m docs
 
 lock: $(READY) ## pin the dependencies anew; UPGRADE=1 takes newer versions
-	@$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
-	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --output-file requirements/runtime.txt
+	@$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/runtime.txt
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 
 clean: ## remove what was generated, .venv included

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from flintlock.cli.settings import cluster_options, define_option, json_option, place_options, print_json, read_settings
+from flintlock.config.extras import require_extra
 from flintlock.model.errors import FlintlockError, Unavailable
 
 
@@ -37,6 +38,7 @@ def start(
     from flintlock.client.connection.client import Client
     from flintlock.host.pid_files import job_managers
 
+    require_extra("cluster", "starting a cluster")
     settings, directory = read_settings(conf, state_dir, defines)
     if not as_json:
         masters = "a JobManager" if jobmanagers == 1 else _counted(jobmanagers, "JobManager")
@@ -127,6 +129,7 @@ def prepare(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_di
 
     from flintlock.cli.analysis import record_archive
 
+    require_extra("cluster", "a Spark engine")
     settings, _ = read_settings(conf, state_dir, defines)
     if not as_json:
         click.echo("starting a Spark engine to write down its classes; this takes a minute or two …", err=True)
@@ -157,6 +160,7 @@ def taskmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_d
 
 def _become(module: str, defines: tuple[str, ...], conf: Path | None, state_dir: str | None, *more: str) -> NoReturn:
     """Replace this process by an entrypoint: signals and exit codes are then its own."""
+    require_extra("cluster", "a process of a cluster")
     settings, directory = read_settings(conf, state_dir, defines)
     if settings.file is not None:
         os.environ["FLINTLOCK_CONF"] = str(settings.file)

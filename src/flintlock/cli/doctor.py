@@ -1,4 +1,4 @@
-"""`flintlock doctor`: is everything here that a cluster on this machine needs?"""
+"""`flintlock doctor`: check the installation, and what a cluster on this machine needs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from flintlock import __version__
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
+from flintlock.client.connection.versions import own_versions
+from flintlock.config.extras import install_command, missing_modules
 from flintlock.config.files import Settings
 from flintlock.config.options import REST_ADDRESS, REST_PORT
 from flintlock.model.errors import FlintlockError
@@ -31,9 +33,16 @@ class Finding(Struct, frozen=True):
 @json_option
 @place_options
 def doctor(*, defines: tuple[str, ...], as_json: bool, conf: Path | None, state_dir: str | None) -> int:
-    """Check what Flintlock needs on this machine; exits with 1 if something is missing."""
+    """Check what Flintlock needs on this machine; exits with 1 if something is missing.
+
+    An installation without PySpark is a client: what only a cluster needs is not checked there.
+    """
     settings, directory = read_settings(conf, state_dir, defines)
-    findings = [_python(), _pyspark(), _java(), _configuration(settings), _state(directory), _port(settings, directory)]
+    findings = [_python()]
+    if own_versions().pyspark:
+        findings += [_cluster(), _java(), _configuration(settings), _state(directory), _port(settings, directory)]
+    else:
+        findings += [_client(), _configuration(settings)]
     if as_json:
         print_json({"findings": findings})
     else:
@@ -48,11 +57,16 @@ def _python() -> Finding:
     return Finding("Python", True, f"{version} ({sys.executable}), Flintlock {__version__}")
 
 
-def _pyspark() -> Finding:
-    from flintlock.client.connection.versions import own_versions
+def _client() -> Finding:
+    """Report an installation without PySpark: complete for a client, and never able to run a cluster."""
+    return Finding("installation", True, f"client only; to run clusters here: {install_command('cluster')}")
 
-    found = own_versions().pyspark
-    return Finding("PySpark", bool(found), found or "is not installed")
+
+def _cluster() -> Finding:
+    missing = missing_modules("cluster")
+    if missing:
+        return Finding("installation", False, f"{', '.join(missing)} not installed: {install_command('cluster')}")
+    return Finding("installation", True, f"client and cluster, PySpark {own_versions().pyspark}")
 
 
 def _java() -> Finding:

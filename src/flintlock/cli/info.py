@@ -11,6 +11,7 @@ import click
 
 from flintlock.cli.run import job_options, overrides_of
 from flintlock.cli.settings import json_option, place_options, print_json, read_settings
+from flintlock.config.extras import require_extra
 from flintlock.config.files import Settings
 from flintlock.model.errors import Refused
 from flintlock.model.ids import StepName
@@ -68,6 +69,7 @@ def _analyzed(package: JobPackage, settings: Settings) -> Analyzed:
 
     if any(isinstance(vertex.operation, Program) for vertex in package.graph.vertices):
         raise Refused("--analyze: a program says what it does only by doing it; only job graphs can be analysed")
+    require_extra("cluster", "--analyze")
     click.echo("starting a Spark engine …", err=True)
     return analyze(package, settings)
 

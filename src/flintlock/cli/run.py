@@ -21,6 +21,7 @@ from flintlock.cli.settings import (
     read_settings,
     split_defines,
 )
+from flintlock.config.extras import require_extra
 from flintlock.config.files import Settings, split_assignment
 from flintlock.config.options import CLIENT_HEARTBEAT_TIMEOUT
 from flintlock.model.errors import FlintlockError, Refused
@@ -108,6 +109,8 @@ def run(
     if embedded and detached:
         why = "--local" if local else "no cluster runs: start one with `flintlock cluster start`"
         raise Refused(f"-d needs a standing cluster, one that outlives this command ({why})")
+    if embedded:
+        require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
     job = read_target(target, args)
     overrides = overrides_of(**given)
     # An embedded cluster is this very installation: packing first tells of a mistake before anything is started.

@@ -41,9 +41,9 @@ async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncG
         ) as embedded:
             yield embedded
         return
-    from flintlock.ha.zookeeper.services import zookeeper_ha  # kazoo and fsspec take a while: only where they are used
-
     check_zookeeper(configuration, HA_STORAGE_DIR)
+    from flintlock.ha.zookeeper.services import zookeeper_ha  # needs the extra `zookeeper`, and takes a while
+
     async with zookeeper_ha(
         configuration.get(HA_QUORUM),
         root=configuration.get(HA_ROOT),

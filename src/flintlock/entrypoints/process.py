@@ -19,6 +19,7 @@ import msgspec
 import psutil
 import structlog
 
+from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
 from flintlock.host.processes import die_with_parent
@@ -88,7 +89,7 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 def cluster_versions() -> Versions:
     """Return what runs here, without importing any of it."""
     return Versions(
-        flintlock=version("flintlock"),
+        flintlock=__version__,
         python=".".join(platform.python_version_tuple()[:2]),
         pyspark=version("pyspark"),
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -38,7 +39,9 @@ def test_writing_and_packing_a_job_imports_neither_pyspark_nor_grpc() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_the_version_is_the_projects() -> None:
+def test_the_version_is_declared_once() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
 
-    assert flintlock.__version__ == project["project"]["version"]
+    assert project["project"]["dynamic"] == ["version"]
+    declared = re.compile(project["tool"]["hatch"]["version"]["pattern"], re.MULTILINE)
+    assert declared.findall(Path(flintlock.__file__).read_text()) == [flintlock.__version__]

@@ -23,6 +23,7 @@ from flintlock.client.authoring.artifact_files import ArtifactFile
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
 from flintlock.client.authoring.source_locations import shown
+from flintlock.config.extras import install_command
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import ArtifactKind
 from flintlock.model.jobspec import ArtifactSpec, JobSpec, ProgramSpec, StepSpec
@@ -166,6 +167,10 @@ def _user_errors(file: Path, doing: str) -> Generator[None]:
             f"{shown(file)}: ended with exit code {exit_.code} while {doing}; it must only build a job"
         ) from None
     except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pyspark":
+            raise Refused(
+                f"{shown(file)} imports PySpark, which is not installed here: {install_command('cluster')}"
+            ) from None
         told = traceback.TracebackException.from_exception(error)
         own = [
             frame for frame in told.stack if "importlib" not in frame.filename and not frame.filename.startswith(_OWN)

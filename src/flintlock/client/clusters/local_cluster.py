@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.client.connection.client import Client
+from flintlock.config.extras import require_extra
 from flintlock.config.files import Settings
 from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
 from flintlock.ha.zookeeper.settings import uses_zookeeper
@@ -67,9 +68,11 @@ def start_cluster(
     The first JobManager takes the configured ports, the others free ones. Returns the JobManager that leads; with
     ZooKeeper that may be one of another machine, and then one of these, which answers for it.
 
-    Raises Conflict if one runs in the state directory already, FlintlockError with the end of a log if a process ends
-    early, Unavailable if it is not ready in time; what was started is ended then.
+    Raises Refused if the packages of a cluster are not installed, Conflict if one runs in the state directory already,
+    FlintlockError with the end of a log if a process ends early, Unavailable if it is not ready in time; what was
+    started is ended then.
     """
+    require_extra("cluster", "starting a cluster")
     standing = pid_files.cluster_processes(state_dir)
     if standing:
         raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in standing.items()})})")
@@ -131,8 +134,9 @@ def embedded_cluster(
     """Run a cluster for the time of the block; yields once it takes jobs (its slots may come later).
 
     On exit its processes are ended and its directory is removed. Must be entered by a thread that lives as long as
-    the block: its processes end with that thread.
+    the block: its processes end with that thread. Raises Refused if the packages of a cluster are not installed.
     """
+    require_extra("cluster", "an embedded cluster")
     remove_leftovers(Path(tempfile.gettempdir()))
     state_dir = Path(tempfile.mkdtemp(prefix=_EMBEDDED))
     (state_dir / "owner.json").write_bytes(msgspec.json.encode(pid_files.identity(os.getpid())))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from flintlock.client.connection.answers import Column, ResultTable
+from flintlock.model.errors import Refused
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +44,8 @@ class Result:
         return self._fetch_arrow()
 
     def arrow(self) -> Any:
-        """Return the rows as a `pyarrow.Table`."""
+        """Return the rows as a `pyarrow.Table`. Raises Refused if PyArrow is not installed; `table` does without."""
+        _require("pyarrow")
         import pyarrow as pa
 
         ipc: Any = pa.ipc
@@ -50,11 +53,16 @@ class Result:
             return reader.read_all()
 
     def pandas(self) -> pd.DataFrame:
-        """Return the rows as a pandas DataFrame."""
+        """Return the rows as a pandas DataFrame. Raises Refused if pandas or PyArrow is not installed."""
+        _require("pandas", "pyarrow")
         return self.arrow().to_pandas()
 
     def rows(self) -> list[Row]:
-        """Return the rows as PySpark Rows with Python's own types, as `DataFrame.collect` does."""
+        """Return the rows as PySpark Rows with Python's own types, as `DataFrame.collect` does.
+
+        Raises Refused if PySpark or PyArrow is not installed; `table` does without.
+        """
+        _require("pyspark", "pyarrow")
         from pyspark.sql import Row
 
         table = self.arrow()
@@ -68,3 +76,10 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<result {self.name!r}>"
+
+
+def _require(*packages: str) -> None:
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        names = " ".join(missing)
+        raise Refused(f"this form of a result needs {names}, not installed here: pip install {names} (or read `table`)")

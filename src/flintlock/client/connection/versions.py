@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from flintlock import __version__
+from flintlock.config.extras import install_command
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import Versions
 
@@ -41,7 +42,8 @@ def require_fit(client: Versions, cluster: Versions, pickles: bool) -> None:
     found = misfits(client, cluster, pickles)
     if found:
         why = "functions are pickled, so both sides must run the same" if pickles else "both sides must speak the same"
-        raise Refused(f"client and cluster do not fit: {'; '.join(found)} ({why})")
+        hint = f": {install_command('cluster')}" if pickles and not client.pyspark else ""
+        raise Refused(f"client and cluster do not fit: {'; '.join(found)} ({why}){hint}")
 
 
 def _release(text: str) -> tuple[str, ...]:

