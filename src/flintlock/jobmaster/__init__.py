@@ -2,11 +2,11 @@
 
 Owns: the job's regions and attempts, what was accepted and published of them, restarts, its exception history.
 Never: touches a slot that it was not granted, a file, or another job.
-Told by: slot grants and losses (ResourceManager), reports (TaskManagers), cancellation (Dispatcher), its own timers.
-Rejected: remembering failures durably. What is durable is what must not happen twice (attempts sent, attempts
-accepted, regions finished); a new leader starts the restart strategy afresh.
+Inputs: slot grants and losses (ResourceManager), reports (TaskManagers), commands (Dispatcher), its own timers.
+Rejected: persisting failures. Only what must not happen twice is durable (attempts sent, attempts accepted, regions
+finished); under a new leader the restart strategy starts from the beginning.
 
-`core` decides (`step`), helped by `scheduling`, `publication` and `failover`; `endpoint` does. Records are written
-before the message that they announce is sent, and a TaskManager's report is answered only once what it means is
-durable, so a crash between any two steps leaves a job that the next JobMaster can take from there.
+`core.step` decides, with `scheduling`, `publication`, `failover` and `adoption`; `endpoint` performs the effects. A
+record is written before the message that it announces is sent, and a TaskManager's report is acknowledged only after
+its consequence is durable. So a crash between any two steps leaves a job that the next JobMaster can continue.
 """

@@ -1,15 +1,15 @@
-"""Adoption: a new JobMaster finds attempts that an earlier one has sent, and lets them go on.
+"""Adoption: a new JobMaster finds attempts that an earlier one has sent, and lets them continue.
 
-What is recorded as DEPLOYED may run, may have ended without anybody to hear it, or may never have arrived. Its region
-is RECONCILING until one of these is known:
+An attempt that is recorded as DEPLOYED may run, may have ended while no leader received its report, or may never have
+arrived. Its region is RECONCILING until one of these is known:
 
-- the ResourceManager grants its claim, as its TaskManager has registered with it: it runs on, under its old number;
-- its TaskManager reports of it: the same;
-- that life of the TaskManager is over, or has registered without it: the next attempt follows;
-- nothing listens there any more (`DEAD_AFTER_REFUSALS` times, a second apart): the same;
-- a whole lease has passed in the new term: whatever ran has ended by its own clock.
+- the ResourceManager grants its claim, as its TaskManager has registered with it: it continues, with its number;
+- its TaskManager sends a report about it: the same;
+- that incarnation of the TaskManager has ended, or has registered without it: the next attempt follows;
+- nothing listens at its address (`DEAD_AFTER_REFUSALS` times, a second apart): the same;
+- a whole lease has passed in the new term: the TaskManager has ended the attempt by its own clock.
 
-So no second attempt begins while the first may be alive, and an attempt that lives is not begun again.
+So no second attempt begins while the first may be alive, and an attempt that is alive is not started again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.jobmaster.events import After, Probed, ProbeDue, ReconcileTimedOut, SendProbe
-from flintlock.jobmaster.execution_graph import UNGRANTED, RegionState
-from flintlock.jobmaster.turn import Turn
+from flintlock.jobmaster.events import Probed, ProbeDue, ReconcileTimedOut, SendProbe, StartTimer
+from flintlock.jobmaster.execution_graph import UNCONFIRMED, RegionState
+from flintlock.jobmaster.transition import Transition
 from flintlock.model.ids import AttemptId, RequestId
 from flintlock.model.slots import Claim, SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
@@ -28,75 +28,79 @@ from flintlock.model.states import ExecutionState, JobStatus
 E: Final = ExecutionState
 J: Final = JobStatus
 _PROBE_AGAIN_S: Final = 1.0
-#: How often, a second apart, nothing listens at a TaskManager before it counts as dead, with all that it ran.
+#: After so many refused connections in a row, a second apart, a TaskManager counts as dead, with all its attempts.
 DEAD_AFTER_REFUSALS: Final = 3
 
 
-def begin(turn: Turn) -> None:
-    """Claim the slots of every attempt that may still run, and ask after it."""
-    for life in turn.job.regions:
-        attempt = turn.job.attempt_id(life)
-        if life.current.state is E.CANCELING:  # asked for before the job ran
-            turn.do(After(turn.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
-        if life.current.state is not E.RECONCILING or life.grant is None:
+def begin(transition: Transition) -> None:
+    """Claim the slots of every attempt that may still run, and probe its TaskManager."""
+    for region in transition.job.regions:
+        attempt = transition.job.attempt_id(region)
+        if region.current.state is E.CANCELING:  # cancelled before the JobMaster ran
+            transition.emit(StartTimer(transition.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
+        if region.current.state is not E.RECONCILING or region.grant is None:
             continue
-        claim = Claim(task_manager=life.grant.task_manager, instance=life.grant.instance, attempt=attempt)
-        request = SlotRequest(id=RequestId(f"{life.region.id}-{life.current.attempt}-claim"), claim=claim)
-        turn.put(structs.replace(life, request=request))
-        turn.do(SendProbe(life.grant.address, attempt, life.grant.instance))
-        turn.do(After(turn.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
+        claim = Claim(task_manager=region.grant.task_manager, instance=region.grant.instance, attempt=attempt)
+        request = SlotRequest(id=RequestId(f"{region.id}-{region.current.attempt}-claim"), claim=claim)
+        transition.update(structs.replace(region, request=request))
+        transition.emit(SendProbe(region.grant.address, attempt, region.grant.instance))
+        transition.emit(StartTimer(transition.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
 
 
-def adopt(turn: Turn, life: RegionState, grant: SlotGrant | None = None) -> RegionState:
-    """Let the attempt go on: its TaskManager has it, in these slots if they are known yet."""
-    if life.current.state is not E.RECONCILING:
-        return life
-    life = turn.move(life, E.RUNNING)
+def adopt(transition: Transition, region: RegionState, grant: SlotGrant | None = None) -> RegionState:
+    """Let the attempt continue: its TaskManager has it, in these slots if they are known yet."""
+    if region.current.state is not E.RECONCILING:
+        return region
+    region = transition.move(region, E.RUNNING)
     if grant is not None:
-        life = life.with_current(structs.replace(life.current, slots=len(grant.slots)))
-        life = structs.replace(life, grant=grant)
-    turn.put(life)
-    settle(turn)
-    return turn.job.regions[life.region.id]
+        region = region.with_current(structs.replace(region.current, slots=len(grant.slots)))
+        region = structs.replace(region, grant=grant)
+    transition.update(region)
+    settle(transition)
+    return transition.job.regions[region.id]
 
 
-def confirm(turn: Turn, life: RegionState) -> RegionState:
-    """The ResourceManager knows of the attempt: its slots will be granted, and nobody gives it up for silence."""
-    life = adopt(turn, life)
-    if life.grant is not None and life.grant.request == UNGRANTED and life.request is not None:
-        life = turn.put(structs.replace(life, grant=structs.replace(life.grant, request=life.request.id)))
-    return life
+def confirm(transition: Transition, region: RegionState) -> RegionState:
+    """Mark the attempt as known to the ResourceManager: `ReconcileTimedOut` no longer applies to it."""
+    region = adopt(transition, region)
+    if region.grant is not None and region.grant.request == UNCONFIRMED and region.request is not None:
+        region = transition.update(
+            structs.replace(region, grant=structs.replace(region.grant, request=region.request.id))
+        )
+    return region
 
 
-def probed(turn: Turn, event: Probed) -> None:
-    """Take the answer: a life that is over has ended its attempts; one that does not answer is asked again."""
-    life = turn.job.current_life(event.attempt)
-    if life is None or life.current.state is not E.RECONCILING:
+def probed(transition: Transition, event: Probed) -> None:
+    """Apply a probe's result: an ended incarnation has no attempts; one that does not answer is probed again."""
+    region = transition.job.region_of(event.attempt)
+    if region is None or region.current.state is not E.RECONCILING:
         return
-    refusals = life.current.refusals + 1 if event.unreachable else 0
-    life = turn.put(life.with_current(structs.replace(life.current, refusals=refusals)))
+    refusals = region.current.refusals + 1 if event.unreachable else 0
+    region = transition.update(region.with_current(structs.replace(region.current, refusals=refusals)))
     if event.over or refusals >= DEAD_AFTER_REFUSALS:
-        give_up(turn, life)
+        give_up(transition, region)
     else:
-        turn.do(After(_PROBE_AGAIN_S, ProbeDue(event.attempt)))
+        transition.emit(StartTimer(_PROBE_AGAIN_S, ProbeDue(event.attempt)))
 
 
-def probe_due(turn: Turn, attempt: AttemptId) -> None:
-    """Ask again."""
-    life = turn.job.current_life(attempt)
-    if life is not None and life.current.state is E.RECONCILING and life.grant is not None:
-        turn.do(SendProbe(life.grant.address, attempt, life.grant.instance))
+def probe_due(transition: Transition, attempt: AttemptId) -> None:
+    """Probe again."""
+    region = transition.job.region_of(attempt)
+    if region is not None and region.current.state is E.RECONCILING and region.grant is not None:
+        transition.emit(SendProbe(region.grant.address, attempt, region.grant.instance))
 
 
-def give_up(turn: Turn, life: RegionState) -> None:
+def give_up(transition: Transition, region: RegionState) -> None:
     """The attempt is known not to run: the next one may follow."""
-    turn.move(life, E.CANCELING)
-    life = turn.move(turn.job.regions[life.region.id], E.CANCELED, activity="")
-    turn.put(structs.replace(life, request=None, grant=None))
-    settle(turn)
+    transition.move(region, E.CANCELING)
+    region = transition.move(transition.job.regions[region.id], E.CANCELED, activity="")
+    transition.update(structs.replace(region, request=None, grant=None))
+    settle(transition)
 
 
-def settle(turn: Turn) -> None:
-    """Let the job run once nothing of it has to be reconciled any more."""
-    if turn.job.status is J.RECONCILING and not any(life.current.state is E.RECONCILING for life in turn.job.regions):
-        turn.move_job(J.RUNNING)
+def settle(transition: Transition) -> None:
+    """Move the job to RUNNING once none of its regions is RECONCILING."""
+    if transition.job.status is J.RECONCILING and not any(
+        region.current.state is E.RECONCILING for region in transition.job.regions
+    ):
+        transition.move_job(J.RUNNING)

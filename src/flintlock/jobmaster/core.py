@@ -1,11 +1,11 @@
-"""What a JobMaster decides: `step` takes the job and one event, and gives the job as it is then and what to do.
+"""The JobMaster's decisions: `step` takes the job and one event, and returns the new job and the effects to perform.
 
-Equal inputs give equal answers: time and chance come in with the event. After each event the job is *settled*:
-regions whose inputs are there ask for slots, a job whose attempts have all ended ends, and the ResourceManager is
-told if what the job wants has changed. So no handler has to think of what follows from what it did.
+Equal inputs give equal results: time and randomness come in as a `StepContext`. After each event the job is *settled*:
+regions whose inputs are available request slots, a job whose attempts have all ended ends, and the ResourceManager
+gets a new declaration if the job's requirements have changed. So no handler has to consider what follows from it.
 
-Late words (of an attempt that is not the region's latest, of a TaskManager that was given up, of a timer whose reason
-is gone) change nothing. That is what makes a zombie's success worthless.
+Late events (about an attempt that is not the region's latest, from a TaskManager that was given up, from a timer whose
+reason is gone) change nothing. That is why a zombie's success has no effect.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.jobmaster import adoption, failover, history, publication, scheduling
+from flintlock.jobmaster import adoption, failover, publication, scheduling
 from flintlock.jobmaster.events import (
-    After,
-    Answer,
     CancelAnswered,
     CancelDue,
     CancelRequested,
+    ClusterMessage,
     Declare,
     DeploymentDue,
     DeploymentTaken,
     DeploymentUndelivered,
-    Due,
+    DispatcherCommand,
+    EffectOutcome,
+    FailureLabelled,
     JobEffect,
     JobEvent,
-    Labelled,
-    Moment,
+    JobStarted,
     Probed,
     ProbeDue,
     PublicationDue,
     PublicationUndelivered,
     ReconcileTimedOut,
     Recorded,
-    Required,
+    RequirementsChanged,
     RestartDue,
-    Started,
+    StartTimer,
+    StepContext,
     Suspended,
     TimedOut,
-    Wish,
-    Word,
+    TimerFired,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState
-from flintlock.jobmaster.turn import Turn
+from flintlock.jobmaster.transition import Transition, with_labels
 from flintlock.model.ids import AttemptId
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
@@ -68,36 +68,36 @@ E: Final = ExecutionState
 J: Final = JobStatus
 
 refusal_to_cancel = failover.refusal_to_cancel
-unwanted = failover.unwanted
+unwanted_attempts = failover.unwanted_attempts
 
 
-def step(job: ExecutionGraph, event: JobEvent, moment: Moment) -> tuple[ExecutionGraph, tuple[JobEffect, ...]]:
-    """Return the job after the event, and what is to be done, in order. The same job object: nothing changed.
+def step(job: ExecutionGraph, event: JobEvent, context: StepContext) -> tuple[ExecutionGraph, tuple[JobEffect, ...]]:
+    """Return the job after the event and the effects to perform, in order. The same job object: nothing changed.
 
-    Raises InvariantBroken, with the story so far, if a move is asked for that the law forbids.
+    Raises InvariantBroken, with the latest moves, if a handler attempts a move that `model.states` forbids.
     """
     if job.status.terminal:
-        return _after_the_end(job, event), ()
-    turn = Turn(job, moment)
-    _hear(turn, event)
-    _settle(turn)
-    if turn.job is not job:
-        turn.job = structs.replace(turn.job, modified_ms=moment.now_ms)
-    return turn.job, tuple(turn.effects)
+        return _apply_after_end(job, event), ()
+    transition = Transition(job, context)
+    _apply(transition, event)
+    _settle(transition)
+    if transition.job is not job:
+        transition.job = structs.replace(transition.job, modified_ms=context.now_ms)
+    return transition.job, tuple(transition.effects)
 
 
-def _after_the_end(job: ExecutionGraph, event: JobEvent) -> ExecutionGraph:
-    """What an ended job still takes in: words about why it ended."""
-    return history.with_labels(job, event.attempt, event.labels) if isinstance(event, Labelled) else job
+def _apply_after_end(job: ExecutionGraph, event: JobEvent) -> ExecutionGraph:
+    """Return an ended job after an event: only labels on its failures still change it."""
+    return with_labels(job, event.attempt, event.labels) if isinstance(event, FailureLabelled) else job
 
 
-def _hear(turn: Turn, event: JobEvent) -> None:
+def _apply(transition: Transition, event: JobEvent) -> None:
     match event:
-        case Started() | CancelRequested() | Required() | Suspended():
-            _hear_wish(turn, event)
+        case JobStarted() | CancelRequested() | RequirementsChanged() | Suspended():
+            _apply_command(transition, event)
         case SlotGrant() | TaskManagerLost() | NoResources() | DeployedTasks() | TaskReport():
-            if turn.job.status is not J.INITIALIZING:  # who has not begun can promise nothing
-                _hear_word(turn, event)
+            if transition.job.status is not J.INITIALIZING:  # a job that has not started has no attempts to apply it to
+                _apply_message(transition, event)
         case (
             DeploymentDue()
             | CancelDue()
@@ -107,254 +107,258 @@ def _hear(turn: Turn, event: JobEvent) -> None:
             | ReconcileTimedOut()
             | TimedOut()
         ):
-            _come_due(turn, event)
+            _apply_timer(transition, event)
         case _:
-            _hear_answer(turn, event)
+            _apply_outcome(transition, event)
 
 
-def _hear_wish(turn: Turn, wish: Wish) -> None:
-    match wish:
-        case Started():
-            _start(turn)
+def _apply_command(transition: Transition, command: DispatcherCommand) -> None:
+    match command:
+        case JobStarted():
+            _start(transition)
         case CancelRequested():
-            failover.cancel_job(turn)
-        case Required(ranges):
-            scheduling.require(turn, ranges)
+            failover.cancel_job(transition)
+        case RequirementsChanged(ranges):
+            scheduling.require(transition, ranges)
         case Suspended():
-            turn.move_job(J.SUSPENDED)
+            transition.move_job(J.SUSPENDED)
 
 
-def _hear_word(turn: Turn, word: Word) -> None:
-    match word:
+def _apply_message(transition: Transition, message: ClusterMessage) -> None:
+    match message:
         case SlotGrant():
-            _granted(turn, word)
+            _apply_grant(transition, message)
         case TaskManagerLost():
-            failover.task_manager_lost(turn, word)
+            failover.task_manager_lost(transition, message)
         case NoResources():
-            failover.no_resources(turn, word)
+            failover.no_resources(transition, message)
         case DeployedTasks():
-            failover.reconcile(turn, word)
+            failover.reconcile(transition, message)
         case TaskReport():
-            _reported(turn, word)
+            _apply_report(transition, message)
 
 
-def _hear_answer(turn: Turn, answer: Answer) -> None:
-    match answer:
+def _apply_outcome(transition: Transition, outcome: EffectOutcome) -> None:
+    match outcome:
         case Recorded(record):
-            _recorded(turn, record)
+            _apply_record(transition, record)
         case DeploymentTaken():
-            _taken(turn, answer)
+            _apply_deployment_taken(transition, outcome)
         case DeploymentUndelivered():
-            _undelivered(turn, answer)
+            _apply_deployment_undelivered(transition, outcome)
         case PublicationUndelivered():
-            _unpublished(turn, answer.attempt, publication.publication_undelivered(turn, answer))
+            _fail_unpublished(transition, outcome.attempt, publication.publication_undelivered(transition, outcome))
         case CancelAnswered():
-            failover.cancel_answered(turn, answer)
+            failover.cancel_answered(transition, outcome)
         case Probed():
-            adoption.probed(turn, answer)
-        case Labelled(attempt, labels):
-            turn.job = history.with_labels(turn.job, attempt, labels)
+            adoption.probed(transition, outcome)
+        case FailureLabelled(attempt, labels):
+            transition.job = with_labels(transition.job, attempt, labels)
 
 
-def _come_due(turn: Turn, event: Due) -> None:
+def _apply_timer(transition: Transition, event: TimerFired) -> None:
     match event:
         case TimedOut():
-            failover.timed_out(turn)
+            failover.timed_out(transition)
         case DeploymentDue(attempt):
-            scheduling.deployment_due(turn, attempt)
+            scheduling.deployment_due(transition, attempt)
         case CancelDue(attempt):
-            failover.cancel_due(turn, attempt)
+            failover.cancel_due(transition, attempt)
         case ProbeDue(attempt):
-            adoption.probe_due(turn, attempt)
+            adoption.probe_due(transition, attempt)
         case PublicationDue(attempt):
-            publication.publication_due(turn, attempt)
+            publication.publication_due(transition, attempt)
         case RestartDue(attempt):
-            failover.restart_due(turn, attempt)
+            failover.restart_due(transition, attempt)
         case ReconcileTimedOut(attempt):
-            failover.given_up(turn, attempt)
+            failover.reconcile_timed_out(transition, attempt)
 
 
-def _start(turn: Turn) -> None:
-    if turn.job.status is J.INITIALIZING and any(life.current.state is E.RECONCILING for life in turn.job.regions):
-        turn.move_job(J.RECONCILING)
-    elif turn.job.status is J.INITIALIZING:
-        turn.move_job(J.CREATED)
-        turn.move_job(J.RUNNING)
-    elif turn.job.status is not J.CANCELLING:
+def _start(transition: Transition) -> None:
+    if transition.job.status is J.INITIALIZING and any(
+        region.current.state is E.RECONCILING for region in transition.job.regions
+    ):
+        transition.move_job(J.RECONCILING)
+    elif transition.job.status is J.INITIALIZING:
+        transition.move_job(J.CREATED)
+        transition.move_job(J.RUNNING)
+    elif transition.job.status is not J.CANCELLING:
         return
-    _limit_time(turn)
-    adoption.begin(turn)
-    for life in turn.job.regions:
-        if life.publishing and life.request is None:
-            publication.request_publisher(turn, life)
+    _start_job_timeout(transition)
+    adoption.begin(transition)
+    for region in transition.job.regions:
+        if region.publishing and region.request is None:
+            publication.request_publisher(transition, region)
 
 
-def _limit_time(turn: Turn) -> None:
-    """Set the timer of a job that has only so much time; what it used before this leader came counts."""
-    timeout_s = turn.job.plan.timeout_s
+def _start_job_timeout(transition: Transition) -> None:
+    """Start the timer of a job with a timeout; time that passed under earlier leaders counts."""
+    timeout_s = transition.job.plan.timeout_s
     if timeout_s > 0:
-        used_s = (turn.moment.now_ms - turn.job.timestamps[J.INITIALIZING]) / 1000
-        turn.do(After(max(timeout_s - used_s, 0.0), TimedOut()))
+        used_s = (transition.context.now_ms - transition.job.timestamps[J.INITIALIZING]) / 1000
+        transition.emit(StartTimer(max(timeout_s - used_s, 0.0), TimedOut()))
 
 
-def _granted(turn: Turn, grant: SlotGrant) -> None:
-    """Use the slots; those that answer no open request are ignored, and the next declaration gives them back."""
-    for life in turn.job.regions:
-        if life.request is None or life.request.id != grant.request:
+def _apply_grant(transition: Transition, grant: SlotGrant) -> None:
+    """Use the slots. A grant for no open request is ignored; the next declaration returns its slots."""
+    for region in transition.job.regions:
+        if region.request is None or region.request.id != grant.request:
             continue
-        if life.request.claim is not None:
-            _claimed(turn, life, grant)
+        if region.request.claim is not None:
+            _apply_claimed_grant(transition, region, grant)
             return
-        if life.grant is None:
-            if life.publishing:
-                publication.publish_there(turn, life, grant)
+        if region.grant is None:
+            if region.publishing:
+                publication.publish_at(transition, region, grant)
             else:
-                scheduling.take_slots(turn, life, grant)
+                scheduling.take_slots(transition, region, grant)
             return
 
 
-def _claimed(turn: Turn, life: RegionState, grant: SlotGrant) -> None:
-    """Keep the slots of an attempt that was sent before this JobMaster came."""
-    if life.current.state is E.RECONCILING:
-        adoption.adopt(turn, life, grant)
-    elif life.grant != grant and not life.current.state.terminal:
-        turn.put(structs.replace(life, grant=grant))  # it has told of itself before
+def _apply_claimed_grant(transition: Transition, region: RegionState, grant: SlotGrant) -> None:
+    """Use the slots of an attempt that an earlier JobMaster deployed."""
+    if region.current.state is E.RECONCILING:
+        adoption.adopt(transition, region, grant)
+    elif region.grant != grant and not region.current.state.terminal:
+        transition.update(structs.replace(region, grant=grant))  # a report had adopted it already
 
 
-def _recorded(turn: Turn, record: RegionRecord) -> None:
-    life = turn.job.regions[record.region]
-    if life.current.attempt != record.attempt:
+def _apply_record(transition: Transition, record: RegionRecord) -> None:
+    region = transition.job.regions[record.region]
+    if region.current.attempt != record.attempt:
         return
     match record.phase:
         case RegionPhase.DEPLOYED:
-            scheduling.deployment_recorded(turn, life, record)
+            scheduling.deployment_recorded(transition, region, record)
         case RegionPhase.ACCEPTED:
-            publication.acceptance_recorded(turn, life)
+            publication.acceptance_recorded(transition, region)
         case RegionPhase.FINISHED:
-            publication.finish_recorded(turn, life)
+            publication.finish_recorded(transition, region)
 
 
-def _taken(turn: Turn, event: DeploymentTaken) -> None:
-    life = scheduling.deployment_taken(turn, event)
-    if life is not None and life.current.state is E.CANCELING:
-        failover.ask_to_end(turn, life)  # it waited for the deployment to arrive first
+def _apply_deployment_taken(transition: Transition, event: DeploymentTaken) -> None:
+    region = scheduling.deployment_taken(transition, event)
+    if region is not None and region.current.state is E.CANCELING:
+        failover.request_cancel(transition, region)  # the cancellation waited for the deployment to arrive
 
 
-def _unpublished(turn: Turn, attempt: AttemptId, failure: Failure | None) -> None:
+def _fail_unpublished(transition: Transition, attempt: AttemptId, failure: Failure | None) -> None:
     if failure is not None:
-        failover.fail_publication(turn, turn.job.regions[attempt.region], failure)
+        failover.fail_publication(transition, transition.job.regions[attempt.region], failure)
 
 
-def _undelivered(turn: Turn, event: DeploymentUndelivered) -> None:
-    failure = scheduling.deployment_undelivered(turn, event)
-    life = turn.job.current_life(event.attempt)
-    if life is None or life.grant is None or life.grant.instance != event.instance:
+def _apply_deployment_undelivered(transition: Transition, event: DeploymentUndelivered) -> None:
+    failure = scheduling.deployment_undelivered(transition, event)
+    region = transition.job.region_of(event.attempt)
+    if region is None or region.grant is None or region.grant.instance != event.instance:
         return
-    if failure is not None or life.current.state is E.CANCELING:
-        failover.ask_to_end(turn, life)  # it may have arrived, and only the answer was lost
+    if failure is not None or region.current.state is E.CANCELING:
+        failover.request_cancel(transition, region)  # it may have arrived, and only the acknowledgement was lost
     if failure is not None:
-        failover.fail_attempt(turn, life, failure)
+        failover.fail_attempt(transition, region, failure)
 
 
-def _reported(turn: Turn, report: TaskReport) -> None:
-    life = turn.job.current_life(report.attempt)
-    if life is None or life.current.state.terminal:
+def _apply_report(transition: Transition, report: TaskReport) -> None:
+    region = transition.job.region_of(report.attempt)
+    if region is None or region.current.state.terminal:
         return
     match report.news:
         case FilesPublished() as news:
-            publication.files_published(turn, life, news)
+            publication.files_published(transition, region, news)
         case PublicationFailed() as news:
-            failure = publication.publication_failed(turn, life, report.instance, news)
-            _unpublished(turn, report.attempt, failure)
+            failure = publication.publication_failed(transition, region, report.instance, news)
+            _fail_unpublished(transition, report.attempt, failure)
         case news:
-            # That a cancelled attempt is over is true whoever says so: its TaskManager may have a new life by now.
-            canceling = life.current.state is E.CANCELING
-            if canceling or (life.grant is not None and life.grant.instance == report.instance):
-                _task_told(turn, adoption.adopt(turn, life), news)
+            # Any incarnation may report the end of a cancelled attempt: its TaskManager may have registered again.
+            canceling = region.current.state is E.CANCELING
+            if canceling or (region.grant is not None and region.grant.instance == report.instance):
+                _apply_task_news(transition, adoption.adopt(transition, region), news)
 
 
-def _task_told(
-    turn: Turn,
-    life: RegionState,
+def _apply_task_news(
+    transition: Transition,
+    region: RegionState,
     news: TaskRunning | TaskProgress | TaskFinished | TaskFailed | TaskCanceled,
 ) -> None:
-    """Hear the region's latest attempt."""
-    state = life.current.state
-    if state is E.SCHEDULED or life.committed:
-        return  # nobody can know anything of it yet, or what it had to say was said
+    """Apply a report about the region's latest attempt."""
+    state = region.current.state
+    if state is E.SCHEDULED or region.committed:
+        return  # not deployed yet, or its outcome is already decided
     match news:
         case TaskRunning():
             if state is E.DEPLOYING:
-                turn.move(life, E.RUNNING)
+                transition.move(region, E.RUNNING)
         case TaskProgress(metrics=metrics, activity=activity):
             if state is E.DEPLOYING:
-                life = turn.move(life, E.RUNNING)
+                region = transition.move(region, E.RUNNING)
             if state is not E.CANCELING:
-                turn.put(life.with_current(structs.replace(life.current, metrics=metrics, activity=activity)))
+                transition.update(
+                    region.with_current(structs.replace(region.current, metrics=metrics, activity=activity))
+                )
         case TaskFinished():
-            failure = publication.missing_output(life, news)
+            failure = publication.missing_output(region, news)
             if state is E.CANCELING:
-                failover.end_canceled(turn, life)
+                failover.end_canceled(transition, region)
             elif failure is not None:
-                failover.fail_attempt(turn, life, failure)
+                failover.fail_attempt(transition, region, failure)
             else:
-                publication.accept(turn, life, news)
+                publication.accept(transition, region, news)
         case TaskFailed(failure=failure):
-            failover.fail_attempt(turn, life, failure)
+            failover.fail_attempt(transition, region, failure)
         case TaskCanceled():
-            failover.fail_attempt(turn, life, _ended_unasked(life))
+            failover.fail_attempt(transition, region, _unrequested_end(region))
 
 
-def _ended_unasked(life: RegionState) -> Failure:
-    """Return the failure of an attempt that its TaskManager ended without being told to."""
+def _unrequested_end(region: RegionState) -> Failure:
+    """Return the failure of an attempt that its TaskManager ended without a request."""
     return Failure(
         kind=FailureKind.TASK_MANAGER_LOST,
-        message=f"TaskManager {life.current.task_manager} ended the task without being asked",
+        message=f"TaskManager {region.current.task_manager} ended the task without being asked",
         exception="TaskEnded",
     )
 
 
-def _settle(turn: Turn) -> None:
-    if turn.job.status in (J.RUNNING, J.RESTARTING, J.RECONCILING):
-        failover.try_interrupted_again(turn)
-        for life in turn.job.regions:
-            if life.current.state is E.CREATED and _inputs_are_there(turn.job, life):
-                scheduling.schedule(turn, life)
-    ending = _ending(turn.job)
+def _settle(transition: Transition) -> None:
+    if transition.job.status in (J.RUNNING, J.RESTARTING, J.RECONCILING):
+        failover.try_interrupted_again(transition)
+        for region in transition.job.regions:
+            if region.current.state is E.CREATED and _inputs_available(transition.job, region):
+                scheduling.schedule(transition, region)
+    ending = _final_status(transition.job)
     if ending is not None:
-        turn.move_job(ending)
-    _declare(turn)
+        transition.move_job(ending)
+    _declare_requirements(transition)
 
 
-def _inputs_are_there(job: ExecutionGraph, life: RegionState) -> bool:
-    return all(job.regions[upstream].finished for upstream in life.region.upstream)
+def _inputs_available(job: ExecutionGraph, region: RegionState) -> bool:
+    return all(job.regions[upstream].finished for upstream in region.plan.upstream)
 
 
-def _ending(job: ExecutionGraph) -> JobStatus | None:
-    """Return the state in which the job ends now, if it does."""
+def _final_status(job: ExecutionGraph) -> JobStatus | None:
+    """Return the state in which the job ends now; None if it does not end yet."""
     match job.status:
         case J.RUNNING:
-            return J.FINISHED if all(life.finished for life in job.regions) else None
+            return J.FINISHED if all(region.finished for region in job.regions) else None
         case J.FAILING | J.CANCELLING:
-            if not all(life.current.state.terminal for life in job.regions):
+            if not all(region.current.state.terminal for region in job.regions):
                 return None
-            unpublished = any(life.publication and life.publication.abandoned for life in job.regions)
+            unpublished = any(region.publication and region.publication.abandoned for region in job.regions)
             return J.CANCELED if job.status is J.CANCELLING and not unpublished else J.FAILED
         case _:
             return None
 
 
-def _declare(turn: Turn) -> None:
-    """Tell the ResourceManager what is wanted, if that has changed. Who is suspended takes nothing back."""
-    job = turn.job
-    wanted = tuple(life.request for life in job.regions if life.request is not None)
-    if wanted == job.declared or job.status is J.SUSPENDED:
+def _declare_requirements(transition: Transition) -> None:
+    """Declare the job's requirements if they have changed. A suspended job withdraws nothing."""
+    job = transition.job
+    requests = tuple(region.request for region in job.regions if region.request is not None)
+    if requests == job.declared or job.status is J.SUSPENDED:
         return
-    turn.job = structs.replace(job, declared=wanted)
-    turn.do(
+    transition.job = structs.replace(job, declared=requests)
+    transition.emit(
         Declare(
             ResourceRequirements(
-                job_id=job.plan.job_id, name=job.plan.graph.name, requests=wanted, priority=job.plan.priority
+                job_id=job.plan.job_id, name=job.plan.graph.name, requests=requests, priority=job.plan.priority
             )
         )
     )

@@ -1,11 +1,11 @@
-"""The JobMaster's shell: feeds its core, performs what that decides, in the scope of one `run`.
+"""The JobMaster's shell: passes events to its core and performs the effects, in the scope of one `run`.
 
 Every event is one synchronous `step` on the loop's thread: there is no await between reading the state and writing
-it, hence no lock and no queue. What takes time (a record, a message, a wait) is an errand: a task of the scope that
-comes back as an event. Records of one region are written one after another; a declaration that is overtaken by a newer
-one is never sent. A job that waits has no task but its `run`, and no timer.
+it, hence no lock and no queue. An effect that takes time (a record, a message, a delay) is a task of the scope whose
+result is an event. Records of one region are written one after another; a declaration that a newer one replaces is
+never sent. A job that waits has no task but its `run`, and no timer.
 
-Rejected: a mailbox task for each job. It would cost a turn of the loop for each event, and thousands of idle tasks.
+Rejected: a mailbox task for each job. It would cost a loop iteration for each event, and thousands of idle tasks.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.ha.leader_gate import LeaderGate, waits
 from flintlock.ha.protocols import JobProgressStore
-from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted
+from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted_attempts
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
 from flintlock.jobmaster.events import (
-    After,
     CancelAnswered,
     CancelRequested,
+    ClusterMessage,
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
     Enrich,
+    FailureLabelled,
     JobEffect,
     JobEvent,
-    Labelled,
-    Moment,
+    JobStarted,
     Moved,
     Probed,
     PublicationUndelivered,
     Record,
     Recorded,
-    Required,
+    RequirementsChanged,
     RestartDue,
     SendCancel,
     SendDeploy,
     SendProbe,
     SendPublish,
-    Started,
+    StartTimer,
+    StepContext,
     Suspended,
-    Word,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of, ranges_of
 from flintlock.jobmaster.metrics import JobMasterMetrics
@@ -84,7 +84,7 @@ _ENRICH_TIMEOUT_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 1.0
 _Work: TypeAlias = Callable[[], Awaitable[None]]
 
-#: Moves that every job makes and that tell nobody anything: logged at debug level.
+#: Moves that every job makes and that say nothing about it: logged at debug level.
 _QUIET: Final = frozenset({JobStatus.CREATED, JobStatus.RUNNING, ExecutionState.SCHEDULED})
 
 
@@ -99,14 +99,14 @@ class JobMasterServices:
     clock_ms: Callable[[], int]
     random: Random
     configuration: Configuration
-    work_dir: str  # where jobs keep their blocking results, each in a directory of its own
+    work_dir: str  # contains a directory with the blocking results of each job
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
-    standing: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
+    standing: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
-    """Return the factory that a Dispatcher makes its JobMasters with."""
+    """Return the factory with which a Dispatcher makes its JobMasters."""
 
     def make(job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener) -> JobMasterRunner:
         plan = plan_of(job.graph, services.configuration, services.work_dir)
@@ -116,44 +116,44 @@ def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
 
 
 class JobMaster:
-    """One job's master: a JobMasterRunner for its Dispatcher, a JobMasterGateway for the cluster."""
+    """One job's master: a JobMasterRunner to its Dispatcher, a JobMasterGateway to the cluster."""
 
     __slots__ = (
         "_backlog",
         "_crash",
         "_declaring",
+        "_droppable",
         "_ended",
-        "_errands",
         "_listener",
         "_recording",
         "_scope",
         "_services",
         "_snapshot",
         "_state",
-        "_wanted",
+        "_undeclared",
     )
 
     def __init__(self, state: ExecutionGraph, services: JobMasterServices, listener: JobListener) -> None:
         self._state = state  # written by _feed only
         self._services = services
         self._listener = listener
-        self._snapshot: JobSnapshot | None = None  # of `_state`, once somebody has asked
+        self._snapshot: JobSnapshot | None = None  # of `_state`, once requested
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._ended = asyncio.Event()  # set by the job's end, or by a crash
-        self._crash: Exception | None = None  # what no step could cope with
-        self._backlog: list[JobEffect] = []  # wanted before it ran; emptied by run
-        self._errands: set[asyncio.Task[None]] = set()  # what nobody needs after the job's end
+        self._crash: Exception | None = None  # an error that no step handles; raised by run
+        self._backlog: list[JobEffect] = []  # effects of events before it ran; emptied by run
+        self._droppable: set[asyncio.Task[None]] = set()  # tasks that are cancelled at the job's end
         self._recording: dict[RegionId, asyncio.Task[None]] = {}  # the latest unfinished record of each region
-        self._wanted: ResourceRequirements | None = None  # not yet told to the ResourceManager
-        self._declaring: asyncio.Task[None] | None = None  # who is telling it
+        self._undeclared: ResourceRequirements | None = None  # not yet acknowledged by the ResourceManager
+        self._declaring: asyncio.Task[None] | None = None  # sends `_undeclared`
 
     # For the Dispatcher
 
     async def run(self) -> JobOutcome:
-        """Run the job to its end and return how it ended; nothing of it runs in this process then.
+        """Run the job to its end and return its outcome; then nothing of it runs in this process.
 
-        Cancelled, it leaves the job as it is: SUSPENDED, its tasks untouched. Raises Fenced if a newer leader was
-        met, InvariantBroken for a bug.
+        When cancelled, it leaves the job SUSPENDED, with its tasks untouched. Raises Fenced if a newer leader exists,
+        InvariantBroken for a bug.
         """
         job_id = self._state.plan.job_id
         self._services.directory.register(job_id, self)
@@ -165,100 +165,100 @@ class JobMaster:
                     await self._ended.wait()
                 finally:
                     self._scope = None
-                self._drop_errands()
+                self._cancel_droppable()
         except asyncio.CancelledError:
-            self._feed(Suspended())
+            self._handle(Suspended())
             raise
         finally:
             self._services.directory.unregister(job_id, self)
         if self._crash is not None:
-            await self._abandon(self._crash)
+            await self._release_all(self._crash)
             raise self._crash
         return outcome_of(self._state)
 
     def snapshot(self) -> JobSnapshot:
-        """Return the job as it is now; the same object until something changes."""
+        """Return the job's current view; the same object until something changes."""
         if self._snapshot is None:
             self._snapshot = snapshot_of(self._state)
         return self._snapshot
 
     def cancel(self) -> None:
-        """Ask the job to end; before it runs too. Harmless when it is CANCELED. Raises Conflict if it is too late."""
+        """Cancel the job, also before it runs. Has no effect when it is CANCELED. Raises Conflict if it is too late."""
         refusal = refusal_to_cancel(self._state)
         if refusal is not None:
             raise Conflict(f"job {self._state.plan.job_id} {refusal}")
-        self._feed(CancelRequested())
+        self._handle(CancelRequested())
 
     def requirements(self) -> JobRequirements:
-        """Return what the job may use, step by step."""
+        """Return how many slots each step may use."""
         return requirements_of(self._state)
 
     def require(self, requirements: JobRequirements) -> None:
-        """Use this much from now on: regions that have not been sent to a TaskManager yet ask anew."""
-        self._feed(Required(ranges_of(self._state.plan, requirements.vertices)))
+        """Change how many slots steps may use: regions that still wait for slots request them again."""
+        self._handle(RequirementsChanged(ranges_of(self._state.plan, requirements.vertices)))
 
     # For the cluster
 
     async def slots_granted(self, message: SlotGrant) -> None:
-        """Take the slots, or ignore them if nobody waits for them."""
-        self._hear(message)
+        """Use the slots, or ignore them if no region waits for them."""
+        self._receive(message)
 
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
-        """Give up what was at that TaskManager."""
-        self._hear(message)
+        """Fail the attempts at that TaskManager."""
+        self._receive(message)
 
     async def no_resources(self, message: NoResources) -> None:
-        """Give up what nobody can ever serve."""
-        self._hear(message)
+        """Fail the region whose request can never be served."""
+        self._receive(message)
 
     async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
-        """Notice attempts that are gone; return those that nobody wants."""
-        self._hear(message)
-        return UnwantedTasks(attempts=unwanted(self._state, message))
+        """Fail attempts that are gone; return those that are unwanted."""
+        self._receive(message)
+        return UnwantedTasks(attempts=unwanted_attempts(self._state, message))
 
     async def report(self, message: TaskReport) -> None:
-        """Hear of an attempt; return once what it means is durable. Raises Unavailable if it stops before that."""
-        self._hear(message)
+        """Apply a report; return once its consequence is durable. Raises Unavailable if this stops before that."""
+        self._receive(message)
         while (task := self._recording.get(message.attempt.region)) is not None and not task.done():
             await asyncio.wait((task,))
-        # A record that was cut off stays in the list: the job may learn of its suspension only after this does.
+        # A record whose writing was cancelled stays in the list: `run` may handle the suspension only after this.
         if task is not None or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
-            raise self._stopped()
+            raise self._stopped_error()
 
     # Events
 
-    def _hear(self, event: Word) -> None:
+    def _receive(self, event: ClusterMessage) -> None:
         if self._scope is None:
-            raise self._stopped()
-        self._feed(event)
+            raise self._stopped_error()
+        self._handle(event)
         if self._crash is not None:
-            raise self._stopped() from self._crash
+            raise self._stopped_error() from self._crash
 
-    def _feed(self, event: JobEvent) -> None:
-        """Let the core decide and perform what it decides; what it cannot cope with is raised by `run`."""
+    def _handle(self, event: JobEvent) -> None:
+        """Take one step and perform its effects; `run` raises an error of the step."""
         before = self._state
         try:
-            self._state, effects = step(before, event, self._moment())
+            self._state, effects = step(before, event, self._step_context())
             for effect in effects:
                 self._count(effect)
                 self._perform(effect)
             if self._state is not before:
                 self._snapshot = None
                 self._listener(self._state.plan.job_id)
-        except Exception as error:  # noqa: BLE001 - whoever brought the event is not to blame for it
+        except Exception as error:  # noqa: BLE001 - the sender of the event did not cause it
             self._fail(error)
         if self._state.status.globally_terminal:
             self._ended.set()
 
-    def _moment(self) -> Moment:
-        return Moment(now_ms=self._services.clock_ms(), chance=self._services.random.random())
+    def _step_context(self) -> StepContext:
+        return StepContext(now_ms=self._services.clock_ms(), random=self._services.random.random())
 
     def _fail(self, error: Exception) -> None:
         """End `run` with this error; the first one counts."""
         self._crash = self._crash or error
         self._ended.set()
 
-    def _stopped(self) -> Unavailable:
+    def _stopped_error(self) -> Unavailable:
         return Unavailable(f"the JobMaster of job {self._state.plan.job_id} has stopped")
 
     # Effects
@@ -267,7 +267,7 @@ class JobMaster:
         backlog, self._backlog = self._backlog, []
         for effect in backlog:
             self._perform(effect)
-        self._feed(Started())
+        self._handle(JobStarted())
 
     def _perform(self, effect: JobEffect) -> None:
         match effect:
@@ -276,21 +276,21 @@ class JobMaster:
             case _ if self._scope is None:
                 self._backlog.append(effect)
             case Declare(requirements):
-                self._declare(self._scope, requirements)
+                self._queue_declaration(self._scope, requirements)
             case Record(record):
                 work = partial(self._record, record, self._recording.get(record.region))
                 name = f"record-{record.region}-{record.phase}"
                 self._recording[record.region] = self._spawn(self._scope, work, name)
             case SendDeploy():
-                self._send_out(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
+                self._spawn_droppable(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCancel():
                 self._spawn(self._scope, partial(self._cancel_task, effect), f"cancel-{effect.order.attempt}")
             case SendProbe():
-                self._send_out(self._scope, partial(self._probe, effect), f"probe-{effect.attempt}")
+                self._spawn_droppable(self._scope, partial(self._probe, effect), f"probe-{effect.attempt}")
             case SendPublish():
-                self._send_out(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
-            case After():
-                self._send_out(self._scope, partial(self._wait, effect), f"wait-{type(effect.event).__name__}")
+                self._spawn_droppable(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
+            case StartTimer():
+                self._spawn_droppable(self._scope, partial(self._wait, effect), f"wait-{type(effect.event).__name__}")
             case Enrich() if self._services.enrichers:
                 self._spawn(self._scope, partial(self._enrich, effect), f"enrich-{effect.attempt}")
             case Enrich():
@@ -299,21 +299,21 @@ class JobMaster:
     def _spawn(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> asyncio.Task[None]:
         return scope.create_task(self._guarded(work), name=f"{self._state.plan.job_id}-{name}")
 
-    def _send_out(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> None:
-        """Start an errand that may be dropped."""
+    def _spawn_droppable(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> None:
+        """Start a task that is cancelled at the job's end."""
         task = self._spawn(scope, work, name)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self._droppable.add(task)
+        task.add_done_callback(self._droppable.discard)
 
     async def _guarded(self, work: _Work) -> None:
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - it is raised by `run`, alone instead of in a group
+        except Exception as error:  # noqa: BLE001 - `run` raises it, alone instead of in a group
             self._fail(error)
 
-    def _drop_errands(self) -> None:
-        """Let go of what nobody needs any more: after a crash of records and declarations too."""
-        tasks = [*self._errands]
+    def _cancel_droppable(self) -> None:
+        """Cancel tasks that an ended job does not need; after a crash records and declarations too."""
+        tasks = [*self._droppable]
         if self._crash is not None:
             tasks += self._recording.values()
             tasks += () if self._declaring is None else (self._declaring,)
@@ -326,21 +326,21 @@ class JobMaster:
         await self._services.standing.until_known(lambda: self._services.progress.record(record))
         if self._recording.get(record.region) is asyncio.current_task():
             del self._recording[record.region]
-        self._feed(Recorded(record))
+        self._handle(Recorded(record))
 
-    def _declare(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
-        self._wanted = requirements
+    def _queue_declaration(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
+        self._undeclared = requirements
         if self._declaring is None:
-            self._declaring = self._spawn(scope, self._tell_wants, "declare")
+            self._declaring = self._spawn(scope, self._declare_requirements, "declare")
 
-    async def _tell_wants(self) -> None:
+    async def _declare_requirements(self) -> None:
         pauses = waits()
-        while (wanted := self._wanted) is not None:
+        while (requirements := self._undeclared) is not None:
             try:
-                await self._services.resource_manager.declare_requirements(wanted)
+                await self._services.resource_manager.declare_requirements(requirements)
                 pauses = waits()
-                if self._wanted is wanted:
-                    self._wanted = None
+                if self._undeclared is requirements:
+                    self._undeclared = None
             except Unavailable as error:
                 self._warn(log_events.RESOURCEMANAGER_UNAVAILABLE, error)
                 await asyncio.sleep(next(pauses))
@@ -354,12 +354,12 @@ class JobMaster:
             raise
         except FlintlockError as error:
             self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
-            self._feed(DeploymentUndelivered(attempt, effect.instance, error.public))
+            self._handle(DeploymentUndelivered(attempt, effect.instance, error.public))
         else:
-            self._feed(DeploymentTaken(attempt, effect.instance))
+            self._handle(DeploymentTaken(attempt, effect.instance))
 
     async def _cancel_task(self, effect: SendCancel) -> None:
-        """Ask once. The job's end waits for it, so it must not take long: the core asks again if it has to."""
+        """Send it once. The job's end waits for this, so it must be short: the core sends it again if necessary."""
         attempt, unreachable = effect.order.attempt, False
         try:
             async with asyncio.timeout(_CANCEL_TIMEOUT_S):
@@ -369,10 +369,10 @@ class JobMaster:
         except (FlintlockError, TimeoutError) as error:
             self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             unreachable = isinstance(error, Unavailable) and error.unreachable
-        self._feed(CancelAnswered(attempt, unreachable))
+        self._handle(CancelAnswered(attempt, unreachable))
 
     async def _probe(self, effect: SendProbe) -> None:
-        """Ask whether a life goes on: as long as it does, nobody answers."""
+        """Ask whether an incarnation is alive: while it is, the call does not return."""
         over = unreachable = False
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
@@ -383,7 +383,7 @@ class JobMaster:
             raise
         except (FlintlockError, TimeoutError) as error:
             unreachable = isinstance(error, Unavailable) and error.unreachable
-        self._feed(Probed(effect.attempt, over, unreachable))
+        self._handle(Probed(effect.attempt, over, unreachable))
 
     async def _publish(self, effect: SendPublish) -> None:
         attempt = effect.order.attempt
@@ -394,10 +394,10 @@ class JobMaster:
         except FlintlockError as error:
             self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             refused = isinstance(error, Refused)
-            self._feed(PublicationUndelivered(attempt, effect.instance, error.public, refused))
+            self._handle(PublicationUndelivered(attempt, effect.instance, error.public, refused))
 
     async def _enrich(self, effect: Enrich) -> None:
-        """Ask the plug-ins. The job's end waits for it, so they get only so long."""
+        """Call the plug-ins. The job's end waits for this, so they have a timeout."""
         graph = self._state.plan.graph
         try:
             async with asyncio.timeout(_ENRICH_TIMEOUT_S):
@@ -408,22 +408,22 @@ class JobMaster:
             self._warn(log_events.FAILURE_ENRICHERS_SLOW, error)
             return
         if labels:
-            self._feed(Labelled(effect.attempt, labels))
+            self._handle(FailureLabelled(effect.attempt, labels))
 
-    async def _wait(self, effect: After) -> None:
+    async def _wait(self, effect: StartTimer) -> None:
         await asyncio.sleep(effect.delay_s)
-        self._feed(effect.event)
+        self._handle(effect.event)
 
-    async def _abandon(self, crash: Exception) -> None:
-        """Give back what a crashed job holds, as far as one try goes. Another leader, or none, takes care otherwise."""
+    async def _release_all(self, crash: Exception) -> None:
+        """Release the slots and tasks of a crashed job, with one try for each; leases and heartbeats do the rest."""
         if isinstance(crash, Fenced | InvariantBroken):
             return
         job_id = self._state.plan.job_id
-        for life in self._state.regions:
-            if life.grant is not None:
+        for region in self._state.regions:
+            if region.grant is not None:
                 with suppress(FlintlockError):
-                    order = CancelTask(attempt=self._state.attempt_id(life))
-                    await self._services.task_managers(life.grant.address).cancel(order)
+                    order = CancelTask(attempt=self._state.attempt_id(region))
+                    await self._services.task_managers(region.grant.address).cancel(order)
         with suppress(FlintlockError):
             await self._services.resource_manager.declare_requirements(ResourceRequirements(job_id=job_id))
 
@@ -434,7 +434,7 @@ class JobMaster:
         match effect:
             case Enrich(failure=failure) if metrics is not None:
                 metrics.failed(failure.kind)
-            case After(event=RestartDue()) if metrics is not None:
+            case StartTimer(event=RestartDue()) if metrics is not None:
                 metrics.restarted()
             case _:
                 pass

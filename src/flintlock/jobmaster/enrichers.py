@@ -1,7 +1,7 @@
-"""Failure enrichers: plug-ins that look at failures and add labels to them, such as which team should be called.
+"""Failure enrichers: plug-ins that inspect failures and add labels to them, such as the team to call.
 
 An enricher is an entry point of the group `flintlock.failure_enrichers`; only those that `jobmanager.failure-enrichers`
-names are loaded. Each declares the keys of its labels. Two that claim the same key are both left out, labels that were
+names are loaded. Each declares the keys of its labels. Two that declare the same key are both dropped, labels that were
 not declared are ignored, and one that raises adds nothing: a plug-in never decides what happens to a job.
 
 Enrichers run in the JobManager, in a thread of their own. They are the operator's code, not the user's.
@@ -26,7 +26,7 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 
 class FailureEnricher(Protocol):
-    """Looks at failures. Made once, without arguments, and called from one thread at a time for each failure."""
+    """Inspects failures. Made once, without arguments, and called from one thread at a time for each failure."""
 
     @property
     def keys(self) -> frozenset[str]:
@@ -34,14 +34,14 @@ class FailureEnricher(Protocol):
         ...
 
     def labels(self, failure: Failure, job_id: JobId, job_name: str) -> Mapping[str, str]:
-        """Return labels for a failure; none if it has nothing to say."""
+        """Return labels for a failure; may be empty."""
         ...
 
 
 def load_enrichers(
     names: Iterable[str], found: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP)
 ) -> tuple[FailureEnricher, ...]:
-    """Return the enrichers of these names. One that is not there or cannot be loaded is left out, and told."""
+    """Return the enrichers of these names. One that is unknown or cannot be loaded is skipped and logged."""
     wanted = tuple(dict.fromkeys(names))
     if not wanted:
         return ()
@@ -55,8 +55,8 @@ def load_enrichers(
             made[name] = known[name].load()()
         except Exception as error:  # noqa: BLE001 - a plug-in's own, whatever it is
             log.error(log_events.FAILURE_ENRICHER_UNUSABLE, name=name, error=repr(error))
-    claims = Counter(key for enricher in made.values() for key in enricher.keys)
-    disputed = {key for key, count in claims.items() if count > 1}
+    declared = Counter(key for enricher in made.values() for key in enricher.keys)
+    disputed = {key for key, count in declared.items() if count > 1}
     for name, enricher in made.items():
         if not disputed.isdisjoint(enricher.keys):
             log.error(log_events.FAILURE_ENRICHER_DROPPED, name=name, keys=sorted(disputed & enricher.keys))
@@ -64,12 +64,12 @@ def load_enrichers(
 
 
 def labels_of(enrichers: Sequence[FailureEnricher], failure: Failure, job_id: JobId, job_name: str) -> dict[str, str]:
-    """Return what all enrichers say of a failure."""
+    """Return the labels that all enrichers add to a failure."""
     labels: dict[str, str] = {}
     for enricher in enrichers:
         try:
-            said = enricher.labels(failure, job_id, job_name)
-            labels |= {key: str(value) for key, value in said.items() if key in enricher.keys}
+            added = enricher.labels(failure, job_id, job_name)
+            labels |= {key: str(value) for key, value in added.items() if key in enricher.keys}
         except Exception as error:  # noqa: BLE001 - a plug-in's own, whatever it is
             log.warning(log_events.FAILURE_ENRICHER_FAILED, enricher=type(enricher).__name__, error=repr(error))
     return labels

@@ -1,8 +1,8 @@
-"""What a JobMaster's core hears (events, past tense) and what it wants done (effects, imperative).
+"""Events of the JobMaster's core (past tense) and its effects (imperative).
 
-Messages of the gateways are events as they are (`Word`). Time and chance come with each step as a `Moment`; a timer is
-an effect that names the event to hear later. Events that come too late are ignored by the core, so nobody needs to take
-a timer back.
+Messages of the gateways are events as they are (`ClusterMessage`). Time and randomness come with each step as a
+`StepContext`; a timer is an effect that names the event to deliver later. The core ignores events that come too late,
+so timers are never cancelled.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequiremen
 from flintlock.model.tasks import CancelTask, DeployTask, Failure, PublishFiles, RegionRecord, TaskReport
 
 
-class Moment(Struct, frozen=True, kw_only=True):
-    """What the world adds to an event: when it is heard, and a number from 0 to 1 that nobody could foresee."""
+class StepContext(Struct, frozen=True, kw_only=True):
+    """What the shell adds to an event: the time, and a random number from 0 to 1."""
 
     now_ms: int
-    chance: float = 0.5
+    random: float = 0.5
 
 
-class Started(Struct, frozen=True):
-    """The job may begin, or go on where its records say that it was."""
+class JobStarted(Struct, frozen=True):
+    """The JobMaster runs: the job starts, or continues from its records."""
 
 
 class CancelRequested(Struct, frozen=True):
-    """The user wants the job to end. Ask `refusal_to_cancel` first."""
+    """A user cancels the job. The caller checks `refusal_to_cancel` first."""
 
 
 class Suspended(Struct, frozen=True):
-    """This JobMaster stops; another goes on with the job."""
+    """This JobMaster stops; another one continues the job."""
 
 
 class Recorded(Struct, frozen=True):
@@ -43,14 +43,14 @@ class Recorded(Struct, frozen=True):
 
 
 class DeploymentTaken(Struct, frozen=True):
-    """The TaskManager has the attempt."""
+    """The TaskManager acknowledged the deployment."""
 
     attempt: AttemptId
     instance: InstanceId
 
 
 class DeploymentUndelivered(Struct, frozen=True):
-    """The TaskManager refused the attempt or could not be asked."""
+    """The TaskManager refused the deployment or could not be reached."""
 
     attempt: AttemptId
     instance: InstanceId
@@ -58,7 +58,7 @@ class DeploymentUndelivered(Struct, frozen=True):
 
 
 class PublicationUndelivered(Struct, frozen=True):
-    """The TaskManager refused to publish, or could not be asked."""
+    """The TaskManager refused to publish, or could not be reached."""
 
     attempt: AttemptId
     instance: InstanceId
@@ -67,18 +67,18 @@ class PublicationUndelivered(Struct, frozen=True):
 
 
 class CancelAnswered(Struct, frozen=True):
-    """The TaskManager was asked to end the attempt, or could not be; `unreachable`: nothing listens there any more."""
+    """A cancellation was sent, with or without success; `unreachable`: nothing listens at that address."""
 
     attempt: AttemptId
     unreachable: bool
 
 
 class Probed(Struct, frozen=True):
-    """The TaskManager of an attempt that is to be adopted was asked whether that life of it goes on."""
+    """The TaskManager of an attempt that is to be adopted was asked whether that incarnation is alive."""
 
     attempt: AttemptId
-    over: bool  # it has answered that it does not
-    unreachable: bool  # nothing listens there any more
+    over: bool  # it has answered that it is not
+    unreachable: bool  # nothing listens at that address
 
 
 class DeploymentDue(Struct, frozen=True):
@@ -88,19 +88,19 @@ class DeploymentDue(Struct, frozen=True):
 
 
 class CancelDue(Struct, frozen=True):
-    """Time to ask again for the end of an attempt."""
+    """Time to send a cancellation again."""
 
     attempt: AttemptId
 
 
 class ReconcileTimedOut(Struct, frozen=True):
-    """So much time has passed that whoever had this interrupted attempt would be known, or is dead."""
+    """A whole lease has passed: a TaskManager that ran this attempt has registered by now, or has ended it."""
 
     attempt: AttemptId
 
 
 class ProbeDue(Struct, frozen=True):
-    """Time to ask again for the life that an attempt was sent to."""
+    """Time to probe again the TaskManager incarnation that an attempt was sent to."""
 
     attempt: AttemptId
 
@@ -118,53 +118,61 @@ class RestartDue(Struct, frozen=True):
 
 
 class TimedOut(Struct, frozen=True):
-    """The time that the job was given is over."""
+    """The job has reached its timeout."""
 
 
-class Required(Struct, frozen=True):
-    """The user lets regions use other numbers of slots."""
+class RequirementsChanged(Struct, frozen=True):
+    """A user changed how many slots regions may use."""
 
     ranges: dict[RegionId, ParallelismRange]
 
 
-class Labelled(Struct, frozen=True):
-    """Enrichers have looked at a failure: of this attempt, or of the job itself."""
+class FailureLabelled(Struct, frozen=True):
+    """Enrichers added labels to a failure: of this attempt, or (None) of the job itself."""
 
     attempt: AttemptId | None
     labels: dict[str, str]
 
 
-Wish: TypeAlias = Started | CancelRequested | Required | Suspended
-"""What the Dispatcher wants."""
+DispatcherCommand: TypeAlias = JobStarted | CancelRequested | RequirementsChanged | Suspended
+"""What the Dispatcher calls on a JobMaster."""
 
-Word: TypeAlias = SlotGrant | TaskManagerLost | NoResources | DeployedTasks | TaskReport
-"""What the cluster says, by the JobMaster's gateway."""
+ClusterMessage: TypeAlias = SlotGrant | TaskManagerLost | NoResources | DeployedTasks | TaskReport
+"""What ResourceManager and TaskManagers send through the JobMaster's gateway."""
 
-Answer: TypeAlias = (
-    Recorded | DeploymentTaken | DeploymentUndelivered | PublicationUndelivered | CancelAnswered | Probed | Labelled
+EffectOutcome: TypeAlias = (
+    Recorded
+    | DeploymentTaken
+    | DeploymentUndelivered
+    | PublicationUndelivered
+    | CancelAnswered
+    | Probed
+    | FailureLabelled
 )
-"""What came of an effect."""
+"""The result of an effect."""
 
-Due: TypeAlias = DeploymentDue | CancelDue | ProbeDue | PublicationDue | RestartDue | ReconcileTimedOut | TimedOut
-"""What a timer was set for."""
+TimerFired: TypeAlias = (
+    DeploymentDue | CancelDue | ProbeDue | PublicationDue | RestartDue | ReconcileTimedOut | TimedOut
+)
+"""What a timer delivers."""
 
-JobEvent: TypeAlias = Wish | Word | Answer | Due
+JobEvent: TypeAlias = DispatcherCommand | ClusterMessage | EffectOutcome | TimerFired
 
 
 class Declare(Struct, frozen=True):
-    """Tell the ResourceManager all that the job wants now; only the newest declaration matters."""
+    """Declare all of the job's requirements to the ResourceManager; only the newest declaration counts."""
 
     requirements: ResourceRequirements
 
 
 class Record(Struct, frozen=True):
-    """Make this durable, after all earlier records of its region, then hear `Recorded`."""
+    """Make this durable, after all earlier records of its region; results in `Recorded`."""
 
     record: RegionRecord
 
 
 class SendDeploy(Struct, frozen=True):
-    """Deploy, once; hear `DeploymentTaken` or `DeploymentUndelivered`."""
+    """Deploy, once; results in `DeploymentTaken` or `DeploymentUndelivered`."""
 
     address: str
     instance: InstanceId
@@ -172,14 +180,14 @@ class SendDeploy(Struct, frozen=True):
 
 
 class SendCancel(Struct, frozen=True):
-    """Ask for the end of an attempt, once; hear `CancelAnswered`."""
+    """Cancel an attempt, once; results in `CancelAnswered`."""
 
     address: str
     order: CancelTask
 
 
 class SendProbe(Struct, frozen=True):
-    """Ask whether that life of the TaskManager goes on, once; hear `Probed`."""
+    """Ask whether that incarnation of the TaskManager is alive, once; results in `Probed`."""
 
     address: str
     attempt: AttemptId
@@ -187,33 +195,35 @@ class SendProbe(Struct, frozen=True):
 
 
 class SendPublish(Struct, frozen=True):
-    """Ask to publish, once; hear `PublicationUndelivered` if that fails."""
+    """Ask to publish, once; results in `PublicationUndelivered` if that fails."""
 
     address: str
     instance: InstanceId
     order: PublishFiles
 
 
-class After(Struct, frozen=True):
-    """Hear the event once so many seconds have passed."""
+class StartTimer(Struct, frozen=True):
+    """Deliver the event after a delay."""
 
     delay_s: float
     event: JobEvent
 
 
 class Enrich(Struct, frozen=True):
-    """Let the failure enrichers look at it; hear `Labelled` if they have something to say."""
+    """Pass the failure to the enrichers; results in `FailureLabelled` if they add labels."""
 
     attempt: AttemptId | None
     failure: Failure
 
 
 class Moved(Struct, frozen=True):
-    """Something changed its state: for the log."""
+    """The job or an attempt changed its state: for the log."""
 
     subject: str  # "job", or region and attempt as "0#1"
     old: str
     new: str
 
 
-JobEffect: TypeAlias = Declare | Record | SendDeploy | SendCancel | SendProbe | SendPublish | After | Enrich | Moved
+JobEffect: TypeAlias = (
+    Declare | Record | SendDeploy | SendCancel | SendProbe | SendPublish | StartTimer | Enrich | Moved
+)

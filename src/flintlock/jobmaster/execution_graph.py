@@ -1,8 +1,8 @@
 """The execution graph: a job's regions, their attempts, and how far each has come.
 
-All of it is frozen; a step of the core makes a new one. Beside each field stands who changes it. What cannot be
-taken back is `RegionState.phase`: from ACCEPTED on the region has one attempt whose outcome counts, and neither
-failure nor cancellation reaches it any more.
+All of it is frozen; a step of the core makes a new one. A comment beside each field says what changes it.
+`RegionState.phase` never goes back: from ACCEPTED on the region has one attempt whose outcome counts, and neither
+failure nor cancellation affects it any more.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput
 E: Final = ExecutionState
 
 
-#: The request of a grant that the ResourceManager knows nothing of yet: an earlier one has given those slots.
-UNGRANTED: Final = RequestId("")
+#: The request id of a grant by an earlier ResourceManager that the current one has not confirmed yet.
+UNCONFIRMED: Final = RequestId("")
 
 
 class JobPlan(Struct, frozen=True, kw_only=True):
@@ -37,13 +37,13 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     graph: JobGraph
     regions: tuple[Region, ...]
     strategy: RestartStrategy
-    infrastructure_attempts: int  # how often it is helped over a loss that is not its fault, beside the strategy
+    infrastructure_attempts: int  # restarts after infrastructure failures, in addition to the strategy
     priority: int
     timeout_s: float  # 0: none
     at_most: int | None  # slots of a region without a parallelism of its own
     analyze_first: bool
     cancel_timeout_s: float
-    heartbeat_timeout_s: float  # a TaskManager that this leader has not heard of for so long is dead
+    heartbeat_timeout_s: float  # a TaskManager that has not contacted this leader for so long is dead
     history_size: int
     session_config: dict[str, str]
     work_dir: str  # the job's own
@@ -60,14 +60,14 @@ class Execution(Struct, frozen=True, kw_only=True):
     attempt: int
     state: ExecutionState = E.CREATED
     timestamps: dict[ExecutionState, int]
-    task_manager: TaskManagerId | None = None  # written when slots are granted, kept for the record
+    task_manager: TaskManagerId | None = None  # set when slots are granted, never cleared
     address: str = ""
     slots: int = 0
-    recording: int = 0  # records of where it goes that are not durable yet
-    deployments: int = 0  # how often it was sent in vain
-    in_flight: bool = False  # a deployment was sent and not yet answered
-    unseen: int = 0  # heartbeats in a row in which its TaskManager did not name it
-    refusals: int = 0  # how often nothing listened where it should be cancelled, in a row
+    recording: int = 0  # records of its TaskManager that are not durable yet
+    deployments: int = 0  # how many deliveries have failed
+    in_flight: bool = False  # a deployment was sent and not yet acknowledged
+    unseen: int = 0  # consecutive heartbeats in which its TaskManager did not list it
+    refusals: int = 0  # consecutive cancellations or probes that found nothing listening
     metrics: TaskMetrics = TaskMetrics()
     outputs: tuple[StepOutput, ...] = ()
     activity: str = ""
@@ -75,32 +75,37 @@ class Execution(Struct, frozen=True, kw_only=True):
 
 
 class Publication(Struct, frozen=True, kw_only=True):
-    """How the files of an accepted attempt get to their place."""
+    """The progress of publishing the files of an accepted attempt."""
 
     durable: bool = False  # ACCEPTED is recorded: files may be moved
     done: int = 0
     total: int = 0
-    waiting: bool = False  # for the time of the next try
-    failures: int = 0  # in all: they lengthen the waits
+    waiting: bool = False  # for the next retry
+    failures: int = 0  # in all: they lengthen the backoff
     reason: str = ""  # of the latest failure
-    repeats: int = 0  # how often that same reason came in a row
-    abandoned: bool = False  # it repeated too often; the execution has FAILED
+    repeats: int = 0  # consecutive failures with that reason
+    abandoned: bool = False  # the reason repeated too often; the execution has FAILED
 
 
 class RegionState(Struct, frozen=True, kw_only=True):
     """A region from its first attempt to its end."""
 
-    region: Region
+    plan: Region
     executions: tuple[Execution, ...]  # in order; the last is the current one
-    asked: int = 0  # requests so far: none is ever used for another wish
-    request: SlotRequest | None = None  # what it wants of the ResourceManager now; None: nothing
-    grant: SlotGrant | None = None  # what it has of it; emptied with `request`, or by the TaskManager's loss
+    asked: int = 0  # requests so far: their ids are never used again
+    request: SlotRequest | None = None  # its open slot request; None: it needs no slots
+    grant: SlotGrant | None = None  # the granted slots; cleared with `request`, or by the TaskManager's loss
     phase: RegionPhase | None = None  # decided; durable when its record is
     outcome: TaskFinished | None = None  # of the accepted attempt
-    redo: bool = False  # it was published, but its blocking results are gone: only they are made again
+    redo: bool = False  # it was published, but its blocking results are gone: only they are computed again
     publication: Publication | None = None  # from ACCEPTED on, if there are files to publish
-    staging: tuple[str, ...] = ()  # directories that attempts so far may have written to; only grows
+    staging: tuple[str, ...] = ()  # directories that its attempts may have written to; only grows
     restart_pending: bool = False  # its current execution FAILED and another will follow
+
+    @property
+    def id(self) -> RegionId:
+        """The region's id: its index in `ExecutionGraph.regions`."""
+        return self.plan.id
 
     @property
     def current(self) -> Execution:
@@ -109,21 +114,21 @@ class RegionState(Struct, frozen=True, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """Whether its output is there, published and recorded."""
+        """Whether its output is published and that is recorded."""
         return self.current.state is E.FINISHED
 
     @property
     def committed(self) -> bool:
-        """Whether its attempt counts and its end is still to come: it cannot be cancelled or failed now."""
+        """Whether its attempt is accepted and has not ended yet: it cannot be cancelled or failed now."""
         return self.phase in (RegionPhase.ACCEPTED, RegionPhase.FINISHED) and not self.current.state.terminal
 
     @property
     def publishing(self) -> bool:
-        """Whether files of it are still to be published."""
+        """Whether it has files that are not published yet."""
         return self.phase is RegionPhase.ACCEPTED and not self.current.state.terminal
 
     def with_current(self, execution: Execution) -> RegionState:
-        """Return it with its latest attempt replaced."""
+        """Return the region with its latest attempt replaced."""
         return structs.replace(self, executions=(*self.executions[:-1], execution))
 
 
@@ -136,23 +141,23 @@ class ExecutionGraph(Struct, frozen=True, kw_only=True):
     regions: tuple[RegionState, ...]  # by RegionId
     restarts: RestartHistory = RestartHistory()
     infrastructure_restarts: int = 0
-    required: dict[RegionId, ParallelismRange] = {}  # what the user has changed since the submission
+    required: dict[RegionId, ParallelismRange] = {}  # what users have changed since the submission
     exceptions: tuple[ExceptionEntry, ...] = ()  # oldest first
     exceptions_truncated: bool = False
-    declared: tuple[SlotRequest, ...] = ()  # what the ResourceManager was told last
+    declared: tuple[SlotRequest, ...] = ()  # the requests of the latest declaration
     modified_ms: int
-    story: tuple[str, ...] = ()  # the latest moves, for whoever has to understand an illegal one
+    recent_moves: tuple[str, ...] = ()  # the latest moves, for the message about an illegal one
 
-    def attempt_id(self, life: RegionState) -> AttemptId:
+    def attempt_id(self, region: RegionState) -> AttemptId:
         """Return the id of the region's latest attempt."""
-        return AttemptId(job_id=self.plan.job_id, region=life.region.id, attempt=life.current.attempt)
+        return AttemptId(job_id=self.plan.job_id, region=region.id, attempt=region.current.attempt)
 
-    def current_life(self, attempt: AttemptId) -> RegionState | None:
+    def region_of(self, attempt: AttemptId) -> RegionState | None:
         """Return the region whose latest attempt this is; None for any other attempt."""
         if attempt.job_id != self.plan.job_id or not 0 <= attempt.region < len(self.regions):
             return None
-        life = self.regions[attempt.region]
-        return life if life.current.attempt == attempt.attempt else None
+        region = self.regions[attempt.region]
+        return region if region.current.attempt == attempt.attempt else None
 
 
 def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
@@ -177,28 +182,28 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
 
 
 def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> ExecutionGraph:
-    """Return the job as its records leave it: nothing yet, or what an earlier JobMaster made durable.
+    """Return the job as its records describe it: new, or as far as earlier JobMasters made it durable.
 
     FINISHED stays finished; ACCEPTED is to be published; an attempt that was only DEPLOYED may still run: it is to be
     adopted, and the next one, with the next number, follows only when it is known to have ended. Raises Corrupt for
-    records that do not fit the graph.
+    records that contradict the graph.
     """
     records = {record.region: record for record in progress}
-    strange = [region for region in records if not 0 <= region < len(plan.regions)]
-    if strange:
-        raise Corrupt(f"job {plan.job_id} has no region {strange[0]}, but a record of one")
-    lives = tuple(_life(region, records.get(region.id), now_ms) for region in plan.regions)
+    unknown = [region for region in records if not 0 <= region < len(plan.regions)]
+    if unknown:
+        raise Corrupt(f"job {plan.job_id} has no region {unknown[0]}, but a record of one")
+    regions = tuple(_region_state(region, records.get(region.id), now_ms) for region in plan.regions)
     return ExecutionGraph(
         plan=plan,
         timestamps={JobStatus.INITIALIZING: job.submitted_ms},
-        regions=lives,
+        regions=regions,
         required=ranges_of(plan, job.requirements),
         modified_ms=now_ms,
     )
 
 
 def ranges_of(plan: JobPlan, requirements: Mapping[VertexId, ParallelismRange]) -> dict[RegionId, ParallelismRange]:
-    """Return what is required of each region: that of its steps, which agree. Unknown steps are nobody's."""
+    """Return the requirement of each region: that of its steps, which agree. Unknown steps are ignored."""
     ids = {vertex.name: vertex.id for vertex in plan.graph.vertices}
     return {
         region.id: wanted
@@ -208,9 +213,9 @@ def ranges_of(plan: JobPlan, requirements: Mapping[VertexId, ParallelismRange]) 
     }
 
 
-def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionState:
+def _region_state(plan: Region, record: RegionRecord | None, now_ms: int) -> RegionState:
     if record is None:
-        return RegionState(region=region, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
+        return RegionState(plan=plan, executions=(Execution(attempt=0, timestamps={E.CREATED: now_ms}),))
     if record.phase is RegionPhase.DEPLOYED:
         sent = Execution(
             attempt=record.attempt,
@@ -220,16 +225,16 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionSta
             address=record.address,
         )
         return RegionState(
-            region=region,
+            plan=plan,
             executions=(sent,),
-            grant=_held(record),
+            grant=_unconfirmed_grant(record),
             staging=record.staging,
             outcome=record.outcome,
             redo=record.outcome is not None,
         )
     outcome = record.outcome
     if outcome is None:
-        raise Corrupt(f"region {region.id} of job {record.job_id} is {record.phase} without an outcome")
+        raise Corrupt(f"region {plan.id} of job {record.job_id} is {record.phase} without an outcome")
     finished = record.phase is RegionPhase.FINISHED
     state = E.FINISHED if finished else E.RUNNING
     execution = Execution(
@@ -242,7 +247,7 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionSta
         activity="" if finished else "publishing",
     )
     return RegionState(
-        region=region,
+        plan=plan,
         executions=(execution,),
         phase=record.phase,
         outcome=outcome,
@@ -251,11 +256,11 @@ def _life(region: Region, record: RegionRecord | None, now_ms: int) -> RegionSta
     )
 
 
-def _held(record: RegionRecord) -> SlotGrant:
-    """Return where an attempt was sent. It answers no request: the ResourceManager knows nothing of it yet."""
+def _unconfirmed_grant(record: RegionRecord) -> SlotGrant:
+    """Return the slots that an attempt was sent to. The current ResourceManager has not confirmed them yet."""
     return SlotGrant(
         job_id=record.job_id,
-        request=UNGRANTED,
+        request=UNCONFIRMED,
         task_manager=record.task_manager,
         instance=record.instance,
         address=record.address,

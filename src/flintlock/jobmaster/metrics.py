@@ -1,4 +1,4 @@
-"""What all JobMasters of a process count together."""
+"""Metrics that all JobMasters of a process share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 
 class JobMasterMetrics:
-    """Failures by their kind, and restarts."""
+    """Failures by kind, and restarts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._failures: Final = Counter(
@@ -19,9 +19,9 @@ class JobMasterMetrics:
         )
 
     def failed(self, kind: str) -> None:
-        """An attempt failed."""
+        """Count a failed attempt."""
         self._failures.labels(kind).inc()
 
     def restarted(self) -> None:
-        """Another attempt will follow."""
+        """Count a restart."""
         self._restarts.inc()

@@ -1,14 +1,14 @@
-"""From a task's own word that it is done to a finished region: acceptance, publication, and what if that fails.
+"""From a task's report that it has finished to a finished region: acceptance, publication, and its failures.
 
-An attempt is accepted by deciding so and recording it; from the decision on (the record may be durable before the
-store answers) there is no way back, only forward: the files are moved, by the TaskManager that wrote them or by
-another, as often as it takes. A region without files to publish goes from its attempt's word to FINISHED at once.
+An attempt is accepted by deciding so and recording it. From the decision on (the record may be durable before the
+store responds) the publication only rolls forward: the files are moved, by the TaskManager that wrote them or by
+another, with as many retries as it takes. A region without files to publish is FINISHED directly after that report.
 
-Where publishing fails it is tried again at the same TaskManager, after growing waits. A TaskManager that is lost
-meanwhile is replaced by any other with a slot. There is one way out: when the same reason comes `SAME_REASON_LIMIT`
-times in a row, which takes two minutes, the job fails with that reason (FailureKind.PUBLICATION). Its target then
-holds a part of the files and no success marker, and the message says how many. It is never reported as finished.
-Rejected: trying for ever in silence; somebody has to hear that a target cannot be written.
+A failed publication is retried at the same TaskManager, with growing delays. A TaskManager that is lost is replaced by
+any other with a slot. There is one exception: when the same reason comes `SAME_REASON_LIMIT` times in a row, which
+takes two minutes, the job fails with that reason (FailureKind.PUBLICATION). Its target then contains a part of the
+files and no success marker, and the message says how many. It is never reported as finished.
+Rejected: retrying for ever without a visible failure; the user must learn that a target cannot be written.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.jobmaster.events import (
-    After,
     PublicationDue,
     PublicationUndelivered,
     Record,
     SendPublish,
+    StartTimer,
 )
 from flintlock.jobmaster.execution_graph import Publication, RegionState, file_count
 from flintlock.jobmaster.scheduling import record_of
-from flintlock.jobmaster.turn import Turn
+from flintlock.jobmaster.transition import Transition
 from flintlock.model.ids import AttemptId, InstanceId, RequestId
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState
@@ -47,89 +47,93 @@ _LONGEST_WAIT_S: Final = 30.0
 _UNREACHABLE_WAIT_S: Final = 1.0
 
 
-def missing_output(life: RegionState, outcome: TaskFinished) -> Failure | None:
-    """Return what is wrong with an outcome that does not hold what its region owes to others."""
-    missing = [step for step in life.region.materialises if step not in outcome.materialised]
+def missing_output(region: RegionState, outcome: TaskFinished) -> Failure | None:
+    """Return the failure of an outcome that lacks a blocking result of its region; None if it is complete."""
+    missing = [step for step in region.plan.materialises if step not in outcome.materialised]
     if not missing:
         return None
     return Failure(
         kind=FailureKind.INTERNAL,
-        message=f"the task finished without saying where the result of step {missing[0]!r} is",
+        message=f"the task finished without reporting where the result of step {missing[0]!r} is",
         exception="IncompleteOutcome",
     )
 
 
-def accept(turn: Turn, life: RegionState, outcome: TaskFinished) -> None:
-    """Let this attempt, and no other, be the one that counts for its region."""
-    if life.current.state is not E.RUNNING:
-        life = turn.move(life, E.RUNNING)  # its word that it runs was overtaken by its word that it is done
+def accept(transition: Transition, region: RegionState, outcome: TaskFinished) -> None:
+    """Accept this attempt, and no other, as the outcome of its region."""
+    if region.current.state is not E.RUNNING:
+        region = transition.move(
+            region, E.RUNNING
+        )  # the report that it runs was overtaken by the one that it has finished
     execution = structs.replace(
-        life.current,
+        region.current,
         metrics=outcome.metrics,
         outputs=outcome.outputs,
         activity="publishing" if outcome.sinks else "",
     )
-    if life.redo and life.outcome is not None:
-        # The rest was accepted, and published, before.
-        outcome = structs.replace(life.outcome, materialised=outcome.materialised, sinks=())
-    life = structs.replace(life.with_current(execution), outcome=outcome, redo=False)
+    if region.redo and region.outcome is not None:
+        # The rest was accepted and published before.
+        outcome = structs.replace(region.outcome, materialised=outcome.materialised, sinks=())
+    region = structs.replace(region.with_current(execution), outcome=outcome, redo=False)
     if not outcome.sinks:
-        _finish(turn, life)
+        _finish(transition, region)
         return
-    life = turn.put(
-        structs.replace(life, phase=RegionPhase.ACCEPTED, publication=Publication(total=file_count(outcome)))
+    region = transition.update(
+        structs.replace(region, phase=RegionPhase.ACCEPTED, publication=Publication(total=file_count(outcome)))
     )
-    turn.do(Record(record_of(turn, life, RegionPhase.ACCEPTED)))
+    transition.emit(Record(record_of(transition, region, RegionPhase.ACCEPTED)))
 
 
-def acceptance_recorded(turn: Turn, life: RegionState) -> None:
-    """From now on files may be moved."""
-    if life.publication is not None and life.publishing:
-        _publish(turn, structs.replace(life, publication=structs.replace(life.publication, durable=True)))
+def acceptance_recorded(transition: Transition, region: RegionState) -> None:
+    """Publish: from now on files may be moved."""
+    if region.publication is not None and region.publishing:
+        _publish(transition, structs.replace(region, publication=structs.replace(region.publication, durable=True)))
 
 
-def finish_recorded(turn: Turn, life: RegionState) -> None:
-    """The region is done: what waits for it may begin."""
-    if life.phase is RegionPhase.FINISHED and not life.current.state.terminal:
-        turn.move(life, E.FINISHED, activity="")
+def finish_recorded(transition: Transition, region: RegionState) -> None:
+    """Finish the region: its consumers may start."""
+    if region.phase is RegionPhase.FINISHED and not region.current.state.terminal:
+        transition.move(region, E.FINISHED, activity="")
 
 
-def request_publisher(turn: Turn, life: RegionState) -> RegionState:
-    """Ask for one slot anywhere: whoever has it publishes."""
-    request = SlotRequest(id=RequestId(f"{life.region.id}-{life.current.attempt}-publish"), slots=1)
-    return turn.put(structs.replace(life, request=request, grant=None))
+def request_publisher(transition: Transition, region: RegionState) -> RegionState:
+    """Request one slot at any TaskManager, which then publishes."""
+    request = SlotRequest(id=RequestId(f"{region.id}-{region.current.attempt}-publish"), slots=1)
+    return transition.update(structs.replace(region, request=request, grant=None))
 
 
-def publish_there(turn: Turn, life: RegionState, grant: SlotGrant) -> None:
+def publish_at(transition: Transition, region: RegionState, grant: SlotGrant) -> None:
     """Publish at the TaskManager whose slot was granted."""
-    _publish(turn, structs.replace(life, grant=grant))
+    _publish(transition, structs.replace(region, grant=grant))
 
 
-def files_published(turn: Turn, life: RegionState, news: FilesPublished) -> None:
-    """Note how far it is; when all is there, record the region as finished.
+def files_published(transition: Transition, region: RegionState, news: FilesPublished) -> None:
+    """Update the progress; when all files are published, record the region as finished.
 
-    Anybody who published this attempt may say so, also one that was given up: the files are there all the same.
+    The report may come from any publisher of this attempt, also a replaced one: its files are in place all the same.
     """
-    publication = life.publication
-    if publication is None or not publication.durable or not life.publishing:
+    publication = region.publication
+    if publication is None or not publication.durable or not region.publishing:
         return
-    done = max(news.done, publication.done)  # words may overtake each other, files do not move back
-    life = structs.replace(life, publication=structs.replace(publication, done=done, total=news.total))
+    done = max(news.done, publication.done)  # reports may overtake each other, published files stay
+    region = structs.replace(region, publication=structs.replace(publication, done=done, total=news.total))
     if news.complete:
-        _finish(turn, life)
+        _finish(transition, region)
     else:
-        turn.put(life)
+        transition.update(region)
 
 
-def publication_failed(turn: Turn, life: RegionState, instance: InstanceId, news: PublicationFailed) -> Failure | None:
-    """Try again later; return the failure if the same reason came too often."""
-    publication = life.publication
+def publication_failed(
+    transition: Transition, region: RegionState, instance: InstanceId, news: PublicationFailed
+) -> Failure | None:
+    """Retry later; return the failure if the same reason came too often."""
+    publication = region.publication
     if (
         publication is None
         or publication.waiting
-        or not life.publishing
-        or life.grant is None
-        or life.grant.instance != instance
+        or not region.publishing
+        or region.grant is None
+        or region.grant.instance != instance
     ):
         return None
     repeats = publication.repeats + 1 if news.reason == publication.reason else 1
@@ -141,7 +145,7 @@ def publication_failed(turn: Turn, life: RegionState, instance: InstanceId, news
         repeats=repeats,
         abandoned=repeats >= SAME_REASON_LIMIT,
     )
-    turn.put(structs.replace(life, publication=publication))
+    transition.update(structs.replace(region, publication=publication))
     if publication.abandoned:
         return Failure(
             kind=FailureKind.PUBLICATION,
@@ -149,47 +153,47 @@ def publication_failed(turn: Turn, life: RegionState, instance: InstanceId, news
             f"in their place: {news.reason}",
             exception="PublicationFailed",
         )
-    wait_s = min(_FIRST_WAIT_S * 2 ** (publication.failures - 1), _LONGEST_WAIT_S)
-    turn.do(After(wait_s, PublicationDue(turn.job.attempt_id(life))))
+    delay_s = min(_FIRST_WAIT_S * 2 ** (publication.failures - 1), _LONGEST_WAIT_S)
+    transition.emit(StartTimer(delay_s, PublicationDue(transition.job.attempt_id(region))))
     return None
 
 
-def publication_undelivered(turn: Turn, event: PublicationUndelivered) -> Failure | None:
-    """A refusal is a failed publication; one who cannot be reached is asked again, until it is known to be lost."""
-    life = turn.job.current_life(event.attempt)
-    if life is None:
+def publication_undelivered(transition: Transition, event: PublicationUndelivered) -> Failure | None:
+    """Treat a refusal as a failed publication; retry an unreachable TaskManager until it is known to be lost."""
+    region = transition.job.region_of(event.attempt)
+    if region is None:
         return None
     if event.refused:
-        return publication_failed(turn, life, event.instance, PublicationFailed(reason=event.reason))
-    publication = life.publication
-    if publication is not None and life.grant is not None and life.grant.instance == event.instance:
-        turn.put(structs.replace(life, publication=structs.replace(publication, waiting=True)))
-        turn.do(After(_UNREACHABLE_WAIT_S, PublicationDue(event.attempt)))
+        return publication_failed(transition, region, event.instance, PublicationFailed(reason=event.reason))
+    publication = region.publication
+    if publication is not None and region.grant is not None and region.grant.instance == event.instance:
+        transition.update(structs.replace(region, publication=structs.replace(publication, waiting=True)))
+        transition.emit(StartTimer(_UNREACHABLE_WAIT_S, PublicationDue(event.attempt)))
     return None
 
 
-def publication_due(turn: Turn, attempt: AttemptId) -> None:
-    """Try again."""
-    life = turn.job.current_life(attempt)
-    if life is not None and life.publication is not None and life.publication.waiting:
-        _publish(turn, life)
+def publication_due(transition: Transition, attempt: AttemptId) -> None:
+    """Publish again."""
+    region = transition.job.region_of(attempt)
+    if region is not None and region.publication is not None and region.publication.waiting:
+        _publish(transition, region)
 
 
-def _publish(turn: Turn, life: RegionState) -> None:
-    """Put the region and send the order, if all that it needs is there: the leave, a TaskManager, the time."""
-    publication, outcome, grant = life.publication, life.outcome, life.grant
+def _publish(transition: Transition, region: RegionState) -> None:
+    """Send the order if the acceptance is durable and a TaskManager is known; else only update the region."""
+    publication, outcome, grant = region.publication, region.outcome, region.grant
     if publication is None or outcome is None or grant is None or not publication.durable:
-        turn.put(life)
+        transition.update(region)
         return
-    if not life.publishing:
+    if not region.publishing:
         return
-    turn.put(structs.replace(life, publication=structs.replace(publication, waiting=False)))
-    order = PublishFiles(attempt=turn.job.attempt_id(life), sinks=outcome.sinks)
-    turn.do(SendPublish(grant.address, grant.instance, order))
+    transition.update(structs.replace(region, publication=structs.replace(publication, waiting=False)))
+    order = PublishFiles(attempt=transition.job.attempt_id(region), sinks=outcome.sinks)
+    transition.emit(SendPublish(grant.address, grant.instance, order))
 
 
-def _finish(turn: Turn, life: RegionState) -> None:
-    """Record the region as finished. Its slots are given back now: nothing of it runs any more."""
-    record = record_of(turn, life, RegionPhase.FINISHED)
-    turn.put(structs.replace(life, phase=RegionPhase.FINISHED, request=None, grant=None))
-    turn.do(Record(record))
+def _finish(transition: Transition, region: RegionState) -> None:
+    """Record the region as finished. Its slots are returned now: nothing of it runs any more."""
+    record = record_of(transition, region, RegionPhase.FINISHED)
+    transition.update(structs.replace(region, phase=RegionPhase.FINISHED, request=None, grant=None))
+    transition.emit(Record(record))

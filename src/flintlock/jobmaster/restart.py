@@ -1,8 +1,8 @@
-"""Restart strategies: whether a failed task is tried again, and after how long.
+"""Restart strategies: whether a failed task is restarted, and after which delay.
 
-Flink's four, with Flink's keys and defaults, as data: a strategy does not change, what it remembers is a
-`RestartHistory`. Chance comes in as a number, so the same history gives the same answer.
-Some failures never reach a strategy: what cannot succeed the second time is not tried a second time.
+Flink's four, with Flink's keys and defaults, as data: a strategy does not change, its memory is a `RestartHistory`.
+Randomness comes in as a number, so the same history gives the same result.
+Some failures never reach a strategy: what cannot succeed the second time is not restarted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.model.tasks import FailureKind
 
-#: Failures that repeat by their nature.
+#: Failures that would repeat.
 NEVER_RETRIED: Final = frozenset(
     {
         FailureKind.USER_CODE,
@@ -26,25 +26,25 @@ NEVER_RETRIED: Final = frozenset(
     }
 )
 
-#: Losses that the job did not cause: it is helped over a few of them beside its strategy.
+#: Failures that the job did not cause: a few restarts after them are allowed in addition to the strategy.
 INFRASTRUCTURE: Final = frozenset(
     {FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT},
 )
 
 
 class NoRestart(Struct, frozen=True):
-    """The first failure is the last."""
+    """The first failure fails the job."""
 
 
 class FixedDelay(Struct, frozen=True, kw_only=True):
-    """Try again so many times, always after the same delay."""
+    """Restart up to `attempts` times, always after the same delay."""
 
     attempts: int
     delay_s: float
 
 
 class FailureRate(Struct, frozen=True, kw_only=True):
-    """Try again as long as no interval holds more than `failures` failures."""
+    """Restart as long as no interval has more than `failures` failures."""
 
     failures: int
     interval_s: float
@@ -52,12 +52,12 @@ class FailureRate(Struct, frozen=True, kw_only=True):
 
 
 class ExponentialDelay(Struct, frozen=True, kw_only=True):
-    """Wait longer after each failure; after `reset_s` without one, begin anew."""
+    """Wait longer after each failure; after `reset_s` without one, start again from `initial_s`."""
 
     initial_s: float
     longest_s: float
     multiplier: float
-    jitter: float  # part of the delay that chance adds or takes away
+    jitter: float  # part of the delay that is randomly added or subtracted
     reset_s: float
     attempts: int
 
@@ -66,7 +66,7 @@ RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialD
 
 
 class RestartHistory(Struct, frozen=True, kw_only=True):
-    """What strategies remember of one job's failures."""
+    """The memory of a strategy about one job's failures."""
 
     restarts: int = 0  # fixed-delay: in all; exponential-delay: since the last reset
     failures_ms: tuple[int, ...] = ()  # failure-rate: when the latest ones were
@@ -75,7 +75,7 @@ class RestartHistory(Struct, frozen=True, kw_only=True):
 
 
 def restart_strategy(configuration: Configuration) -> RestartStrategy:
-    """Return the strategy that a job's configuration (over the cluster's) asks for."""
+    """Return the strategy that a job's configuration (over the cluster's) selects."""
     get = configuration.get
     match get(options.RESTART_TYPE):
         case "fixed-delay":
@@ -100,9 +100,9 @@ def restart_strategy(configuration: Configuration) -> RestartStrategy:
 
 
 def restart_delay(
-    strategy: RestartStrategy, history: RestartHistory, *, now_ms: int, chance: float
+    strategy: RestartStrategy, history: RestartHistory, *, now_ms: int, random: float
 ) -> tuple[RestartHistory, float | None]:
-    """Return the seconds to wait before trying again, or None to give up; and what to remember of it."""
+    """Return the new history, and the delay before the restart in seconds, or None to give up."""
     match strategy:
         case NoRestart():
             return history, None
@@ -113,7 +113,7 @@ def restart_delay(
         case FailureRate():
             return _by_rate(strategy, history, now_ms)
         case ExponentialDelay():
-            return _exponential(strategy, history, now_ms, chance)
+            return _exponential(strategy, history, now_ms, random)
 
 
 def _by_rate(strategy: FailureRate, history: RestartHistory, now_ms: int) -> tuple[RestartHistory, float | None]:
@@ -124,7 +124,7 @@ def _by_rate(strategy: FailureRate, history: RestartHistory, now_ms: int) -> tup
 
 
 def _exponential(
-    strategy: ExponentialDelay, history: RestartHistory, now_ms: int, chance: float
+    strategy: ExponentialDelay, history: RestartHistory, now_ms: int, random: float
 ) -> tuple[RestartHistory, float | None]:
     calm_s = (now_ms - history.last_ms) / 1000
     if history.restarts == 0 or calm_s >= strategy.reset_s + history.backoff_s:
@@ -135,5 +135,5 @@ def _exponential(
     history = structs.replace(history, restarts=restarts, backoff_s=backoff_s, last_ms=now_ms)
     if restarts > strategy.attempts:
         return history, None
-    spread_s = backoff_s * strategy.jitter * (2 * chance - 1)
+    spread_s = backoff_s * strategy.jitter * (2 * random - 1)
     return history, min(max(backoff_s + spread_s, 0.0), strategy.longest_s)

@@ -1,4 +1,4 @@
-"""A job as others see it: made from the execution graph whenever somebody asks after a change."""
+"""The public view of a job, computed from the execution graph on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flintlock.model.tasks import ResultRows
 
 
 def snapshot_of(job: ExecutionGraph) -> JobSnapshot:
-    """Return the job's public face."""
+    """Return the job's public view."""
     plan = job.plan
     return JobSnapshot(
         graph=plan.graph,
@@ -20,7 +20,7 @@ def snapshot_of(job: ExecutionGraph) -> JobSnapshot:
         timestamps=job.timestamps,
         end_ms=job.timestamps[job.status] if job.status.globally_terminal else -1,
         last_modified_ms=job.modified_ms,
-        executions=tuple(_info(life, execution) for life in job.regions for execution in life.executions),
+        executions=tuple(_info(region, execution) for region in job.regions for execution in region.executions),
         exceptions=job.exceptions,
         exceptions_truncated=job.exceptions_truncated,
         result_names=tuple(rows.name for rows in results_of(job)),
@@ -29,44 +29,44 @@ def snapshot_of(job: ExecutionGraph) -> JobSnapshot:
 
 
 def outcome_of(job: ExecutionGraph) -> JobOutcome:
-    """Return how an ended job ended, and what is left of it to be removed."""
+    """Return the outcome of an ended job, with the directories that cleanup has to remove."""
     return JobOutcome(snapshot=snapshot_of(job), results=results_of(job), scratch=scratch_of(job))
 
 
 def requirements_of(job: ExecutionGraph) -> JobRequirements:
-    """Return how many slots each step may have."""
+    """Return how many slots each step may use."""
     ids = {vertex.name: vertex.id for vertex in job.plan.graph.vertices}
-    anything = ParallelismRange(upper=MAX_PARALLELISM)
+    unlimited = ParallelismRange(upper=MAX_PARALLELISM)
     return JobRequirements(
         job_id=job.plan.job_id,
         vertices={
-            ids[step]: parallelism_of(job, life) or anything for life in job.regions for step in life.region.steps
+            ids[step]: parallelism_of(job, region) or unlimited for region in job.regions for step in region.plan.steps
         },
     )
 
 
 def results_of(job: ExecutionGraph) -> tuple[ResultRows, ...]:
-    """Return the rows that the job kept; only a FINISHED job has any."""
+    """Return the result rows of the job; only a FINISHED job has any."""
     if job.status is not JobStatus.FINISHED:
         return ()
-    return tuple(rows for life in job.regions if life.outcome is not None for rows in life.outcome.results)
+    return tuple(rows for region in job.regions if region.outcome is not None for rows in region.outcome.results)
 
 
 def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:
     """Return the directories that attempts may have left: their staging, and the job's blocking results."""
-    staging = [directory for life in job.regions for directory in life.staging]
-    materialised = any(life.region.materialises and _was_sent(life) for life in job.regions)
+    staging = [directory for region in job.regions for directory in region.staging]
+    materialised = any(region.plan.materialises and _any_attempt_sent(region) for region in job.regions)
     return (*staging, job.plan.work_dir) if materialised else tuple(staging)
 
 
-def _was_sent(life: RegionState) -> bool:
+def _any_attempt_sent(region: RegionState) -> bool:
     """Whether some attempt at the region may have reached a TaskManager."""
-    return any(execution.task_manager is not None for execution in life.executions)
+    return any(execution.task_manager is not None for execution in region.executions)
 
 
-def _info(life: RegionState, execution: Execution) -> ExecutionInfo:
+def _info(region: RegionState, execution: Execution) -> ExecutionInfo:
     return ExecutionInfo(
-        region=life.region.id,
+        region=region.id,
         attempt=execution.attempt,
         state=execution.state,
         timestamps=execution.timestamps,
@@ -81,7 +81,7 @@ def _info(life: RegionState, execution: Execution) -> ExecutionInfo:
 
 
 def _publishing(job: ExecutionGraph) -> tuple[int, int] | None:
-    publications = [life.publication for life in job.regions if life.publishing and life.publication]
+    publications = [region.publication for region in job.regions if region.publishing and region.publication]
     if not publications:
         return None
     return sum(p.done for p in publications), sum(p.total for p in publications)

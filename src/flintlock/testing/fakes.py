@@ -153,7 +153,7 @@ class FakeResourceManager:
             job_id=job_id,
             request=request.id,
             task_manager=name,
-            instance=InstanceId(f"{name}-life"),
+            instance=InstanceId(f"{name}-instance"),
             address=f"{name}:1",
             slots=tuple(range(request.slots or request.at_most or 1)),
         )
@@ -171,7 +171,7 @@ class FakeResourceManager:
                 TaskManagerLost(
                     job_id=job_id,
                     task_manager=TaskManagerId(name),
-                    instance=InstanceId(f"{name}-life"),
+                    instance=InstanceId(f"{name}-instance"),
                     reason=reason,
                 )
             )

@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
-from tests.unit.jobmaster.story import (
+from tests.unit.jobmaster.job_harness import (
     CHAIN,
     FILES,
     JOB,
+    NO_INFRASTRUCTURE_RESTARTS,
     PAIR,
     SMALL,
-    UNHELPED,
     attempt_id,
     failure,
     grant,
@@ -114,7 +114,7 @@ class Stage:
             TaskReport(
                 attempt=attempt_id(region, attempt),
                 task_manager=TaskManagerId(on),
-                instance=InstanceId(f"{on}-life"),
+                instance=InstanceId(f"{on}-instance"),
                 news=news,
             )
         )
@@ -268,7 +268,7 @@ async def test_a_report_whose_record_is_cut_off_is_not_answered_while_the_job_ma
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            await asyncio.sleep(5)  # the job master is told of its suspension only after this
+            await asyncio.sleep(5)  # the JobMaster handles its suspension only after this
 
     async with asyncio.TaskGroup() as scope:
         stage.machine.on_deploy = slow_to_end
@@ -322,7 +322,7 @@ async def test_a_task_manager_that_follows_a_newer_leader_ends_the_job_master() 
 
 
 @virtual_time
-async def test_an_error_that_nobody_foresaw_ends_the_job_master_and_gives_everything_back() -> None:
+async def test_an_unexpected_error_ends_the_job_master_and_releases_everything() -> None:
     stage = Stage(PAIR)
     async with asyncio.TaskGroup() as scope:
         job = scope.create_task(_crash(stage), name="job")
@@ -342,7 +342,7 @@ async def _crash(stage: Stage) -> Exception:
 
 
 @virtual_time
-async def test_a_bug_in_the_listener_is_not_blamed_on_whoever_reports() -> None:
+async def test_a_bug_in_the_listener_is_not_raised_to_the_reporter() -> None:
     stage = Stage()
 
     def listener(job_id: JobId) -> None:
@@ -354,7 +354,7 @@ async def test_a_bug_in_the_listener_is_not_blamed_on_whoever_reports() -> None:
 
 
 @virtual_time
-async def test_the_resource_manager_is_told_again_when_it_is_back() -> None:
+async def test_requirements_are_declared_again_when_the_resource_manager_is_back() -> None:
     stage = Stage()
     stage.resources.fail_with = Unavailable("no leader")
     async with stage.running():
@@ -368,7 +368,7 @@ async def test_the_resource_manager_is_told_again_when_it_is_back() -> None:
 @virtual_time
 async def test_a_refused_deployment_is_sent_again() -> None:
     stage = Stage()
-    stage.machine.fail_with = Refused("the slots are held by another attempt")
+    stage.machine.fail_with = Refused("the slots are used by another attempt")
     async with stage.running():
         await asyncio.sleep(1)
         assert stage.machine.tries > 3
@@ -505,7 +505,7 @@ async def test_the_next_job_master_goes_on_where_the_records_are() -> None:
 
 
 @virtual_time
-async def test_an_attempt_whose_life_is_over_is_followed_by_the_next_one() -> None:
+async def test_an_attempt_whose_task_manager_has_ended_is_followed_by_the_next_one() -> None:
     stage = Stage()
     async with stage.running():
         await settle()
@@ -513,7 +513,7 @@ async def test_an_attempt_whose_life_is_over_is_followed_by_the_next_one() -> No
     stage.master = stage.make(await stage.store.read(JOB))
     stage.resources.granted.clear()
     stage.resources.automatic = False
-    stage.machine.over.add(InstanceId("tm-1-life"))
+    stage.machine.over.add(InstanceId("tm-1-instance"))
     async with stage.running():
         await settle()
         assert stage.resources.wanted(JOB)[0].id == "0-1"
@@ -582,7 +582,7 @@ async def test_a_publisher_that_refuses_again_and_again_fails_the_job() -> None:
 
 @virtual_time
 async def test_a_lost_task_manager_fails_its_tasks() -> None:
-    stage = Stage(config=UNHELPED)
+    stage = Stage(config=NO_INFRASTRUCTURE_RESTARTS)
     async with stage.running() as job:
         await stage.resources.lose("tm-1", "it was silent for 50.0 s")
         outcome = await job
@@ -657,7 +657,7 @@ async def test_a_snapshot_is_made_once_for_each_change() -> None:
 
 
 @virtual_time
-async def test_late_words_to_a_job_master_that_has_stopped_are_unavailable() -> None:
+async def test_late_messages_to_a_job_master_that_has_stopped_are_unavailable() -> None:
     stage = Stage()
     async with stage.running():
         pass
@@ -665,7 +665,7 @@ async def test_late_words_to_a_job_master_that_has_stopped_are_unavailable() -> 
     with pytest.raises(Unavailable):
         await gateway.slots_granted(grant(stage.resources.wanted(JOB)[0]))
     lost = TaskManagerLost(
-        job_id=JOB, task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-life"), reason="silent"
+        job_id=JOB, task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-instance"), reason="silent"
     )
     with pytest.raises(Unavailable):
         await gateway.task_manager_lost(lost)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 
-from tests.unit.jobmaster.story import JOB, failure
+from tests.unit.jobmaster.job_harness import JOB, failure
 from tests.unit.jobmaster.test_endpoint import Stage
 
 from flintlock.jobmaster.enrichers import GROUP, labels_of, load_enrichers

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.story import (
+from tests.unit.jobmaster.job_harness import (
     CHAIN,
     FILES,
     JOB,
     JOIN,
+    NO_INFRASTRUCTURE_RESTARTS,
     PAIR,
     SMALL,
-    UNHELPED,
-    Story,
+    JobHarness,
     graph_of,
     sink,
     source,
@@ -21,12 +21,12 @@ from tests.unit.jobmaster.story import (
 
 from flintlock.jobmaster.core import refusal_to_cancel
 from flintlock.jobmaster.events import (
-    After,
     CancelAnswered,
     CancelDue,
     RestartDue,
     SendCancel,
     SendDeploy,
+    StartTimer,
     Suspended,
 )
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
@@ -47,48 +47,48 @@ J = JobStatus
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "2"}
 
 
-def running(*, retry: bool = False, cluster: dict[str, str] | None = None) -> Story:
-    story = Story(SMALL, cluster=RETRY if retry else cluster)
-    story.start()
-    story.run_region()
-    return story
+def running(*, retry: bool = False, cluster: dict[str, str] | None = None) -> JobHarness:
+    harness = JobHarness(SMALL, cluster=RETRY if retry else cluster)
+    harness.start()
+    harness.run_region()
+    return harness
 
 
 # Failure
 
 
 def test_a_failed_task_fails_a_batch_job_that_has_no_restart_strategy() -> None:
-    story = running()
-    story.fail()
-    assert (story.status, story.state()) == (J.FAILED, E.FAILED)
-    assert [status for status in story.job.timestamps if status is J.FAILING]
+    harness = running()
+    harness.fail()
+    assert (harness.status, harness.state()) == (J.FAILED, E.FAILED)
+    assert [status for status in harness.job.timestamps if status is J.FAILING]
 
 
 def test_a_failed_region_is_restarted_with_a_new_attempt_after_the_delay() -> None:
-    story = running(retry=True)
+    harness = running(retry=True)
 
-    story.fail()
-    assert (story.status, story.state(), story.wanted) == (J.RESTARTING, E.FAILED, [])
-    assert story.of(After)[-1] == After(1.0, RestartDue(story.job.attempt_id(story.job.regions[0])))
+    harness.fail()
+    assert (harness.status, harness.state(), harness.wanted) == (J.RESTARTING, E.FAILED, [])
+    assert harness.of(StartTimer)[-1] == StartTimer(1.0, RestartDue(harness.job.attempt_id(harness.job.regions[0])))
 
-    story.restart()
-    assert (story.status, story.state(), story.attempt()) == (J.RUNNING, E.SCHEDULED, 1)
-    assert story.wanted == ["0-1"]
-    story.run_region()
-    story.finish()
-    assert story.status is J.FINISHED
-    assert [e.state for e in story.job.regions[0].executions] == [E.FAILED, E.FINISHED]
+    harness.restart()
+    assert (harness.status, harness.state(), harness.attempt()) == (J.RUNNING, E.SCHEDULED, 1)
+    assert harness.wanted == ["0-1"]
+    harness.run_region()
+    harness.finish()
+    assert harness.status is J.FINISHED
+    assert [e.state for e in harness.job.regions[0].executions] == [E.FAILED, E.FINISHED]
 
 
 def test_the_strategy_gives_up() -> None:
-    story = running(retry=True)
+    harness = running(retry=True)
     for _ in range(2):
-        story.fail()
-        story.restart()
-        story.run_region()
-    story.fail()
-    assert story.status is J.FAILED
-    assert story.attempt() == 2
+        harness.fail()
+        harness.restart()
+        harness.run_region()
+    harness.fail()
+    assert harness.status is J.FAILED
+    assert harness.attempt() == 2
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_the_strategy_gives_up() -> None:
     [FailureKind.USER_CODE, FailureKind.ANALYSIS, FailureKind.MISSING_ARTIFACT, FailureKind.CONFIGURATION],
 )
 def test_what_cannot_ever_succeed_bypasses_the_strategy(kind: FailureKind) -> None:
-    story = running(retry=True)
-    story.fail(kind)
-    assert story.status is J.FAILED
+    harness = running(retry=True)
+    harness.fail(kind)
+    assert harness.status is J.FAILED
 
 
 @pytest.mark.parametrize(
@@ -113,110 +113,110 @@ def test_what_cannot_ever_succeed_bypasses_the_strategy(kind: FailureKind) -> No
     ],
 )
 def test_other_failures_follow_the_strategy(kind: FailureKind) -> None:
-    story = running(retry=True)
-    story.fail(kind)
-    assert story.status is J.RESTARTING
+    harness = running(retry=True)
+    harness.fail(kind)
+    assert harness.status is J.RESTARTING
 
 
 def test_failover_is_by_region() -> None:
     """A failure downstream of a blocking exchange does not run the upstream again, nor touch its neighbours."""
-    story = Story(JOIN, cluster=RETRY)
-    story.start()
-    story.run_region(0)
-    story.run_region(1, on="tm-2")
-    story.finish(0)
+    harness = JobHarness(JOIN, cluster=RETRY)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1, on="tm-2")
+    harness.finish(0)
 
-    story.fail(region=1, on="tm-2")
-    assert (story.state(0), story.state(1)) == (E.FINISHED, E.FAILED)
-    story.restart()
-    story.run_region(1, on="tm-2")
-    story.finish(1, on="tm-2")
-    story.run_region(2)
-    story.fail(region=2)
-    story.restart()
+    harness.fail(region=1, on="tm-2")
+    assert (harness.state(0), harness.state(1)) == (E.FINISHED, E.FAILED)
+    harness.restart()
+    harness.run_region(1, on="tm-2")
+    harness.finish(1, on="tm-2")
+    harness.run_region(2)
+    harness.fail(region=2)
+    harness.restart()
 
-    assert story.deployed == [(0, 0), (1, 0), (1, 1), (2, 0)]
-    assert story.state(2) is E.SCHEDULED
+    assert harness.deployed == [(0, 0), (1, 0), (1, 1), (2, 0)]
+    assert harness.state(2) is E.SCHEDULED
 
 
 def test_a_job_runs_again_when_the_last_pending_restart_is_over() -> None:
-    story = Story(PAIR, cluster=RETRY)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.fail(region=0)
-    first = story.of(After)[-1]
-    story.fail(region=1)
-    second = story.of(After)[-1]
+    harness = JobHarness(PAIR, cluster=RETRY)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.fail(region=0)
+    first = harness.of(StartTimer)[-1]
+    harness.fail(region=1)
+    second = harness.of(StartTimer)[-1]
 
-    story.hear(first.event)
-    assert story.status is J.RESTARTING
-    assert story.wanted == ["0-1"]
-    story.hear(second.event)
-    assert story.status is J.RUNNING
+    harness.apply(first.event)
+    assert harness.status is J.RESTARTING
+    assert harness.wanted == ["0-1"]
+    harness.apply(second.event)
+    assert harness.status is J.RUNNING
 
 
 def test_other_regions_go_on_while_one_waits_for_its_restart() -> None:
-    story = Story(JOIN, cluster=RETRY)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.fail(region=0)
+    harness = JobHarness(JOIN, cluster=RETRY)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.fail(region=0)
 
-    story.finish(1)
+    harness.finish(1)
 
-    assert story.status is J.RESTARTING
-    assert story.state(1) is E.FINISHED
+    assert harness.status is J.RESTARTING
+    assert harness.state(1) is E.FINISHED
 
 
-def test_slots_granted_while_restarting_are_taken_by_who_waits_for_them_and_by_nobody_else() -> None:
-    story = Story(PAIR, cluster=RETRY)
-    story.start()
-    first, second = story.wanted
-    story.run_region(0)
-    story.fail(region=0)
-    assert story.status is J.RESTARTING
-    assert story.wanted == [second], "the failed attempt wants nothing any more"
+def test_slots_granted_while_restarting_are_used_only_by_the_region_that_requested_them() -> None:
+    harness = JobHarness(PAIR, cluster=RETRY)
+    harness.start()
+    first, second = harness.wanted
+    harness.run_region(0)
+    harness.fail(region=0)
+    assert harness.status is J.RESTARTING
+    assert harness.wanted == [second], "the failed attempt wants nothing any more"
 
-    story.hear(_late_grant(first))
-    assert story.deployed == [(0, 0)]
-    story.grant(second, on="tm-2")
-    story.recorded()
+    harness.apply(_late_grant(first))
+    assert harness.deployed == [(0, 0)]
+    harness.grant(second, on="tm-2")
+    harness.recorded()
 
-    assert story.status is J.RESTARTING
-    assert story.deployed == [(0, 0), (1, 0)]
+    assert harness.status is J.RESTARTING
+    assert harness.deployed == [(0, 0), (1, 0)]
 
 
 def test_failing_cancels_the_other_executions_first() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
 
-    story.fail(region=0)
-    assert (story.status, story.state(1)) == (J.FAILING, E.CANCELING)
-    assert story.cancelled == [(1, 0)]
+    harness.fail(region=0)
+    assert (harness.status, harness.state(1)) == (J.FAILING, E.CANCELING)
+    assert harness.cancelled == [(1, 0)]
 
-    story.canceled(1)
-    assert (story.status, story.state(1)) == (J.FAILED, E.CANCELED)
+    harness.canceled(1)
+    assert (harness.status, harness.state(1)) == (J.FAILED, E.CANCELED)
 
 
 def test_failing_withdraws_what_was_only_scheduled() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.fail(region=0)
-    assert (story.status, story.state(1), story.wanted) == (J.FAILED, E.CANCELED, [])
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.fail(region=0)
+    assert (harness.status, harness.state(1), harness.wanted) == (J.FAILED, E.CANCELED, [])
 
 
 def test_every_failure_stands_in_the_exception_history() -> None:
-    story = running(retry=True)
-    story.fail()
-    story.restart()
-    story.run_region(on="tm-2")
-    story.fail(FailureKind.USER_CODE, on="tm-2")
+    harness = running(retry=True)
+    harness.fail()
+    harness.restart()
+    harness.run_region(on="tm-2")
+    harness.fail(FailureKind.USER_CODE, on="tm-2")
 
-    first, second = snapshot_of(story.job).exceptions
+    first, second = snapshot_of(harness.job).exceptions
     assert (first.attempt, first.task_manager, first.endpoint) == (0, "tm-1", "tm-1:1")
     assert (second.attempt, second.task_manager) == (1, "tm-2")
     assert first.task_name == "orders, top"
@@ -225,173 +225,173 @@ def test_every_failure_stands_in_the_exception_history() -> None:
 
 def test_the_exception_history_is_bounded() -> None:
     many = RETRY | {"restart-strategy.fixed-delay.attempts": "9", "web.exception-history-size": "2"}
-    story = Story(SMALL, cluster=many)
-    story.start()
+    harness = JobHarness(SMALL, cluster=many)
+    harness.start()
     for _ in range(3):
-        story.run_region()
-        story.fail()
-        story.restart()
+        harness.run_region()
+        harness.fail()
+        harness.restart()
 
-    snapshot = snapshot_of(story.job)
+    snapshot = snapshot_of(harness.job)
     assert [entry.attempt for entry in snapshot.exceptions] == [1, 2]
     assert snapshot.exceptions_truncated
 
 
 def test_a_task_that_its_task_manager_ended_unasked_has_failed() -> None:
-    story = running(cluster=UNHELPED)
-    story.canceled()
-    assert story.status is J.FAILED
-    assert "without being asked" in story.job.exceptions[0].failure.message
+    harness = running(cluster=NO_INFRASTRUCTURE_RESTARTS)
+    harness.canceled()
+    assert harness.status is J.FAILED
+    assert "without being asked" in harness.job.exceptions[0].failure.message
 
 
-# Late words
+# Late events
 
 
 def test_a_zombies_success_is_never_accepted() -> None:
     """1. Attempt 0 is given up with its TaskManager. 2. Attempt 1 runs. 3. Attempt 0 says that it is done."""
-    story = running(retry=True)
-    story.lose("tm-1")
-    story.restart()
-    story.run_region(on="tm-2")
-    before = story.job
+    harness = running(retry=True)
+    harness.lose("tm-1")
+    harness.restart()
+    harness.run_region(on="tm-2")
+    before = harness.job
 
-    story.report(TaskFinished(), attempt=0, on="tm-1")
+    harness.report(TaskFinished(), attempt=0, on="tm-1")
 
-    assert story.job is before
-    assert story.recorded() == []
+    assert harness.job is before
+    assert harness.recorded() == []
 
 
 def test_a_report_from_a_task_manager_that_was_not_given_the_attempt_is_ignored() -> None:
-    story = running()
-    before = story.job
-    story.report(TaskFinished(), on="tm-9")
-    assert story.job is before
+    harness = running()
+    before = harness.job
+    harness.report(TaskFinished(), on="tm-9")
+    assert harness.job is before
 
 
 def test_a_terminal_state_never_changes() -> None:
-    story = running()
-    story.fail()
-    before = story.job
-    story.finish()
-    story.cancel()
-    story.lose("tm-1")
-    story.hear(Suspended())
-    assert story.job is before
+    harness = running()
+    harness.fail()
+    before = harness.job
+    harness.finish()
+    harness.cancel()
+    harness.lose("tm-1")
+    harness.apply(Suspended())
+    assert harness.job is before
 
 
 def test_a_restart_that_comes_due_after_a_cancel_is_discarded() -> None:
-    story = running(retry=True)
-    story.fail()
-    story.cancel()
-    assert story.status is J.CANCELED
-    story.restart()
-    assert (story.status, story.attempt()) == (J.CANCELED, 0)
+    harness = running(retry=True)
+    harness.fail()
+    harness.cancel()
+    assert harness.status is J.CANCELED
+    harness.restart()
+    assert (harness.status, harness.attempt()) == (J.CANCELED, 0)
 
 
 # Cancel
 
 
 def test_cancel_before_the_job_was_started_cancels_it() -> None:
-    story = Story(SMALL)
-    story.cancel()
-    assert (story.status, story.state()) == (J.CANCELED, E.CANCELED)
-    assert list(story.job.timestamps) == [J.INITIALIZING, J.CANCELLING, J.CANCELED]
+    harness = JobHarness(SMALL)
+    harness.cancel()
+    assert (harness.status, harness.state()) == (J.CANCELED, E.CANCELED)
+    assert list(harness.job.timestamps) == [J.INITIALIZING, J.CANCELLING, J.CANCELED]
 
 
 def test_cancel_of_a_scheduled_execution_is_immediate_and_withdraws_its_request() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.cancel()
-    assert (story.status, story.state(), story.wanted) == (J.CANCELED, E.CANCELED, [])
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.cancel()
+    assert (harness.status, harness.state(), harness.wanted) == (J.CANCELED, E.CANCELED, [])
 
 
 def test_cancel_while_the_deployment_is_being_recorded_sends_nothing() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.cancel()
-    story.recorded()
-    assert story.status is J.CANCELED
-    assert story.deployed == []
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.cancel()
+    harness.recorded()
+    assert harness.status is J.CANCELED
+    assert harness.deployed == []
 
 
 def test_cancel_of_a_running_task_waits_for_its_end() -> None:
-    story = running()
-    story.cancel()
-    assert (story.status, story.state()) == (J.CANCELLING, E.CANCELING)
-    assert story.cancelled == [(0, 0)]
-    assert story.wanted == ["0-0"]  # its slots are still in use
+    harness = running()
+    harness.cancel()
+    assert (harness.status, harness.state()) == (J.CANCELLING, E.CANCELING)
+    assert harness.cancelled == [(0, 0)]
+    assert harness.wanted == ["0-0"]  # its slots are still in use
 
-    story.canceled()
-    assert (story.status, story.state(), story.wanted) == (J.CANCELED, E.CANCELED, [])
+    harness.canceled()
+    assert (harness.status, harness.state(), harness.wanted) == (J.CANCELED, E.CANCELED, [])
 
 
 def test_a_cancellation_is_repeated_until_the_end_is_confirmed() -> None:
-    story = running()
-    story.cancel()
+    harness = running()
+    harness.cancel()
     for _ in range(3):
-        story.wait()
-    assert story.cancelled == [(0, 0)] * 4
+        harness.wait()
+    assert harness.cancelled == [(0, 0)] * 4
 
-    story.canceled()
-    timer = [t for t in story.of(After) if isinstance(t.event, CancelDue)][-1]
-    story.hear(timer.event)
-    assert story.cancelled == [(0, 0)] * 4
+    harness.canceled()
+    timer = [t for t in harness.of(StartTimer) if isinstance(t.event, CancelDue)][-1]
+    harness.apply(timer.event)
+    assert harness.cancelled == [(0, 0)] * 4
 
 
 def test_a_cancellation_does_not_overtake_its_deployment() -> None:
     """1. A deployment is under way. 2. The job is cancelled. 3. The deployment arrives, then the cancellation."""
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    story.cancel()
-    assert (story.state(), story.cancelled) == (E.CANCELING, [])
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    harness.cancel()
+    assert (harness.state(), harness.cancelled) == (E.CANCELING, [])
 
-    story.taken()
-    assert story.cancelled == [(0, 0)]
+    harness.taken()
+    assert harness.cancelled == [(0, 0)]
 
 
 def test_a_cancellation_does_not_wait_for_ever_for_its_deployment() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    story.cancel()
-    story.wait()
-    assert story.cancelled == [(0, 0)]
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    harness.cancel()
+    harness.wait()
+    assert harness.cancelled == [(0, 0)]
 
 
-@pytest.mark.parametrize("word", ["finish", "fail", "lose"])
-def test_whatever_ends_a_canceling_task_counts_as_canceled(word: str) -> None:
-    story = running(retry=True)
-    story.cancel()
-    {"finish": story.finish, "fail": story.fail, "lose": lambda: story.lose("tm-1")}[word]()
-    assert (story.status, story.state()) == (J.CANCELED, E.CANCELED)
-    assert story.job.exceptions == ()
+@pytest.mark.parametrize("end", ["finish", "fail", "lose"])
+def test_whatever_ends_a_canceling_task_counts_as_canceled(end: str) -> None:
+    harness = running(retry=True)
+    harness.cancel()
+    {"finish": harness.finish, "fail": harness.fail, "lose": lambda: harness.lose("tm-1")}[end]()
+    assert (harness.status, harness.state()) == (J.CANCELED, E.CANCELED)
+    assert harness.job.exceptions == ()
 
 
 def test_cancel_while_restarting() -> None:
-    story = Story(PAIR, cluster=RETRY)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.fail(region=0)
-    story.cancel()
-    assert (story.status, story.state(0), story.state(1)) == (J.CANCELLING, E.FAILED, E.CANCELING)
-    story.canceled(1)
-    assert story.status is J.CANCELED
+    harness = JobHarness(PAIR, cluster=RETRY)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.fail(region=0)
+    harness.cancel()
+    assert (harness.status, harness.state(0), harness.state(1)) == (J.CANCELLING, E.FAILED, E.CANCELING)
+    harness.canceled(1)
+    assert harness.status is J.CANCELED
 
 
 def test_cancel_while_failing_ends_as_canceled() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.fail(region=0)
-    story.cancel()
-    story.canceled(1)
-    assert story.status is J.CANCELED
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.fail(region=0)
+    harness.cancel()
+    harness.canceled(1)
+    assert harness.status is J.CANCELED
 
 
 def test_cancel_of_an_ended_job() -> None:
@@ -406,102 +406,102 @@ def test_cancel_of_an_ended_job() -> None:
 
 
 def test_a_job_whose_work_is_done_can_no_longer_be_cancelled() -> None:
-    story = running()
-    story.report(TaskFinished())  # being recorded: it may be durable already
-    assert refusal_to_cancel(story.job) == "has done its work and can no longer be cancelled"
-    story.recorded()
-    assert story.status is J.FINISHED
+    harness = running()
+    harness.report(TaskFinished())  # being recorded: it may be durable already
+    assert refusal_to_cancel(harness.job) == "has done its work and can no longer be cancelled"
+    harness.recorded()
+    assert harness.status is J.FINISHED
 
 
 def test_suspension_leaves_tasks_and_requests_alone() -> None:
-    story = running()
-    effects = story.hear(Suspended())
-    assert story.status is J.SUSPENDED
+    harness = running()
+    effects = harness.apply(Suspended())
+    assert harness.status is J.SUSPENDED
     assert not [effect for effect in effects if isinstance(effect, SendCancel)]
-    assert story.wanted == ["0-0"]
-    assert story.state() is E.RUNNING
+    assert harness.wanted == ["0-0"]
+    assert harness.state() is E.RUNNING
 
 
 def test_a_restart_that_failing_made_pointless_does_not_make_a_publishing_job_cancellable() -> None:
     """1. One region waits for its restart, one publishes. 2. A third fails for good. 3. Only publishing is left."""
     vertices = [*PAIR.vertices, source("c"), sink("third", "c", "/third")]
-    story = Story(graph_of(*vertices), cluster=RETRY)
-    story.start()
+    harness = JobHarness(graph_of(*vertices), cluster=RETRY)
+    harness.start()
     for region in range(3):
-        story.run_region(region)
-    story.fail(region=0)
-    story.finish(1, sinks=(staged("part-0"),))
-    assert refusal_to_cancel(story.job) is None
+        harness.run_region(region)
+    harness.fail(region=0)
+    harness.finish(1, sinks=(staged("part-0"),))
+    assert refusal_to_cancel(harness.job) is None
 
-    story.fail(FailureKind.USER_CODE, region=2)
+    harness.fail(FailureKind.USER_CODE, region=2)
 
-    assert story.status is J.FAILING
-    assert refusal_to_cancel(story.job) == "is publishing its output and can no longer be cancelled"
+    assert harness.status is J.FAILING
+    assert refusal_to_cancel(harness.job) == "is publishing its output and can no longer be cancelled"
 
 
 # Loss of a TaskManager
 
 
 def test_a_lost_task_manager_fails_its_tasks_only() -> None:
-    story = Story(PAIR, cluster=RETRY)
-    story.start()
-    story.run_region(0, on="tm-1")
-    story.run_region(1, on="tm-2")
+    harness = JobHarness(PAIR, cluster=RETRY)
+    harness.start()
+    harness.run_region(0, on="tm-1")
+    harness.run_region(1, on="tm-2")
 
-    story.lose("tm-1")
+    harness.lose("tm-1")
 
-    assert (story.state(0), story.state(1)) == (E.FAILED, E.RUNNING)
-    (entry,) = story.job.exceptions
+    assert (harness.state(0), harness.state(1)) == (E.FAILED, E.RUNNING)
+    (entry,) = harness.job.exceptions
     assert entry.failure.kind is FailureKind.TASK_MANAGER_LOST
     assert entry.failure.message == "TaskManager tm-1 is lost: silent"
 
 
 def test_a_lost_task_manager_fails_one_task_and_thereby_cancels_the_other() -> None:
     """Both are gone with it. The first one fails the job, which begins to cancel the second, which has ended too."""
-    story = Story(PAIR, cluster=UNHELPED)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
+    harness = JobHarness(PAIR, cluster=NO_INFRASTRUCTURE_RESTARTS)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
 
-    story.lose("tm-1")
+    harness.lose("tm-1")
 
-    assert (story.status, story.state(0), story.state(1)) == (J.FAILED, E.FAILED, E.CANCELED)
-    assert len(story.job.exceptions) == 1
+    assert (harness.status, harness.state(0), harness.state(1)) == (J.FAILED, E.FAILED, E.CANCELED)
+    assert len(harness.job.exceptions) == 1
 
 
-def test_another_life_of_a_task_manager_is_another_task_manager() -> None:
-    story = running()
-    before = story.job
-    story.hear(
+def test_another_incarnation_of_a_task_manager_is_another_task_manager() -> None:
+    harness = running()
+    before = harness.job
+    harness.apply(
         TaskManagerLost(
             job_id=JOB,
             task_manager=TaskManagerId("tm-1"),
-            instance=InstanceId("an earlier life"),
+            instance=InstanceId("an-earlier-incarnation"),
             reason="silent",
         )
     )
-    assert story.job is before
+    assert harness.job is before
 
 
 def test_a_finished_region_outlives_its_task_manager() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
-    story.finish(0)
-    story.lose("tm-1")
-    assert (story.status, story.state(0), story.state(1)) == (J.RUNNING, E.FINISHED, E.SCHEDULED)
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
+    harness.finish(0)
+    harness.lose("tm-1")
+    assert (harness.status, harness.state(0), harness.state(1)) == (J.RUNNING, E.FINISHED, E.SCHEDULED)
 
 
 # Recovery
 
 
 def test_a_recovered_job_does_not_run_finished_regions_again() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
-    story.finish(0)
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
+    harness.finish(0)
 
-    again = story.again()
+    again = harness.again()
     again.start()
 
     assert (again.state(0), again.state(1), again.wanted) == (E.FINISHED, E.SCHEDULED, ["1-0"])
@@ -510,22 +510,22 @@ def test_a_recovered_job_does_not_run_finished_regions_again() -> None:
 
 
 def test_a_cancelled_task_is_over_when_nothing_listens_at_its_task_manager_any_more() -> None:
-    story = running()
-    story.cancel()
-    attempt = story.job.attempt_id(story.job.regions[0])
+    harness = running()
+    harness.cancel()
+    attempt = harness.job.attempt_id(harness.job.regions[0])
     for _ in range(3):
-        story.hear(CancelAnswered(attempt, unreachable=True))
-    assert story.status is J.CANCELED
+        harness.apply(CancelAnswered(attempt, unreachable=True))
+    assert harness.status is J.CANCELED
 
 
 def test_an_accepted_attempt_is_published_by_the_next_job_master() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    story.finish(sinks=(staged("part-0"),))
-    assert story.durable[RegionId(0)].phase is RegionPhase.ACCEPTED
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    harness.finish(sinks=(staged("part-0"),))
+    assert harness.durable[RegionId(0)].phase is RegionPhase.ACCEPTED
 
-    again = story.again()
+    again = harness.again()
     again.start()
     assert again.wanted == ["0-0-publish"]
     assert again.job.declared[0].slots == 1
@@ -539,20 +539,20 @@ def test_an_accepted_attempt_is_published_by_the_next_job_master() -> None:
 
 
 def test_a_job_whose_last_region_was_finished_ends_at_once() -> None:
-    story = running()
-    story.finish()
-    again = story.again()
+    harness = running()
+    harness.finish()
+    again = harness.again()
     again.start()
     assert again.status is J.FINISHED
-    assert again.of(After) == []
+    assert again.of(StartTimer) == []
 
 
 def test_recovered_results_come_from_the_records() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
-    story.finish(0)
-    again = story.again()
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
+    harness.finish(0)
+    again = harness.again()
     again.start()
     again.grant("1-0")
     again.recorded()
@@ -561,20 +561,20 @@ def test_recovered_results_come_from_the_records() -> None:
 
 
 def test_cancel_of_a_recovered_job_that_has_to_publish_is_refused_from_the_beginning() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    story.finish(sinks=(staged("part-0"),))
-    again = story.again()
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    harness.finish(sinks=(staged("part-0"),))
+    again = harness.again()
     assert refusal_to_cancel(again.job) == "is publishing its output and can no longer be cancelled"
 
 
 def test_cancel_before_the_start_of_a_recovered_job_still_publishes_what_was_accepted() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.finish(0, sinks=(staged("part-0"),))
-    again = story.again()
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.finish(0, sinks=(staged("part-0"),))
+    again = harness.again()
     assert refusal_to_cancel(again.job) is None
 
     again.cancel()
@@ -587,171 +587,171 @@ def test_cancel_before_the_start_of_a_recovered_job_still_publishes_what_was_acc
 
 
 def test_records_that_do_not_fit_the_graph_are_corrupt() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    record = story.durable[RegionId(0)]
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    record = harness.durable[RegionId(0)]
     with pytest.raises(Corrupt, match="no region 5"):
-        Story(FILES, (structs.replace(record, region=RegionId(5)),))
+        JobHarness(FILES, (structs.replace(record, region=RegionId(5)),))
     with pytest.raises(Corrupt, match="without an outcome"):
-        Story(FILES, (structs.replace(record, phase=RegionPhase.ACCEPTED),))
+        JobHarness(FILES, (structs.replace(record, phase=RegionPhase.ACCEPTED),))
 
 
 # Publication
 
 
-def accepted() -> Story:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    story.finish(sinks=(staged("part-0"),))
-    return story
+def accepted() -> JobHarness:
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    harness.finish(sinks=(staged("part-0"),))
+    return harness
 
 
 def test_nothing_is_published_before_the_acceptance_is_recorded() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    story.report(TaskFinished(sinks=(staged("part-0"),)))
-    assert story.publications == []
-    assert story.status is J.RUNNING
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    harness.report(TaskFinished(sinks=(staged("part-0"),)))
+    assert harness.publications == []
+    assert harness.status is J.RUNNING
 
-    story.recorded()
-    assert story.publications == [(0, "tm-1:1")]
-    assert story.durable[RegionId(0)].phase is RegionPhase.ACCEPTED
-    assert snapshot_of(story.job).publishing == (0, 2)
+    harness.recorded()
+    assert harness.publications == [(0, "tm-1:1")]
+    assert harness.durable[RegionId(0)].phase is RegionPhase.ACCEPTED
+    assert snapshot_of(harness.job).publishing == (0, 2)
 
 
 def test_a_region_with_files_is_finished_when_they_are_published_and_that_is_recorded() -> None:
-    story = accepted()
-    story.report(FilesPublished(done=1, total=2))
-    assert (story.status, snapshot_of(story.job).publishing) == (J.RUNNING, (1, 2))
+    harness = accepted()
+    harness.report(FilesPublished(done=1, total=2))
+    assert (harness.status, snapshot_of(harness.job).publishing) == (J.RUNNING, (1, 2))
 
-    story.report(FilesPublished(done=2, total=2, complete=True))
-    assert (story.status, story.wanted) == (J.RUNNING, [])
+    harness.report(FilesPublished(done=2, total=2, complete=True))
+    assert (harness.status, harness.wanted) == (J.RUNNING, [])
 
-    story.recorded()
-    assert story.status is J.FINISHED
-    record = story.durable[RegionId(0)]
+    harness.recorded()
+    assert harness.status is J.FINISHED
+    record = harness.durable[RegionId(0)]
     assert record.outcome is not None
     assert (record.phase, record.outcome.sinks) == (RegionPhase.FINISHED, ())
 
 
 def test_a_job_that_publishes_can_no_longer_be_cancelled() -> None:
-    story = accepted()
-    assert refusal_to_cancel(story.job) == "is publishing its output and can no longer be cancelled"
+    harness = accepted()
+    assert refusal_to_cancel(harness.job) == "is publishing its output and can no longer be cancelled"
 
 
 def test_a_job_that_publishes_in_part_is_cancelled_when_that_is_done() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.finish(0, sinks=(staged("part-0"),))
-    assert refusal_to_cancel(story.job) is None
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.finish(0, sinks=(staged("part-0"),))
+    assert refusal_to_cancel(harness.job) is None
 
-    story.cancel()
-    story.canceled(1)
-    assert (story.status, story.state(0), story.state(1)) == (J.CANCELLING, E.RUNNING, E.CANCELED)
-    story.published(0)
-    assert (story.status, story.state(0)) == (J.CANCELED, E.FINISHED)
+    harness.cancel()
+    harness.canceled(1)
+    assert (harness.status, harness.state(0), harness.state(1)) == (J.CANCELLING, E.RUNNING, E.CANCELED)
+    harness.published(0)
+    assert (harness.status, harness.state(0)) == (J.CANCELED, E.FINISHED)
 
 
 def test_a_failing_job_waits_for_its_publication() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.finish(0, sinks=(staged("part-0"),))
-    story.fail(region=1)
-    assert (story.status, story.state(0)) == (J.FAILING, E.RUNNING)
-    story.published(0)
-    assert (story.status, story.state(0)) == (J.FAILED, E.FINISHED)
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.finish(0, sinks=(staged("part-0"),))
+    harness.fail(region=1)
+    assert (harness.status, harness.state(0)) == (J.FAILING, E.RUNNING)
+    harness.published(0)
+    assert (harness.status, harness.state(0)) == (J.FAILED, E.FINISHED)
 
 
 def test_a_lost_publisher_is_replaced_by_any_task_manager_with_a_slot() -> None:
-    story = accepted()
-    story.lose("tm-1")
-    assert (story.status, story.state(), story.wanted) == (J.RUNNING, E.RUNNING, ["0-0-publish"])
+    harness = accepted()
+    harness.lose("tm-1")
+    assert (harness.status, harness.state(), harness.wanted) == (J.RUNNING, E.RUNNING, ["0-0-publish"])
 
-    story.grant("0-0-publish", on="tm-2")
-    story.lose("tm-2")
-    story.grant("0-0-publish", on="tm-3")
-    assert story.publications == [(0, "tm-1:1"), (0, "tm-2:1"), (0, "tm-3:1")]
-    story.published(on="tm-3")
-    assert story.status is J.FINISHED
-    assert story.deployed == [(0, 0)]
+    harness.grant("0-0-publish", on="tm-2")
+    harness.lose("tm-2")
+    harness.grant("0-0-publish", on="tm-3")
+    assert harness.publications == [(0, "tm-1:1"), (0, "tm-2:1"), (0, "tm-3:1")]
+    harness.published(on="tm-3")
+    assert harness.status is J.FINISHED
+    assert harness.deployed == [(0, 0)]
 
 
 def test_a_publisher_lost_while_the_acceptance_is_recorded_is_replaced_after_it() -> None:
-    story = Story(FILES)
-    story.start()
-    story.run_region()
-    story.report(TaskFinished(sinks=(staged("part-0"),)))
-    story.lose("tm-1")
-    story.grant("0-0-publish", on="tm-2")
-    assert story.publications == []
-    story.recorded()
-    assert story.publications == [(0, "tm-2:1")]
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    harness.report(TaskFinished(sinks=(staged("part-0"),)))
+    harness.lose("tm-1")
+    harness.grant("0-0-publish", on="tm-2")
+    assert harness.publications == []
+    harness.recorded()
+    assert harness.publications == [(0, "tm-2:1")]
 
 
-def test_the_word_of_a_publisher_that_was_given_up_counts_when_all_is_there() -> None:
-    story = accepted()
-    story.lose("tm-1")
-    story.published(on="tm-1")
-    assert story.status is J.FINISHED
+def test_the_report_of_a_replaced_publisher_counts_when_all_files_are_published() -> None:
+    harness = accepted()
+    harness.lose("tm-1")
+    harness.published(on="tm-1")
+    assert harness.status is J.FINISHED
 
 
 def test_a_failed_publication_is_tried_again_with_growing_waits() -> None:
-    story = accepted()
+    harness = accepted()
     for number in range(20):
-        story.publication_failed(f"reason {number}")
-        story.publication_failed(f"reason {number}")  # the same word twice counts once
-        story.wait()
-    waits = [t.delay_s for t in story.of(After)]
+        harness.publication_failed(f"reason {number}")
+        harness.publication_failed(f"reason {number}")  # the same report twice counts once
+        harness.wait()
+    waits = [t.delay_s for t in harness.of(StartTimer)]
     assert waits[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert len(waits) == 20
-    assert len(story.publications) == 21
-    assert story.status is J.RUNNING
+    assert len(harness.publications) == 21
+    assert harness.status is J.RUNNING
 
 
 def test_a_publication_that_fails_for_the_same_reason_again_and_again_fails_the_job() -> None:
-    story = accepted()
-    story.report(FilesPublished(done=1, total=2))
+    harness = accepted()
+    harness.report(FilesPublished(done=1, total=2))
     for _ in range(9):
-        story.publication_failed("no space left on device")
-        story.wait()
-    assert story.status is J.RUNNING
-    story.publication_failed("no space left on device")
+        harness.publication_failed("no space left on device")
+        harness.wait()
+    assert harness.status is J.RUNNING
+    harness.publication_failed("no space left on device")
 
-    assert (story.status, story.state()) == (J.FAILED, E.FAILED)
-    (entry,) = story.job.exceptions
+    assert (harness.status, harness.state()) == (J.FAILED, E.FAILED)
+    (entry,) = harness.job.exceptions
     assert entry.failure.kind is FailureKind.PUBLICATION
     assert "1 of 2 files in their place: no space left on device" in entry.failure.message
 
 
 def test_a_cancelled_job_whose_publication_cannot_succeed_is_failed() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.finish(0, sinks=(staged("part-0"),))
-    story.cancel()
-    story.canceled(1)
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.finish(0, sinks=(staged("part-0"),))
+    harness.cancel()
+    harness.canceled(1)
     for _ in range(10):
-        story.publication_failed("no space left on device")
-        story.wait()
-    assert story.status is J.FAILED
+        harness.publication_failed("no space left on device")
+        harness.wait()
+    assert harness.status is J.FAILED
 
 
-def test_an_accepted_attempt_hears_nothing_else_any_more() -> None:
-    story = accepted()
-    before = story.job
-    story.fail()
-    story.canceled()
-    story.report(TaskRunning())
-    story.report(TaskFinished(sinks=(staged("another"),)))
-    assert story.job is before
+def test_an_accepted_attempt_ignores_all_other_reports() -> None:
+    harness = accepted()
+    before = harness.job
+    harness.fail()
+    harness.canceled()
+    harness.report(TaskRunning())
+    harness.report(TaskFinished(sinks=(staged("another"),)))
+    assert harness.job is before
 
 
 def _late_grant(request: str) -> SlotGrant:
@@ -760,7 +760,7 @@ def _late_grant(request: str) -> SlotGrant:
         job_id=JOB,
         request=RequestId(request),
         task_manager=TaskManagerId("tm-1"),
-        instance=InstanceId("tm-1-life"),
+        instance=InstanceId("tm-1-instance"),
         address="tm-1:1",
         slots=(0,),
     )

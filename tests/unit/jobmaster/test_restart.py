@@ -24,11 +24,11 @@ EXPONENTIAL = ExponentialDelay(
 )
 
 
-def delays(strategy: RestartStrategy, *failures_s: float, chance: float = 0.5) -> list[float | None]:
+def delays(strategy: RestartStrategy, *failures_s: float, random: float = 0.5) -> list[float | None]:
     """Return the answers to failures at these times."""
     history, answers = RestartHistory(), list[float | None]()
     for at_s in failures_s:
-        history, delay_s = restart_delay(strategy, history, now_ms=round(at_s * 1000), chance=chance)
+        history, delay_s = restart_delay(strategy, history, now_ms=round(at_s * 1000), random=random)
         answers.append(delay_s)
     return answers
 
@@ -91,10 +91,10 @@ def test_exponential_delay_may_give_up() -> None:
     assert delays(strategy, 0, 10, 4000, 4010) == [1.0, 2.0, 1.0, 2.0]
 
 
-@given(chance=st.floats(0, 1), failures=st.lists(st.floats(0, 1e7), min_size=1, max_size=30).map(sorted))
-def test_jitter_stays_within_its_part_and_below_the_longest(chance: float, failures: list[float]) -> None:
+@given(random=st.floats(0, 1), failures=st.lists(st.floats(0, 1e7), min_size=1, max_size=30).map(sorted))
+def test_jitter_stays_within_its_part_and_below_the_longest(random: float, failures: list[float]) -> None:
     exact = delays(EXPONENTIAL, *failures)
-    for calm, shaken in zip(exact, delays(EXPONENTIAL, *failures, chance=chance), strict=True):
+    for calm, shaken in zip(exact, delays(EXPONENTIAL, *failures, random=random), strict=True):
         assert calm is not None
         assert shaken is not None
         assert abs(shaken - calm) <= calm * 0.1 + 1e-9

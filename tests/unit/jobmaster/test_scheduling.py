@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.story import (
+from tests.unit.jobmaster.job_harness import (
     BLOCKING,
     CHAIN,
     FILES,
     JOIN,
+    NO_INFRASTRUCTURE_RESTARTS,
     PAIR,
     SMALL,
     SUBMITTED_MS,
-    UNHELPED,
-    Story,
+    JobHarness,
     attempt_id,
     grant,
     graph_of,
@@ -22,10 +22,18 @@ from tests.unit.jobmaster.story import (
     source,
 )
 
-from flintlock.jobmaster.events import Declare, DeploymentUndelivered, Moment, Record, Recorded, SendDeploy, Started
+from flintlock.jobmaster.events import (
+    Declare,
+    DeploymentUndelivered,
+    JobStarted,
+    Record,
+    Recorded,
+    SendDeploy,
+    StepContext,
+)
 from flintlock.jobmaster.scheduling import DEPLOYMENT_WAITS_S
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
-from flintlock.jobmaster.turn import Turn
+from flintlock.jobmaster.transition import Transition
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import RequestId, StepName
 from flintlock.model.jobgraph import JobGraph
@@ -47,126 +55,126 @@ ROWS = ResultRows(name=StepName("top"), rows=1, truncated=False, arrow=b"", json
 
 
 def test_a_job_goes_from_initializing_through_created_and_running_to_finished() -> None:
-    story = Story(SMALL)
-    assert story.status is J.INITIALIZING
+    harness = JobHarness(SMALL)
+    assert harness.status is J.INITIALIZING
 
-    story.start()
-    assert story.status is J.RUNNING
+    harness.start()
+    assert harness.status is J.RUNNING
 
-    story.run_region()
-    story.finish(results=(ROWS,))
-    assert story.status is J.FINISHED
-    assert list(story.job.timestamps) == [J.INITIALIZING, J.CREATED, J.RUNNING, J.FINISHED]
-    assert story.job.timestamps[J.INITIALIZING] == SUBMITTED_MS
+    harness.run_region()
+    harness.finish(results=(ROWS,))
+    assert harness.status is J.FINISHED
+    assert list(harness.job.timestamps) == [J.INITIALIZING, J.CREATED, J.RUNNING, J.FINISHED]
+    assert harness.job.timestamps[J.INITIALIZING] == SUBMITTED_MS
 
 
 def test_an_execution_goes_from_created_through_scheduled_deploying_and_running_to_finished() -> None:
-    story = Story(SMALL)
-    seen = [story.state()]
-    story.start()
-    seen.append(story.state())
-    story.grant("0-0")
-    story.recorded()
-    seen.append(story.state())
-    story.report(TaskRunning())
-    seen.append(story.state())
-    story.finish()
-    seen.append(story.state())
+    harness = JobHarness(SMALL)
+    seen = [harness.state()]
+    harness.start()
+    seen.append(harness.state())
+    harness.grant("0-0")
+    harness.recorded()
+    seen.append(harness.state())
+    harness.report(TaskRunning())
+    seen.append(harness.state())
+    harness.finish()
+    seen.append(harness.state())
 
     assert seen == [E.CREATED, E.SCHEDULED, E.DEPLOYING, E.RUNNING, E.FINISHED]
-    timestamps = story.job.regions[0].current.timestamps
+    timestamps = harness.job.regions[0].current.timestamps
     assert list(timestamps) == seen
     assert sorted(timestamps.values()) == list(timestamps.values())
 
 
 def test_nothing_is_deployed_before_attempt_and_task_manager_are_recorded() -> None:
-    story = Story(FILES)
-    story.start()
+    harness = JobHarness(FILES)
+    harness.start()
 
-    story.grant("0-0", on="tm-7")
-    assert story.deployed == []
-    record = story.of(Record)[-1].record
+    harness.grant("0-0", on="tm-7")
+    assert harness.deployed == []
+    record = harness.of(Record)[-1].record
     assert (record.phase, record.attempt, record.task_manager) == (RegionPhase.DEPLOYED, 0, "tm-7")
-    assert record.instance == "tm-7-life"
+    assert record.instance == "tm-7-instance"
     assert record.staging == (f"/out/.flintlock-{'a' * 32}-0-0",)
 
-    story.recorded()
-    assert story.deployed == [(0, 0)]
-    assert story.of(SendDeploy)[-1].address == "tm-7:1"
+    harness.recorded()
+    assert harness.deployed == [(0, 0)]
+    assert harness.of(SendDeploy)[-1].address == "tm-7:1"
 
 
 def test_nothing_is_deployed_while_a_record_of_another_place_is_on_its_way() -> None:
     """Granted, lost and granted again where it was granted first: the first record is not the last one."""
-    story = Story(FILES)
-    story.start()
+    harness = JobHarness(FILES)
+    harness.start()
     for name in ("tm-1", "tm-2"):
-        story.grant("0-0", on=name)
-        story.lose(name)
-    story.grant("0-0", on="tm-1")
-    first, second, third = [effect.record for effect in story.of(Record)]
+        harness.grant("0-0", on=name)
+        harness.lose(name)
+    harness.grant("0-0", on="tm-1")
+    first, second, third = [effect.record for effect in harness.of(Record)]
 
     for record in (first, second):
-        story.hear(Recorded(record))
-        assert story.deployed == []
-    story.hear(Recorded(third))
-    assert story.deployed == [(0, 0)]
+        harness.apply(Recorded(record))
+        assert harness.deployed == []
+    harness.apply(Recorded(third))
+    assert harness.deployed == [(0, 0)]
 
 
 def test_a_region_is_finished_only_once_that_is_recorded() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
 
-    story.report(TaskFinished(materialised={StepName("clean"): "/work/clean"}))
-    assert story.state(0) is E.RUNNING
-    assert story.state(1) is E.CREATED
+    harness.report(TaskFinished(materialised={StepName("clean"): "/work/clean"}))
+    assert harness.state(0) is E.RUNNING
+    assert harness.state(1) is E.CREATED
 
-    story.recorded()
-    assert story.state(0) is E.FINISHED
-    assert story.state(1) is E.SCHEDULED
+    harness.recorded()
+    assert harness.state(0) is E.FINISHED
+    assert harness.state(1) is E.SCHEDULED
 
 
 def test_slots_are_given_back_as_soon_as_the_task_is_done() -> None:
     """1. The task reports that it is done. 2. Its slots are free, before its record is durable."""
-    story = Story(SMALL)
-    story.start()
-    story.run_region()
-    assert story.wanted == ["0-0"]
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.run_region()
+    assert harness.wanted == ["0-0"]
 
-    story.report(TaskFinished())
+    harness.report(TaskFinished())
 
-    assert story.wanted == []
-    assert story.state() is E.RUNNING
+    assert harness.wanted == []
+    assert harness.state() is E.RUNNING
 
 
 def test_independent_regions_are_requested_together() -> None:
-    story = Story(JOIN)
-    story.start()
+    harness = JobHarness(JOIN)
+    harness.start()
 
-    assert [len(declared.requirements.requests) for declared in story.of(Declare)] == [2]
-    assert story.wanted == ["0-0", "1-0"]
+    assert [len(declared.requirements.requests) for declared in harness.of(Declare)] == [2]
+    assert harness.wanted == ["0-0", "1-0"]
 
 
 def test_a_region_waits_for_all_its_inputs() -> None:
-    story = Story(JOIN)
-    story.start()
-    story.run_region(0)
-    story.run_region(1, on="tm-2")
-    story.finish(0)
-    assert story.state(2) is E.CREATED
+    harness = JobHarness(JOIN)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1, on="tm-2")
+    harness.finish(0)
+    assert harness.state(2) is E.CREATED
 
-    story.finish(1, on="tm-2")
+    harness.finish(1, on="tm-2")
 
-    assert story.state(2) is E.SCHEDULED
-    story.grant("2-0")
-    story.recorded()
-    assert story.of(SendDeploy)[-1].order.inputs == {"a": "/work/a", "b": "/work/b"}
+    assert harness.state(2) is E.SCHEDULED
+    harness.grant("2-0")
+    harness.recorded()
+    assert harness.of(SendDeploy)[-1].order.inputs == {"a": "/work/a", "b": "/work/b"}
 
 
 def test_parallelism_becomes_slots() -> None:
-    story = Story(FILES)
-    story.start()
-    (request,) = story.job.declared
+    harness = JobHarness(FILES)
+    harness.start()
+    (request,) = harness.job.declared
     assert (request.slots, request.at_most) == (2, None)
 
 
@@ -185,35 +193,35 @@ def test_unset_parallelism_means_one_task_manager_at_most_the_jobs(
     parallelism: int | None, config: dict[str, str], cluster: dict[str, str], at_most: int | None
 ) -> None:
     graph = graph_of(source("orders"), result("top", "orders"), parallelism=parallelism, config=config)
-    story = Story(graph, cluster=cluster)
-    story.start()
+    harness = JobHarness(graph, cluster=cluster)
+    harness.start()
 
-    (request,) = story.job.declared
+    (request,) = harness.job.declared
     assert (request.slots, request.at_most) == (None, at_most)
 
 
 def test_a_grant_that_answers_no_open_request_is_ignored() -> None:
-    story = Story(SMALL)
-    story.start()
-    (wish,) = story.job.declared
-    waiting = story.job
-    story.hear(grant(structs.replace(wish, id=RequestId("0-9")), "tm-1"))
-    assert story.job is waiting
+    harness = JobHarness(SMALL)
+    harness.start()
+    (request,) = harness.job.declared
+    waiting = harness.job
+    harness.apply(grant(structs.replace(request, id=RequestId("0-9")), "tm-1"))
+    assert harness.job is waiting
 
-    story.grant("0-0", on="tm-1")
-    granted = story.job
-    story.hear(grant(wish, "tm-2"))
-    assert story.job is granted
+    harness.grant("0-0", on="tm-1")
+    granted = harness.job
+    harness.apply(grant(request, "tm-2"))
+    assert harness.job is granted
 
 
 def test_the_deployment_carries_what_the_task_needs() -> None:
     graph = structs.replace(CHAIN, config={"spark.sql.shuffle.partitions": "4", "task.cancellation.timeout": "3 s"})
-    story = Story(graph, cluster={"spark.executor.memory": "1g"})
-    story.start()
-    story.grant("0-0")
-    story.recorded()
+    harness = JobHarness(graph, cluster={"spark.executor.memory": "1g"})
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
 
-    order = story.of(SendDeploy)[-1].order
+    order = harness.of(SendDeploy)[-1].order
     assert order.graph is graph
     assert order.work_dir == f"/work/{'a' * 32}"
     assert order.session_config == {"spark.sql.shuffle.partitions": "4"}
@@ -222,181 +230,181 @@ def test_the_deployment_carries_what_the_task_needs() -> None:
 
 
 def test_the_first_regions_analyse_the_whole_graph() -> None:
-    story = Story(JOIN)
-    story.start()
-    story.run_region(0)
-    story.run_region(1)
-    story.finish(0)
-    story.finish(1)
-    story.run_region(2)
+    harness = JobHarness(JOIN)
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.finish(0)
+    harness.finish(1)
+    harness.run_region(2)
 
-    assert [effect.order.analysis for effect in story.of(SendDeploy)] == [
+    assert [effect.order.analysis for effect in harness.of(SendDeploy)] == [
         Analysis.WHOLE, Analysis.WHOLE, Analysis.DONE,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("graph", [SMALL, structs.replace(JOIN, config={"execution.analyze-first": "false"})])
 def test_one_region_or_an_option_make_analysis_of_the_whole_graph_needless(graph: JobGraph) -> None:
-    story = Story(graph)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    assert story.of(SendDeploy)[-1].order.analysis is Analysis.REGION
+    harness = JobHarness(graph)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    assert harness.of(SendDeploy)[-1].order.analysis is Analysis.REGION
 
 
 def test_a_second_root_region_that_runs_later_need_not_analyse_again() -> None:
-    story = Story(PAIR)
-    story.start()
-    story.run_region(0)
-    story.finish(0)
-    story.grant("1-0")
-    story.recorded()
-    assert [effect.order.analysis for effect in story.of(SendDeploy)] == [Analysis.WHOLE, Analysis.DONE]
+    harness = JobHarness(PAIR)
+    harness.start()
+    harness.run_region(0)
+    harness.finish(0)
+    harness.grant("1-0")
+    harness.recorded()
+    assert [effect.order.analysis for effect in harness.of(SendDeploy)] == [Analysis.WHOLE, Analysis.DONE]
 
 
 def test_an_undelivered_deployment_is_sent_again_unchanged() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    first = story.of(SendDeploy)[-1]
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    first = harness.of(SendDeploy)[-1]
 
-    story.hear(DeploymentUndelivered(first.order.attempt, first.instance, "the slots are held"))
-    story.wait()
+    harness.apply(DeploymentUndelivered(first.order.attempt, first.instance, "the slots are in use"))
+    harness.wait()
 
-    assert story.of(SendDeploy) == [first, first]
-    assert story.state() is E.DEPLOYING
+    assert harness.of(SendDeploy) == [first, first]
+    assert harness.state() is E.DEPLOYING
 
 
 def test_a_deployment_that_is_never_taken_fails_the_attempt() -> None:
-    story = Story(SMALL, cluster=UNHELPED)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    first = story.of(SendDeploy)[-1]
+    harness = JobHarness(SMALL, cluster=NO_INFRASTRUCTURE_RESTARTS)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    first = harness.of(SendDeploy)[-1]
 
     for _ in DEPLOYMENT_WAITS_S:
-        story.hear(DeploymentUndelivered(first.order.attempt, first.instance, "no engine"))
-        story.wait()
-    story.hear(DeploymentUndelivered(first.order.attempt, first.instance, "no engine"))
+        harness.apply(DeploymentUndelivered(first.order.attempt, first.instance, "no engine"))
+        harness.wait()
+    harness.apply(DeploymentUndelivered(first.order.attempt, first.instance, "no engine"))
 
-    assert story.status is J.FAILED
-    (entry,) = story.job.exceptions
+    assert harness.status is J.FAILED
+    (entry,) = harness.job.exceptions
     assert entry.failure.kind is FailureKind.TASK_MANAGER_LOST
     assert "tm-1 did not take the task: no engine" in entry.failure.message
-    assert story.cancelled == [(0, 0)]  # it may have arrived all the same
+    assert harness.cancelled == [(0, 0)]  # it may have arrived all the same
     assert 20 < sum(DEPLOYMENT_WAITS_S) < 40
 
 
 def test_a_task_that_runs_although_its_deployment_seemed_undelivered_is_not_deployed_again() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    sent = story.of(SendDeploy)[-1]
-    story.hear(DeploymentUndelivered(sent.order.attempt, sent.instance, "the answer was lost"))
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    sent = harness.of(SendDeploy)[-1]
+    harness.apply(DeploymentUndelivered(sent.order.attempt, sent.instance, "the answer was lost"))
 
-    story.report(TaskRunning())
-    story.wait()
+    harness.report(TaskRunning())
+    harness.wait()
 
-    assert story.deployed == [(0, 0)]
-    assert story.state() is E.RUNNING
+    assert harness.deployed == [(0, 0)]
+    assert harness.state() is E.RUNNING
 
 
 def test_a_task_manager_lost_before_anything_was_sent_costs_nothing() -> None:
     """1. Slots are granted. 2. Their TaskManager is lost while that is being recorded. 3. Others are granted."""
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0", on="tm-1")
-    story.lose("tm-1")
-    assert story.state() is E.SCHEDULED
-    assert story.wanted == ["0-0"]
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0", on="tm-1")
+    harness.lose("tm-1")
+    assert harness.state() is E.SCHEDULED
+    assert harness.wanted == ["0-0"]
 
-    story.grant("0-0", on="tm-2")
-    story.recorded()
+    harness.grant("0-0", on="tm-2")
+    harness.recorded()
 
-    assert story.deployed == [(0, 0)]
-    assert story.of(SendDeploy)[-1].address == "tm-2:1"
-    assert story.durable[story.job.regions[0].region.id].task_manager == "tm-2"
+    assert harness.deployed == [(0, 0)]
+    assert harness.of(SendDeploy)[-1].address == "tm-2:1"
+    assert harness.durable[harness.job.regions[0].plan.id].task_manager == "tm-2"
 
 
 def test_progress_replaces_progress_and_counts_as_running() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
 
-    story.report(TaskProgress(metrics=TaskMetrics(tasks_done=1), activity="reading orders"))
-    story.report(TaskProgress(metrics=TaskMetrics(tasks_done=2), activity="keeping top"))
+    harness.report(TaskProgress(metrics=TaskMetrics(tasks_done=1), activity="reading orders"))
+    harness.report(TaskProgress(metrics=TaskMetrics(tasks_done=2), activity="keeping top"))
 
-    execution = story.job.regions[0].current
+    execution = harness.job.regions[0].current
     assert execution.state is E.RUNNING
     assert (execution.metrics.tasks_done, execution.activity) == (2, "keeping top")
 
 
 def test_an_outcome_without_a_materialised_result_is_a_failure() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
 
-    story.report(TaskFinished())
+    harness.report(TaskFinished())
 
-    assert story.status is J.FAILED
-    assert "'clean'" in story.job.exceptions[0].failure.message
+    assert harness.status is J.FAILED
+    assert "'clean'" in harness.job.exceptions[0].failure.message
 
 
 def test_results_come_with_the_finished_job_only() -> None:
     graph = graph_of(
         source("orders"), query("clean", "orders", exchange=BLOCKING), result("top", "orders"), result("end", "clean")
     )
-    story = Story(graph)
-    story.start()
-    story.run_region(0)
-    story.finish(0, results=(ROWS,))
-    assert snapshot_of(story.job).result_names == ()
+    harness = JobHarness(graph)
+    harness.start()
+    harness.run_region(0)
+    harness.finish(0, results=(ROWS,))
+    assert snapshot_of(harness.job).result_names == ()
 
-    story.run_region(1)
-    story.finish(1, results=(structs.replace(ROWS, name=StepName("end")),))
+    harness.run_region(1)
+    harness.finish(1, results=(structs.replace(ROWS, name=StepName("end")),))
 
-    outcome = outcome_of(story.job)
+    outcome = outcome_of(harness.job)
     assert [rows.name for rows in outcome.results] == ["top", "end"]
     assert outcome.snapshot.result_names == ("top", "end")
 
 
 def test_a_small_job_leaves_nothing_to_remove() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.run_region()
-    story.finish()
-    assert outcome_of(story.job).scratch == ()
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.run_region()
+    harness.finish()
+    assert outcome_of(harness.job).scratch == ()
 
 
 def test_staging_and_blocking_results_are_to_be_removed() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
-    story.cancel()
-    story.canceled()
-    assert outcome_of(story.job).scratch == (f"/work/{'a' * 32}",)
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
+    harness.cancel()
+    harness.canceled()
+    assert outcome_of(harness.job).scratch == (f"/work/{'a' * 32}",)
 
 
 def test_a_job_that_was_never_deployed_leaves_nothing_to_remove() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.cancel()
-    assert story.status is J.CANCELED
-    assert outcome_of(story.job).scratch == ()
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.cancel()
+    assert harness.status is J.CANCELED
+    assert outcome_of(harness.job).scratch == ()
 
 
 def test_a_snapshot_shows_regions_attempts_and_times() -> None:
-    story = Story(CHAIN)
-    story.start()
-    story.run_region(0)
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
 
-    snapshot = snapshot_of(story.job)
+    snapshot = snapshot_of(harness.job)
 
     assert snapshot.end_ms == -1
-    assert snapshot.last_modified_ms == story.now_ms
+    assert snapshot.last_modified_ms == harness.now_ms
     first, second = snapshot.executions
     assert (first.state, first.task_manager, first.address, first.slots) == (E.RUNNING, "tm-1", "tm-1:1", 2)
     assert (second.state, second.task_manager) == (E.CREATED, None)
@@ -404,29 +412,29 @@ def test_a_snapshot_shows_regions_attempts_and_times() -> None:
 
 
 def test_an_illegal_move_is_told_with_the_story_before_it() -> None:
-    story = Story(SMALL)
-    story.start()
-    story.grant("0-0")
-    story.recorded()
-    turn = Turn(story.job, Moment(now_ms=1))
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    transition = Transition(harness.job, StepContext(now_ms=1))
 
     with pytest.raises(InvariantBroken, match=r"0#0: illegal move DEPLOYING -> SCHEDULED.*job CREATED -> RUNNING"):
-        turn.move(story.job.regions[0], E.SCHEDULED)
+        transition.move(harness.job.regions[0], E.SCHEDULED)
 
 
 def test_starting_twice_changes_nothing() -> None:
-    story = Story(SMALL)
-    story.start()
-    before = story.job
-    story.hear(Started())
-    assert story.job is before
+    harness = JobHarness(SMALL)
+    harness.start()
+    before = harness.job
+    harness.apply(JobStarted())
+    assert harness.job is before
 
 
 def test_reports_of_other_jobs_and_regions_are_ignored() -> None:
-    story = Story(SMALL)
-    story.start()
-    before = story.job
+    harness = JobHarness(SMALL)
+    harness.start()
+    before = harness.job
     for stranger in (attempt_id(7, 0), attempt_id(0, 3), structs.replace(attempt_id(0, 0), job_id="b" * 32)):
-        assert before.current_life(stranger) is None
-    story.report(TaskRunning(), region=0, attempt=3)
-    assert story.job is before
+        assert before.region_of(stranger) is None
+    harness.report(TaskRunning(), region=0, attempt=3)
+    assert harness.job is before

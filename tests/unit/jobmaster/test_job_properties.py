@@ -1,8 +1,8 @@
-"""Properties of one job's life, whatever the world does to it: losses, late words, repeated words, crashes.
+"""Properties of one job under any sequence of events: losses, late reports, repeated reports, crashes.
 
-The machine plays ResourceManager, store, TaskManagers, user and clock, in any order. Tasks that were once started live
-on through crashes of the JobMaster and may speak at any time. After the random part the world turns kind and fair, and
-the job has to come to an end.
+The machine plays ResourceManager, store, TaskManagers, user and clock, in any order. Tasks that were once started
+survive crashes of the JobMaster and may report at any time. After the random part no more faults happen and every
+message is delivered, and the job has to end.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.jobmaster.story import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, SUBMITTED_MS, grant, staged
+from tests.unit.jobmaster.job_harness import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, SUBMITTED_MS, grant, staged
 
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.core import refusal_to_cancel, step
 from flintlock.jobmaster.events import (
-    After,
     CancelAnswered,
     CancelRequested,
     Declare,
@@ -26,7 +25,7 @@ from flintlock.jobmaster.events import (
     Enrich,
     JobEffect,
     JobEvent,
-    Moment,
+    JobStarted,
     Moved,
     Probed,
     PublicationUndelivered,
@@ -36,7 +35,8 @@ from flintlock.jobmaster.events import (
     SendDeploy,
     SendProbe,
     SendPublish,
-    Started,
+    StartTimer,
+    StepContext,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState, initial_state, plan_of
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
@@ -93,8 +93,8 @@ class World:
             self.accepted[record.region] = record.attempt
 
 
-class JobLife(RuleBasedStateMachine):
-    """One job, in as many lives of its JobMaster as it takes."""
+class JobMachine(RuleBasedStateMachine):
+    """One job, under as many JobMasters as it takes."""
 
     graph: JobGraph
     cluster: dict[str, str]
@@ -112,9 +112,9 @@ class JobLife(RuleBasedStateMachine):
         self.timers: list[JobEvent] = []
         self.granted: dict[str, SlotGrant] = {}
         self.requests: dict[str, SlotRequest] = {}
-        self.states: dict[str, str] = {}  # of the job and of its attempts, as they were told
-        self.lives = 0
-        self.cancel_taken = False  # in this life of the JobMaster
+        self.states: dict[str, str] = {}  # of the job and of its attempts, as they were logged
+        self.incarnations = 0
+        self.cancel_taken = False  # by this JobMaster
         self.ended: ExecutionGraph | None = None
 
     # The JobMaster
@@ -138,9 +138,9 @@ class JobLife(RuleBasedStateMachine):
     def regions(self) -> tuple[RegionState, ...]:
         return self.job.regions if hasattr(self, "job") else ()
 
-    def hear(self, event: JobEvent) -> None:
+    def apply(self, event: JobEvent) -> None:
         self.now_ms += 7
-        self.job, effects = step(self.job, event, Moment(now_ms=self.now_ms))
+        self.job, effects = step(self.job, event, StepContext(now_ms=self.now_ms))
         for effect in effects:
             self.perform(effect)
         if self.job.status.terminal and self.ended is None:
@@ -163,7 +163,7 @@ class JobLife(RuleBasedStateMachine):
                 record = world.durable[order.attempt.region]
                 assert (record.phase, record.attempt) == (RegionPhase.DEPLOYED, order.attempt.attempt)
                 assert record.instance == instance, "where it goes is recorded before it goes there"
-                region = self.job.regions[order.attempt.region].region
+                region = self.job.regions[order.attempt.region].plan
                 assert set(staging_directories(self.graph, region, order.attempt)) <= set(record.staging)
                 for upstream in region.upstream:
                     assert world.durable[upstream].phase is RegionPhase.FINISHED
@@ -175,25 +175,25 @@ class JobLife(RuleBasedStateMachine):
                 record = world.durable[order.attempt.region]
                 assert (record.phase, record.attempt) == (RegionPhase.ACCEPTED, order.attempt.attempt)
                 world.orders.append(effect)
-            case After(event=event):
+            case StartTimer(event=event):
                 self.timers.append(event)
             case SendProbe(attempt=attempt):
                 self.probes.append(attempt)
             case Enrich():
-                pass  # nobody has anything to say
+                pass  # no enrichers
 
     # What may happen
 
     @precondition(lambda self: self.job.status is J.INITIALIZING)
     @rule()
     def start(self) -> None:
-        self.hear(Started())
+        self.apply(JobStarted())
 
-    @precondition(lambda self: self.lives < 3 and self.world.durable)
+    @precondition(lambda self: self.incarnations < 3 and self.world.durable)
     @rule(crash_after=st.integers(0, 3))
     def crash(self, crash_after: int) -> None:
         """The JobMaster dies; some of what it was writing is durable, in the order of writing."""
-        self.lives += 1
+        self.incarnations += 1
         for record in self.records[:crash_after]:
             self.world.write(record)
         self.revive()
@@ -202,18 +202,20 @@ class JobLife(RuleBasedStateMachine):
     @rule()
     def ask_to_cancel(self) -> None:
         if refusal_to_cancel(self.job) is None:
-            self.hear(CancelRequested())
+            self.apply(CancelRequested())
             self.cancel_taken = True
             assert self.job.status in (J.CANCELLING, J.CANCELED)
         else:
-            assert all(life.finished or life.committed or life.current.state.terminal for life in self.job.regions)
+            assert all(
+                region.finished or region.committed or region.current.state.terminal for region in self.job.regions
+            )
 
     @rule(steps=st.integers(1, 7))
     def all_goes_well_for_a_while(self, steps: int) -> None:
         """Most of the time nothing bad happens: this is how deep places are reached."""
-        self.hear(Started())
+        self.apply(JobStarted())
         for _ in range(steps):
-            self.be_kind(patient=True)
+            self.step_forward(patient=True)
 
     @precondition(lambda self: self.requests.keys() > self.granted.keys())
     @rule(data=st.data(), on=st.sampled_from(["tm-1", "tm-2"]))
@@ -225,27 +227,27 @@ class JobLife(RuleBasedStateMachine):
         if claim is not None:
             if self.world.tasks.get(claim.attempt) != claim.instance:
                 self.refused.add(request)
-                self.hear(NoResources(job_id=JOB, request=RequestId(request), reason="it came back without it"))
+                self.apply(NoResources(job_id=JOB, request=RequestId(request), reason="it came back without it"))
                 return
             on = claim.task_manager
         self.granted[request] = grant(self.requests[request], on)
-        self.hear(self.granted[request])
+        self.apply(self.granted[request])
         granted = self.job
-        self.hear(self.granted[request])  # twice is once
-        self.hear(grant(SlotRequest(id=RequestId("9-9"), slots=1), on))  # and nobody wants this
+        self.apply(self.granted[request])  # twice is once
+        self.apply(grant(SlotRequest(id=RequestId("9-9"), slots=1), on))  # and no region requested this
         assert self.job is granted
 
     @precondition(lambda self: self.granted)
     @rule(data=st.data())
     def lose_task_manager(self, data: st.DataObject) -> None:
         on = data.draw(st.sampled_from(sorted({value.task_manager for value in self.granted.values()})))
-        held = [key for key, value in self.granted.items() if value.task_manager == on]
-        for key in held:
+        granted = [key for key, value in self.granted.items() if value.task_manager == on]
+        for key in granted:
             del self.granted[key]
         lost = TaskManagerLost(
-            job_id=JOB, task_manager=TaskManagerId(on), instance=InstanceId(f"{on}-life"), reason="silent"
+            job_id=JOB, task_manager=TaskManagerId(on), instance=InstanceId(f"{on}-instance"), reason="silent"
         )
-        self.hear(lost)
+        self.apply(lost)
 
     @precondition(lambda self: self.records)
     @rule(data=st.data())
@@ -258,7 +260,7 @@ class JobLife(RuleBasedStateMachine):
         record = next(record for record in self.records if record.region == region)
         self.records.remove(record)
         self.world.write(record)
-        self.hear(Recorded(record))
+        self.apply(Recorded(record))
 
     @precondition(lambda self: self.deployments)
     @rule(arrives=st.booleans(), answered=st.booleans())
@@ -268,30 +270,30 @@ class JobLife(RuleBasedStateMachine):
         if arrives:
             self.world.tasks[attempt] = sent.instance
         if arrives and answered:
-            self.hear(DeploymentTaken(attempt, sent.instance))
+            self.apply(DeploymentTaken(attempt, sent.instance))
         else:
-            self.hear(DeploymentUndelivered(attempt, sent.instance, "no answer"))
+            self.apply(DeploymentUndelivered(attempt, sent.instance, "no answer"))
 
     @precondition(lambda self: self.world.tasks)
     @rule(data=st.data())
     def a_task_finishes(self, data: st.DataObject) -> None:
-        """Any task that was ever started may speak, wanted or not, and more than once."""
+        """Any task that was ever started may report, wanted or not, and more than once."""
         attempt = data.draw(st.sampled_from(sorted(self.world.tasks)))
-        self.speak(attempt, self.outcome(attempt))
+        self.report(attempt, self.outcome(attempt))
 
     @precondition(lambda self: self.world.tasks)
     @rule(data=st.data(), kind=st.sampled_from(KINDS))
     def a_task_fails(self, data: st.DataObject, kind: FailureKind) -> None:
         attempt = data.draw(st.sampled_from(sorted(self.world.tasks)))
-        self.speak(attempt, TaskFailed(failure=Failure(kind=kind, message="it failed")))
+        self.report(attempt, TaskFailed(failure=Failure(kind=kind, message="it failed")))
 
     @precondition(lambda self: self.world.tasks)
     @rule(data=st.data())
     def a_task_runs(self, data: st.DataObject) -> None:
-        self.speak(data.draw(st.sampled_from(sorted(self.world.tasks))), TaskRunning())
+        self.report(data.draw(st.sampled_from(sorted(self.world.tasks))), TaskRunning())
 
     def outcome(self, attempt: AttemptId) -> TaskFinished:
-        region = self.job.regions[attempt.region].region
+        region = self.job.regions[attempt.region].plan
         targets = staging_directories(self.graph, region, attempt)
         outcome = TaskFinished(
             materialised={step: f"/work/{step}" for step in region.materialises},
@@ -299,11 +301,11 @@ class JobLife(RuleBasedStateMachine):
         )
         return self.world.said.setdefault(attempt, outcome)
 
-    def speak(self, attempt: AttemptId, news: TaskNews, instance: InstanceId | None = None) -> None:
+    def report(self, attempt: AttemptId, news: TaskNews, instance: InstanceId | None = None) -> None:
         where = instance or self.world.tasks[attempt]
-        self.hear(
+        self.apply(
             TaskReport(
-                attempt=attempt, task_manager=TaskManagerId(where.removesuffix("-life")), instance=where, news=news
+                attempt=attempt, task_manager=TaskManagerId(where.removesuffix("-instance")), instance=where, news=news
             )
         )
 
@@ -312,49 +314,49 @@ class JobLife(RuleBasedStateMachine):
     def deliver_cancellation(self, lost: bool) -> None:
         attempt = self.cancellations.pop(0)
         if lost:
-            self.hear(CancelAnswered(attempt, unreachable=False))
+            self.apply(CancelAnswered(attempt, unreachable=False))
         else:
             self.end(attempt)
 
     def end(self, attempt: AttemptId) -> None:
-        """A TaskManager ends an attempt as told; it says so of unknown ones too."""
-        instance = self.world.tasks.pop(attempt, InstanceId("tm-1-life"))
-        self.hear(CancelAnswered(attempt, unreachable=False))
-        self.speak(attempt, TaskCanceled(), instance)
+        """A TaskManager cancels an attempt; it confirms unknown ones too."""
+        instance = self.world.tasks.pop(attempt, InstanceId("tm-1-instance"))
+        self.apply(CancelAnswered(attempt, unreachable=False))
+        self.report(attempt, TaskCanceled(), instance)
 
     @precondition(lambda self: self.probes)
     @rule(unreachable=st.booleans())
     def deliver_probe(self, unreachable: bool) -> None:
-        """Nobody says that a life is over, or refuses a connection, while an attempt is alive in it."""
+        """No probe reports an end or a refused connection while an attempt is alive in that incarnation."""
         attempt = self.probes.pop(0)
         alive = attempt in self.world.tasks
-        self.hear(Probed(attempt, over=not alive and not unreachable, unreachable=not alive and unreachable))
+        self.apply(Probed(attempt, over=not alive and not unreachable, unreachable=not alive and unreachable))
 
     @precondition(lambda self: self.timers)
     @rule(data=st.data())
     def timer_goes_off(self, data: st.DataObject) -> None:
         event = data.draw(st.sampled_from(self.timers))
         self.timers.remove(event)
-        self.hear(event)
+        self.apply(event)
 
     @precondition(lambda self: self.world.orders)
-    @rule(data=st.data(), word=st.sampled_from(["part", "complete", "failed", "refused", "unreachable"]))
-    def publisher_speaks(self, data: st.DataObject, word: str) -> None:
+    @rule(data=st.data(), report=st.sampled_from(["part", "complete", "failed", "refused", "unreachable"]))
+    def publisher_reports(self, data: st.DataObject, report: str) -> None:
         sent = data.draw(st.sampled_from(self.world.orders))
-        self.publish(sent, word)
+        self.publish(sent, report)
 
-    def publish(self, sent: SendPublish, word: str) -> None:
+    def publish(self, sent: SendPublish, report: str) -> None:
         attempt = sent.order.attempt
-        match word:
+        match report:
             case "part":
-                self.speak(attempt, FilesPublished(done=1, total=2), sent.instance)
+                self.report(attempt, FilesPublished(done=1, total=2), sent.instance)
             case "complete":
                 self.world.published.add(attempt)
-                self.speak(attempt, FilesPublished(done=2, total=2, complete=True), sent.instance)
+                self.report(attempt, FilesPublished(done=2, total=2, complete=True), sent.instance)
             case "failed":
-                self.speak(attempt, PublicationFailed(reason="no space"), sent.instance)
+                self.report(attempt, PublicationFailed(reason="no space"), sent.instance)
             case _:
-                self.hear(PublicationUndelivered(attempt, sent.instance, "no space", word == "refused"))
+                self.apply(PublicationUndelivered(attempt, sent.instance, "no space", report == "refused"))
 
     # What always holds
 
@@ -364,28 +366,28 @@ class JobLife(RuleBasedStateMachine):
 
     @invariant()
     def what_was_accepted_is_neither_cancelled_nor_failed(self) -> None:
-        for life in self.regions:
-            if life.phase in (RegionPhase.ACCEPTED, RegionPhase.FINISHED):
-                abandoned = life.publication is not None and life.publication.abandoned
-                assert life.current.state in ((E.FAILED,) if abandoned else (E.RUNNING, E.FINISHED))
+        for region in self.regions:
+            if region.phase in (RegionPhase.ACCEPTED, RegionPhase.FINISHED):
+                abandoned = region.publication is not None and region.publication.abandoned
+                assert region.current.state in ((E.FAILED,) if abandoned else (E.RUNNING, E.FINISHED))
 
     @invariant()
     def cancelled_never_runs_on(self) -> None:
         if self.cancel_taken:
             assert self.job.status in (J.CANCELLING, J.CANCELED, J.FAILED)
-            for life in self.job.regions:
-                assert life.committed or life.current.state.terminal or life.current.state is E.CANCELING
+            for region in self.job.regions:
+                assert region.committed or region.current.state.terminal or region.current.state is E.CANCELING
 
     @invariant()
     def success_comes_from_the_tasks_own_results(self) -> None:
-        for life in self.regions:
-            if life.finished:
-                attempt = self.job.attempt_id(life)
+        for region in self.regions:
+            if region.finished:
+                attempt = self.job.attempt_id(region)
                 assert attempt in self.world.said
-                assert self.world.durable[life.region.id].phase is RegionPhase.FINISHED
+                assert self.world.durable[region.id].phase is RegionPhase.FINISHED
                 assert not self.world.said[attempt].sinks or attempt in self.world.published
         if hasattr(self, "job") and self.job.status is J.FINISHED:
-            assert all(life.finished for life in self.job.regions)
+            assert all(region.finished for region in self.job.regions)
 
     @invariant()
     def an_ended_job_wants_nothing_and_names_all_it_may_have_left(self) -> None:
@@ -394,7 +396,7 @@ class JobLife(RuleBasedStateMachine):
         assert not self.requests
         scratch = set(outcome_of(self.job).scratch)
         for attempt in self.world.deployed_to:
-            region = self.job.regions[attempt.region].region
+            region = self.job.regions[attempt.region].plan
             assert set(staging_directories(self.graph, region, attempt)) <= scratch
             assert not region.materialises or f"/work/{JOB}" in scratch
 
@@ -407,18 +409,18 @@ class JobLife(RuleBasedStateMachine):
             assert numbers == sorted(set(numbers))
 
     def teardown(self) -> None:
-        """Now the world is kind and fair: the job has to end."""
+        """No more faults: the job has to end."""
         if not hasattr(self, "job"):
             return
-        self.hear(Started())
+        self.apply(JobStarted())
         for _ in range(2000):
             if self.job.status.terminal:
                 return
-            self.be_kind()
-        raise AssertionError(f"it does not end: {self.job.story}")
+            self.step_forward()
+        raise AssertionError(f"it does not end: {self.job.recent_moves}")
 
-    def be_kind(self, *, patient: bool = False) -> None:
-        """Let the next thing happen that brings the job forward; a patient world lets tasks run on."""
+    def step_forward(self, *, patient: bool = False) -> None:
+        """Deliver the next event that brings the job forward."""
         if self.records:
             self.store_next(self.records[0].region)
         elif waiting := sorted(set(self.requests) - set(self.granted) - self.refused):
@@ -428,24 +430,24 @@ class JobLife(RuleBasedStateMachine):
         elif self.cancellations:
             self.end(self.cancellations.pop(0))
         elif self.probes:
-            self.deliver_probe_kindly()
+            self.deliver_prostep_forwardly()
         elif self.timers:
-            self.hear(self.timers.pop(0))
+            self.apply(self.timers.pop(0))
         elif not patient:
             for attempt in sorted(self.world.tasks):
-                self.speak(attempt, self.outcome(attempt))
+                self.report(attempt, self.outcome(attempt))
             for sent in self.world.orders:
                 self.publish(sent, "complete")
 
-    def deliver_probe_kindly(self) -> None:
+    def deliver_prostep_forwardly(self) -> None:
         attempt = self.probes.pop(0)
-        self.hear(Probed(attempt, over=attempt not in self.world.tasks, unreachable=False))
+        self.apply(Probed(attempt, over=attempt not in self.world.tasks, unreachable=False))
 
     def deliver_deployment_kindly(self) -> None:
         sent = self.deployments.pop(0)
         self.world.tasks[sent.order.attempt] = sent.instance
-        self.hear(DeploymentTaken(sent.order.attempt, sent.instance))
+        self.apply(DeploymentTaken(sent.order.attempt, sent.instance))
 
 
-TestJobLife = JobLife.TestCase
+TestJobLife = JobMachine.TestCase
 TestJobLife.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)

@@ -1,4 +1,4 @@
-"""What the JobMaster's tests share: small graphs, and a driver that plays the world to the core."""
+"""What the JobMaster's tests share: small graphs, and a harness that plays the rest of the cluster to the core."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from msgspec import structs
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.core import step
 from flintlock.jobmaster.events import (
-    After,
     CancelRequested,
     Declare,
     DeploymentTaken,
     JobEffect,
     JobEvent,
-    Moment,
+    JobStarted,
     Record,
     Recorded,
     RestartDue,
     SendCancel,
     SendDeploy,
     SendPublish,
-    Started,
+    StartTimer,
+    StepContext,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
@@ -82,8 +82,8 @@ def graph_of(*vertices: JobVertex, **fields: object) -> JobGraph:
 
 BLOCKING = Exchange.BLOCKING
 
-#: A cluster that helps nobody over a loss of infrastructure: what the strategy says is all there is.
-UNHELPED = {"restart.infrastructure-attempts": "0"}
+#: A cluster without restarts for infrastructure failures: only the restart strategy applies.
+NO_INFRASTRUCTURE_RESTARTS = {"restart.infrastructure-attempts": "0"}
 
 #: One region, rows for the user.
 SMALL = graph_of(source("orders", parallelism=1), result("top", "orders"))
@@ -116,8 +116,8 @@ def staged(*names: str, target: str = "/out") -> SinkFiles:
     )
 
 
-class Story:
-    """One job's core, and what it wants done; the test plays everybody else."""
+class JobHarness:
+    """One job's core and its effects; the test plays all other components."""
 
     def __init__(
         self,
@@ -135,25 +135,25 @@ class Story:
 
     # Events
 
-    def hear(self, event: JobEvent, chance: float = 0.5) -> list[JobEffect]:
+    def apply(self, event: JobEvent, random: float = 0.5) -> list[JobEffect]:
         """Take one step and return its effects."""
         self.now_ms += 1
-        self.job, effects = step(self.job, event, Moment(now_ms=self.now_ms, chance=chance))
+        self.job, effects = step(self.job, event, StepContext(now_ms=self.now_ms, random=random))
         self.effects += effects
         return list(effects)
 
     def start(self) -> list[JobEffect]:
         """Let the job begin."""
-        return self.hear(Started())
+        return self.apply(JobStarted())
 
     def cancel(self) -> list[JobEffect]:
         """Ask for its end."""
-        return self.hear(CancelRequested())
+        return self.apply(CancelRequested())
 
     def grant(self, request: str, on: str = "tm-1") -> list[JobEffect]:
         """Grant an open request."""
-        wish = next(wish for wish in self.job.declared if wish.id == request)
-        return self.hear(grant(wish, on))
+        found = next(declared for declared in self.job.declared if declared.id == request)
+        return self.apply(grant(found, on))
 
     def recorded(self) -> list[JobEffect]:
         """Let the store take every record that was asked for and is not durable."""
@@ -163,44 +163,44 @@ class Story:
             if id(record) not in self._stored:
                 self._stored.add(id(record))
                 self.durable[record.region] = record
-                effects += self.hear(Recorded(record))
+                effects += self.apply(Recorded(record))
         return effects
 
     def taken(self, region: int = 0) -> list[JobEffect]:
         """Let the TaskManager acknowledge the latest deployment of a region."""
         sent = [e for e in self.of(SendDeploy) if e.order.attempt.region == region][-1]
-        return self.hear(DeploymentTaken(sent.order.attempt, sent.instance))
+        return self.apply(DeploymentTaken(sent.order.attempt, sent.instance))
 
     def report(self, news: TaskNews, region: int = 0, attempt: int | None = None, on: str = "tm-1") -> list[JobEffect]:
         """Let a TaskManager report of an attempt, by default of the region's latest."""
-        return self.hear(
+        return self.apply(
             TaskReport(
                 attempt=attempt_id(region, self.attempt(region) if attempt is None else attempt),
                 task_manager=TaskManagerId(on),
-                instance=InstanceId(f"{on}-life"),
+                instance=InstanceId(f"{on}-instance"),
                 news=news,
             )
         )
 
     def lose(self, name: str) -> list[JobEffect]:
         """Let a TaskManager be lost."""
-        return self.hear(
+        return self.apply(
             TaskManagerLost(
-                job_id=JOB, task_manager=TaskManagerId(name), instance=InstanceId(f"{name}-life"), reason="silent"
+                job_id=JOB, task_manager=TaskManagerId(name), instance=InstanceId(f"{name}-instance"), reason="silent"
             )
         )
 
     def wait(self) -> list[JobEffect]:
         """Let the latest timer go off."""
-        timer = self.of(After)[-1]
+        timer = self.of(StartTimer)[-1]
         self.now_ms += round(timer.delay_s * 1000)
-        return self.hear(timer.event)
+        return self.apply(timer.event)
 
     def wait_for(self, kind: type[JobEvent]) -> list[JobEffect]:
         """Let the latest timer of this kind go off."""
-        timer = [t for t in self.of(After) if isinstance(t.event, kind)][-1]
+        timer = [t for t in self.of(StartTimer) if isinstance(t.event, kind)][-1]
         self.now_ms += round(timer.delay_s * 1000)
-        return self.hear(timer.event)
+        return self.apply(timer.event)
 
     def restart(self) -> list[JobEffect]:
         """Let the latest restart delay pass."""
@@ -217,7 +217,7 @@ class Story:
 
     def finish(self, region: int = 0, on: str = "tm-1", **outcome: object) -> list[JobEffect]:
         """Let a running region finish with an outcome, and record what follows."""
-        steps = self.job.regions[region].region.materialises
+        steps = self.job.regions[region].plan.materialises
         news = structs.replace(TaskFinished(materialised={step: f"/work/{step}" for step in steps}), **outcome)
         return [*self.report(news, region, on=on), *self.recorded()]
 
@@ -278,9 +278,9 @@ class Story:
         """Attempt and address of every publication sent."""
         return [(e.order.attempt.attempt, e.address) for e in self.of(SendPublish)]
 
-    def again(self, cluster: dict[str, str] | None = None) -> Story:
+    def again(self, cluster: dict[str, str] | None = None) -> JobHarness:
         """Return the job as the next JobMaster finds it: from what is durable, and nothing else."""
-        return Story(self.job.plan.graph, tuple(self.durable.values()), cluster)
+        return JobHarness(self.job.plan.graph, tuple(self.durable.values()), cluster)
 
 
 def attempt_id(region: int, attempt: int) -> AttemptId:
@@ -288,13 +288,13 @@ def attempt_id(region: int, attempt: int) -> AttemptId:
     return AttemptId(job_id=JOB, region=RegionId(region), attempt=attempt)
 
 
-def grant(wish: SlotRequest, on: str = "tm-1") -> SlotGrant:
+def grant(request: SlotRequest, on: str = "tm-1") -> SlotGrant:
     """Slots of a TaskManager for a request."""
     return SlotGrant(
         job_id=JOB,
-        request=RequestId(wish.id),
+        request=RequestId(request.id),
         task_manager=TaskManagerId(on),
-        instance=InstanceId(f"{on}-life"),
+        instance=InstanceId(f"{on}-instance"),
         address=f"{on}:1",
-        slots=tuple(range(wish.slots or wish.at_most or 2)),
+        slots=tuple(range(request.slots or request.at_most or 2)),
     )
