@@ -18,7 +18,7 @@ from flintlock.model.slots import (
     SlotRequest,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.core import Effect, ResourceManagerCore
+from flintlock.resourcemanager.core import ResourceManagerCore, ResourceManagerEffect
 
 SIZES: Final = (10, 100, 1000)
 SLOTS: Final = 8
@@ -66,7 +66,7 @@ class _Cluster:
         job_id = JobId(f"{self.jobs:032x}")
         self.note(self.core.declare(ResourceRequirements(job_id=job_id, requests=(wish,)), 0))
 
-    def note(self, effects: list[Effect]) -> None:
+    def note(self, effects: list[ResourceManagerEffect]) -> None:
         """Remember who got slots."""
         for effect in effects:
             if isinstance(effect, SlotGrant):
@@ -76,7 +76,7 @@ class _Cluster:
         """Hear every TaskManager once, and look who is silent."""
         for beat in self.beats:
             self.core.heartbeat(beat, 1.0)
-        self.core.hear_time(1.0)
+        self.core.on_tick(1.0)
 
     def allocation_round(self) -> None:
         """Let every job that runs end, each slot go to the next one, and as many jobs come as went."""

@@ -1,4 +1,4 @@
-"""Active mode, done: has workers started and released as `workers` decides, and hears of their ends."""
+"""Active mode, performed: has workers started and released as `workers` decides, and reports their ends to it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.resourcemanager.slot_manager import SlotManager
-from flintlock.resourcemanager.workers import Order, ReleaseWorker, StartWorker, WorkerRules, Workers
+from flintlock.resourcemanager.workers import ReleaseWorker, StartWorker, WorkerOrder, WorkerRules, Workers
 
 log: FilteringBoundLogger = structlog.get_logger()
 
 
-_PAUSE_S: Final = 0.02  # what happens together is looked at together
-_RELEASE_AGAIN_S: Final = 1.0
+_PAUSE_S: Final = 0.02  # events that come together are decided together
+_RELEASE_RETRY_S: Final = 1.0
 
 
 class ActiveWorkers:
@@ -38,42 +38,42 @@ class ActiveWorkers:
         self._driver = driver
         self._workers: Final = Workers(rules)
         self._slots = slots
-        self._lose = lose  # gives up a TaskManager whose process has ended or is about to
+        self._lose = lose  # declares a TaskManager lost whose process has ended or is about to
         self._scope: asyncio.TaskGroup | None = None  # while it runs
-        self._news = asyncio.Event()  # something has happened: look again
+        self._changed = asyncio.Event()  # decide again
 
     async def run(self) -> None:
-        """Look after workers until cancelled. What was started is the driver's to end."""
+        """Start and release workers until cancelled. The driver ends what was started."""
         async with asyncio.TaskGroup() as scope:
             self._scope = scope
-            scope.create_task(self._hear_ends(), name="worker-ends")
+            scope.create_task(self._watch_ends(), name="worker-ends")
             try:
                 while True:
-                    self._news.clear()
+                    self._changed.clear()
                     self._perform(self._workers.decide(self._slots.missing_workers, self._slots.idle_since_s, _now_s()))
                     await asyncio.sleep(_PAUSE_S)
                     await self._wait()
             finally:
                 self._scope = None
 
-    def look(self) -> None:
-        """Look again soon: the queue may have changed."""
-        self._news.set()
+    def wake(self) -> None:
+        """Decide again soon: the queue may have changed."""
+        self._changed.set()
 
     def starting(self) -> int:
-        """Return how many workers are on their way."""
+        """Return how many workers are starting."""
         return self._workers.coming()
 
-    def is_leaving(self, task_manager: TaskManagerId) -> bool:
-        """Tell whether that is a worker that is being released."""
-        return self._workers.is_leaving(task_manager)
+    def is_being_released(self, task_manager: TaskManagerId) -> bool:
+        """Return whether that is a worker that is being released."""
+        return self._workers.is_being_released(task_manager)
 
     def entered(self, task_manager: TaskManagerId) -> None:
-        """Hear that a TaskManager has registered, a worker or not."""
+        """A TaskManager has registered, a worker or not."""
         self._workers.entered(task_manager, _now_s())
 
     def left(self, task_manager: TaskManagerId, reason: str, *, returns: bool) -> None:
-        """Hear that a TaskManager was lost, a worker or not."""
+        """A TaskManager was lost, a worker or not."""
         self._perform(self._workers.left(task_manager, reason, returns=returns, now_s=_now_s()))
 
     # Inside
@@ -82,11 +82,11 @@ class ActiveWorkers:
         due_s = self._workers.next_due_s(self._slots.idle_since_s, _now_s())
         try:
             async with asyncio.timeout(None if due_s == float("inf") else due_s):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             return
 
-    def _perform(self, orders: Iterable[Order]) -> None:
+    def _perform(self, orders: Iterable[WorkerOrder]) -> None:
         for order in orders:
             if self._scope is None:
                 continue  # the term is over, and so are its workers
@@ -106,7 +106,7 @@ class ActiveWorkers:
         else:
             log.info(log_events.WORKER_STARTED, task_manager=worker)
             self._workers.started(worker, _now_s())
-        self.look()
+        self.wake()
 
     async def _release(self, worker: TaskManagerId, reason: str) -> None:
         log.info(log_events.WORKER_RELEASED, task_manager=worker, reason=reason)
@@ -116,23 +116,23 @@ class ActiveWorkers:
                 break
             except FlintlockError as error:
                 log.warning(log_events.WORKER_NOT_RELEASED, task_manager=worker, reason=error.public)
-                await asyncio.sleep(_RELEASE_AGAIN_S)
+                await asyncio.sleep(_RELEASE_RETRY_S)
         self._workers.released(worker)
-        self.look()
+        self.wake()
 
-    async def _hear_ends(self) -> None:
+    async def _watch_ends(self) -> None:
         while True:
             ended = await self._driver.ended()
             log.warning(log_events.WORKER_ENDED, task_manager=ended.id, reason=ended.reason)
             self._workers.ended(ended.id, _now_s())
             self._lose(ended.id, ended.reason)
-            self.look()
+            self.wake()
 
 
 def worker_rules(configuration: Configuration) -> WorkerRules:
     """Return the rules as configured."""
     return WorkerRules(
-        most=configuration.get(options.MAX_TASK_MANAGERS),
+        limit=configuration.get(options.MAX_TASK_MANAGERS),
         idle_s=configuration.get(options.TASK_MANAGER_IDLE),
         retry_s=configuration.get(options.START_RETRY),
         registration_s=configuration.get(options.REGISTRATION_TIMEOUT),

@@ -1,18 +1,18 @@
-"""The ResourceManager's shell, for one term: hears everybody, tells JobMasters what its core decided.
+"""The ResourceManager's shell, for one leadership term: performs what its core decides.
 
-The calls of the gateway answer as soon as the decision is made; nobody waits for a courier. Only a heartbeat that
-tells of running attempts waits, for a moment, for the JobMasters' word on them.
+The calls of the gateway return as soon as the decision is made; messages to JobMasters are delivered afterwards. Only a
+heartbeat with attempts waits, briefly, for the JobMasters to say which of them are unwanted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from typing import Final
 
 import structlog
 from msgspec import structs
+from prometheus_client import CollectorRegistry
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.config import options
@@ -36,8 +36,13 @@ from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
 from flintlock.resourcemanager.active import ActiveWorkers, worker_rules
 from flintlock.resourcemanager.attendance import attend
 from flintlock.resourcemanager.capacity import Capacity
-from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
-from flintlock.resourcemanager.jobmaster_outbox import JobMasterOutbox, unwanted
+from flintlock.resourcemanager.core import (
+    ResourceManagerCore,
+    ResourceManagerEffect,
+    TaskManagerEntered,
+    TaskManagerLeft,
+)
+from flintlock.resourcemanager.jobmaster_outbox import JobMasterOutbox, find_unwanted
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.resourcemanager.slot_manager import SlotRules
 
@@ -45,7 +50,7 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 
 class ResourceManager:
-    """Implements ResourceManagerGateway. It hears everybody from the beginning, and speaks while `run` runs.
+    """Implements ResourceManagerGateway. It accepts calls from the beginning, and sends messages while `run` runs.
 
     `attending` gives gateways whose calls may stay open for long. With `workers`, TaskManagers are started when jobs
     wait for slots, and released when they are idle (active mode). Once `run` has ended, every call raises Unavailable.
@@ -68,7 +73,7 @@ class ResourceManager:
         self._connect = task_managers
         self._connect_attending = attending
         self._clock_ms = clock_ms
-        self._metrics = metrics
+        self._metrics = metrics or ResourceManagerMetrics(CollectorRegistry())  # else one that is never scraped
         self._answer: Final = RegistrationAnswer(
             token=token,
             heartbeat_interval_s=configuration.get(options.HEARTBEAT_INTERVAL),
@@ -77,7 +82,7 @@ class ResourceManager:
         self._core: Final = ResourceManagerCore(
             versions, self._answer.heartbeat_timeout_s, _slot_rules(configuration, workers)
         )
-        self._couriers: Final = JobMasterOutbox(job_masters, self._core.slots.is_granted, self._forget_job)
+        self._outbox: Final = JobMasterOutbox(job_masters, self._core.slots.is_granted, self._forget_job)
         self._workers: Final = (
             None
             if workers is None
@@ -85,36 +90,34 @@ class ResourceManager:
         )
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._over = False  # it has run
-        self._due_s = 0.0  # when `_watch` looks next
-        self._sooner = asyncio.Event()  # set when it has to look before that
-        self._lives: dict[TaskManagerId, TaskManagerEntered] = {}  # those that count
+        self._due_s = 0.0  # when `_watch_timers` wakes next
+        self._sooner = asyncio.Event()  # set when it has to wake before that
+        self._registered: dict[TaskManagerId, TaskManagerEntered] = {}  # the incarnations that count
         self._attendants: dict[TaskManagerId, asyncio.Task[None]] = {}  # one for each of them, while it runs
 
     async def run(self) -> None:
-        """Serve for a term. Ends only by being cancelled, or with Fenced if a newer leader was met."""
+        """Serve for a term. Ends only by being cancelled, or with Fenced if a JobMaster follows a newer leader."""
         try:
-            with ExitStack() as shown:
-                if self._metrics is not None:
-                    shown.enter_context(self._metrics.reading(self._core.slots.counts, self._starting))
+            with self._metrics.reading(self._core.slots.counts, self._starting):
                 async with asyncio.TaskGroup() as scope:
                     self._begin(scope)
                     try:
-                        await self._watch()
+                        await self._watch_timers()
                     finally:
                         self._scope, self._over = None, True
-                        self._couriers.close()
+                        self._outbox.close()
         except* Fenced as group:
             raise Fenced("a JobMaster follows a newer leader") from group
 
     # For TaskManagers
 
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
-        """Take a TaskManager's offer; its slots are given out from its first heartbeat on.
+        """Register a TaskManager; its slots are allocated from its first heartbeat on.
 
-        Asking again changes nothing. Raises Refused for one that does not fit.
+        Idempotent. Raises Refused for one that is incompatible or over.
         """
         self._require_term()
-        if self._workers is not None and self._workers.is_leaving(message.id):
+        if self._workers is not None and self._workers.is_being_released(message.id):
             raise Refused(f"TaskManager {message.id!r} is being released")
         try:
             self._core.register(message, _now_s())
@@ -126,10 +129,10 @@ class ResourceManager:
         return self._answer
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
-        """Note that a TaskManager lives; one that is not known has to register. Tell it what nobody waits for."""
+        """Record a heartbeat and return which attempts are unwanted; an unknown TaskManager has to register."""
         self._require_term()
         silence_s = self._core.silence_s(message, _now_s())
-        if silence_s is not None and self._metrics is not None:
+        if silence_s is not None:
             self._metrics.heartbeat(silence_s - self._answer.heartbeat_interval_s)
         known, effects = self._core.heartbeat(message, _now_s())
         if effects:
@@ -137,22 +140,22 @@ class ResourceManager:
         if not known:
             return HeartbeatAnswer(known=False)
         holders = self._core.slots.holders(message.id)
-        found = await unwanted(self._job_masters, message, holders, self._answer.heartbeat_interval_s)
-        return HeartbeatAnswer(known=True, unwanted=found)
+        unwanted = await find_unwanted(self._job_masters, message, holders, self._answer.heartbeat_interval_s)
+        return HeartbeatAnswer(known=True, unwanted=unwanted)
 
     async def unregister_task_manager(self, message: Heartbeat) -> None:
-        """Let a TaskManager go at once. Harmless if it is not known."""
+        """Remove a TaskManager without waiting for its timeout. Harmless if it is not known."""
         self._require_term()
         self._perform(self._core.unregister(message, _now_s()))
 
     # For JobMasters
 
     async def declare_requirements(self, message: ResourceRequirements) -> None:
-        """Replace all that a job wants. Idempotent."""
+        """Replace all requests of a job. Idempotent."""
         self._require_term()
         self._perform(self._core.declare(message, self._clock_ms(), _now_s()))
 
-    # For everybody
+    # For other components
 
     async def overview(self) -> ResourceOverview:
         """Return TaskManagers and the queue."""
@@ -160,12 +163,12 @@ class ResourceManager:
         return structs.replace(self._core.overview(_now_s(), self._clock_ms()), starting=self._starting())
 
     async def read_log(self, message: LogQuery) -> LogChunk:
-        """Ask the TaskManager that has it. Raises NotFound if that is not registered."""
+        """Read from the TaskManager that has the log. Raises NotFound if that is not registered."""
         self._require_term()
         return await self._connect(self._core.address(message.task_manager)).read_log(message)
 
     async def remove_files(self, message: RemoveFiles) -> None:
-        """Have one TaskManager after another try it, until one has done it.
+        """Have one TaskManager after another try it, until one succeeds.
 
         Raises Unavailable if there is none, Refused if the last one refused.
         """
@@ -189,14 +192,14 @@ class ResourceManager:
     def _begin(self, scope: asyncio.TaskGroup) -> None:
         self._scope = scope
         self._core.slots.begin(_now_s())
-        self._couriers.open(scope)
-        for life in self._lives.values():
-            self._attend(scope, life)
+        self._outbox.open(scope)
+        for incarnation in self._registered.values():
+            self._attend(scope, incarnation)
         if self._workers is not None:
             scope.create_task(self._workers.run(), name="workers")
 
-    async def _watch(self) -> None:
-        """Do what becomes due by itself. Who registers meanwhile cannot be overdue before this looks again."""
+    async def _watch_timers(self) -> None:
+        """Do what becomes due. A TaskManager that registers meanwhile cannot be overdue before the next wake-up."""
         while True:
             self._sooner.clear()
             self._due_s = _now_s() + self._core.next_due_s(_now_s()) + 0.001
@@ -204,9 +207,9 @@ class ResourceManager:
                 async with asyncio.timeout_at(self._due_s):
                     await self._sooner.wait()
             except TimeoutError:
-                self._perform(self._core.hear_time(_now_s()))
+                self._perform(self._core.on_tick(_now_s()))
 
-    def _perform(self, effects: Iterable[Effect]) -> None:
+    def _perform(self, effects: Iterable[ResourceManagerEffect]) -> None:
         for effect in effects:
             match effect:
                 case TaskManagerEntered():
@@ -214,56 +217,57 @@ class ResourceManager:
                 case TaskManagerLeft():
                     self._left(effect)
                 case _:
-                    self._couriers.tell(effect)
+                    self._outbox.send(effect)
         if self._core.slots.next_give_up_s() < self._due_s:
             self._sooner.set()
         if self._workers is not None:
-            self._workers.look()
+            self._workers.wake()
 
-    def _entered(self, life: TaskManagerEntered) -> None:
-        log.info(log_events.TASKMANAGER_REGISTERED, task_manager=life.id, instance=life.instance)
-        self._lives[life.id] = life
+    def _entered(self, incarnation: TaskManagerEntered) -> None:
+        log.info(log_events.TASKMANAGER_REGISTERED, task_manager=incarnation.id, instance=incarnation.instance)
+        self._registered[incarnation.id] = incarnation
         if self._scope is not None:
-            self._attend(self._scope, life)
+            self._attend(self._scope, incarnation)
         if self._workers is not None:
-            self._workers.entered(life.id)
+            self._workers.entered(incarnation.id)
 
     def _left(self, left: TaskManagerLeft) -> None:
-        del self._lives[left.id]
+        del self._registered[left.id]
         attendant = self._attendants.pop(left.id, None)
         if attendant is not None:
             attendant.cancel()
-        if self._workers is not None and self._workers.is_leaving(left.id):
+        if self._workers is not None and self._workers.is_being_released(left.id):
             log.info(log_events.TASKMANAGER_RELEASED, task_manager=left.id, instance=left.instance, reason=left.reason)
             return
         log.warning(log_events.TASKMANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
-        if self._metrics is not None:
-            self._metrics.lost()
+        self._metrics.lost()
         if self._workers is not None:
             self._workers.left(left.id, left.reason, returns=left.returns)
 
-    def _attend(self, scope: asyncio.TaskGroup, life: TaskManagerEntered) -> None:
-        task = scope.create_task(self._attend_to(life), name=f"attend-{life.id}")
-        self._attendants[life.id] = task
+    def _attend(self, scope: asyncio.TaskGroup, incarnation: TaskManagerEntered) -> None:
+        task = scope.create_task(self._attend_to(incarnation), name=f"attend-{incarnation.id}")
+        self._attendants[incarnation.id] = task
 
-    async def _attend_to(self, life: TaskManagerEntered) -> None:
+    async def _attend_to(self, incarnation: TaskManagerEntered) -> None:
         try:
-            gone = await attend(self._connect_attending(life.address), life)
-        except FlintlockError as error:  # its silence will tell
+            gone = await attend(self._connect_attending(incarnation.address), incarnation)
+        except FlintlockError as error:  # its heartbeat timeout decides
             log.warning(
                 log_events.TASKMANAGER_LIVENESS_CHECK_FAILED,
-                task_manager=life.id,
-                instance=life.instance,
+                task_manager=incarnation.id,
+                instance=incarnation.instance,
                 reason=error.public,
             )
             return
-        self._perform(self._core.lose(life.id, life.instance, gone.reason, _now_s(), returns=gone.returns))
+        self._perform(
+            self._core.lose(incarnation.id, incarnation.instance, gone.reason, _now_s(), returns=gone.returns)
+        )
 
     def _lose(self, task_manager: TaskManagerId, reason: str) -> None:
-        """Give up whatever life of that TaskManager counts: its process has ended, or is about to."""
-        life = self._lives.get(task_manager)
-        if life is not None:
-            self._perform(self._core.lose(task_manager, life.instance, reason, _now_s()))
+        """Remove the incarnation of that TaskManager that counts, if any: its process has ended, or is about to."""
+        incarnation = self._registered.get(task_manager)
+        if incarnation is not None:
+            self._perform(self._core.lose(task_manager, incarnation.instance, reason, _now_s()))
 
     def _forget_job(self, job_id: JobId) -> None:
         self._perform(self._core.declare(ResourceRequirements(job_id=job_id), self._clock_ms(), _now_s()))
@@ -279,16 +283,16 @@ class ResourceManager:
 def _slot_rules(configuration: Configuration, workers: WorkerDriver | None) -> SlotRules:
     return SlotRules(
         spread=configuration.get(options.LOAD_BALANCE) == "SLOTS",
-        most=Capacity(
+        limit=Capacity(
             configuration.get(options.MAX_SLOTS),
             configuration.get(options.MAX_CPU),
             configuration.get(options.MAX_MEMORY),
         ),
-        patience_s=configuration.get(options.STANDALONE_START_UP),
+        start_up_s=configuration.get(options.STANDALONE_START_UP),
         fresh=None if workers is None else Capacity(workers.slots, workers.resources.cpu, workers.resources.memory),
     )
 
 
 def _now_s() -> float:
-    """Return the loop's own time: it never jumps."""
+    """Return the loop's own time, which never jumps."""
     return asyncio.get_running_loop().time()

@@ -1,8 +1,8 @@
-"""What JobMasters are told, and what they are asked.
+"""Messages to JobMasters, and reconciliation of attempts with them.
 
-What one job is told arrives in the order of the decisions (a grant that overtakes the news of a loss would send a task
-to a dead TaskManager): each job that has to hear something has a courier for as long as there is something to say. A
-JobMaster that is gone wants nothing any more: what it held is free.
+Messages to one job arrive in the order of the decisions (a grant that overtakes the notification of a loss would send a
+task to a dead TaskManager): each job has a delivery task for as long as messages wait. A job without a JobMaster needs
+nothing any more: its slots become free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flintlock.model import log_events
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import AttemptId, JobId
 from flintlock.model.slots import DeployedTasks, Heartbeat, NoResources, SlotGrant, TaskManagerLost
-from flintlock.resourcemanager.core import Word
+from flintlock.resourcemanager.core import JobMasterMessage
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -30,94 +30,94 @@ _LONGEST_WAIT_S: Final = 5.0
 
 
 class JobMasterOutbox:
-    """Delivers words to JobMasters, in order for each job, while a scope is open for them."""
+    """Delivers messages to JobMasters, in order for each job, while it is open."""
 
     def __init__(
         self, job_masters: JobMasterGateway, is_granted: Callable[[SlotGrant], bool], forget: Callable[[JobId], None]
     ) -> None:
         self._job_masters = job_masters
         self._is_granted = is_granted
-        self._forget = forget  # told of each job that has no JobMaster
+        self._forget = forget  # called for each job that has no JobMaster
         self._scope: asyncio.TaskGroup | None = None
-        self._words: dict[JobId, deque[Word]] = {}  # not yet delivered; each emptied by the job's own courier
+        self._queues: dict[JobId, deque[JobMasterMessage]] = {}  # each emptied by the job's own delivery task
 
     def open(self, scope: asyncio.TaskGroup) -> None:
-        """Begin to deliver, what was said before included."""
+        """Begin to deliver, including what was sent before."""
         self._scope = scope
-        for job_id in self._words:
-            self._send(scope, job_id)
+        for job_id in self._queues:
+            self._start_delivery(scope, job_id)
 
     def close(self) -> None:
-        """Send nobody any more."""
+        """Start no delivery any more."""
         self._scope = None
 
-    def tell(self, word: Word) -> None:
-        """Have a job told."""
-        waiting = self._words.get(word.job_id)
+    def send(self, message: JobMasterMessage) -> None:
+        """Queue a message to its job; it is retried until its JobMaster has answered."""
+        waiting = self._queues.get(message.job_id)
         if waiting is not None:
-            waiting.append(word)
+            waiting.append(message)
             return
-        self._words[word.job_id] = deque((word,))
+        self._queues[message.job_id] = deque((message,))
         if self._scope is not None:
-            self._send(self._scope, word.job_id)
+            self._start_delivery(self._scope, message.job_id)
 
-    def _send(self, scope: asyncio.TaskGroup, job_id: JobId) -> None:
-        scope.create_task(self._deliver(job_id), name=f"tell-{job_id}")
+    def _start_delivery(self, scope: asyncio.TaskGroup, job_id: JobId) -> None:
+        scope.create_task(self._deliver(job_id), name=f"deliver-{job_id}")
 
     async def _deliver(self, job_id: JobId) -> None:
-        """Tell a job what it has to hear, in order, until nothing is left."""
-        words = self._words[job_id]
+        """Send a job its messages, in order, until none is left."""
+        messages = self._queues[job_id]
         wait_s = _FIRST_WAIT_S
         try:
-            while words:
+            while messages:
                 try:
-                    await self._deliver_one(words[0])
-                    words.popleft()
+                    await self._deliver_one(messages[0])
+                    messages.popleft()
                     wait_s = _FIRST_WAIT_S
                 except NotFound:
                     log.info(log_events.JOBMASTER_GONE, job_id=job_id)
-                    words.clear()
+                    messages.clear()
                     self._forget(job_id)
                 except Unavailable:
                     await asyncio.sleep(wait_s)
                     wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         finally:
-            del self._words[job_id]
+            del self._queues[job_id]
 
-    async def _deliver_one(self, word: Word) -> None:
-        match word:
+    async def _deliver_one(self, message: JobMasterMessage) -> None:
+        match message:
             case SlotGrant():
-                if self._is_granted(word):  # else it was taken back while it waited
-                    await self._job_masters.slots_granted(word)
+                if self._is_granted(message):  # else it was withdrawn while it waited
+                    await self._job_masters.slots_granted(message)
             case TaskManagerLost():
-                await self._job_masters.task_manager_lost(word)
+                await self._job_masters.task_manager_lost(message)
             case NoResources():
-                await self._job_masters.no_resources(word)
+                await self._job_masters.no_resources(message)
 
 
-async def unwanted(
+async def find_unwanted(
     job_masters: JobMasterGateway, message: Heartbeat, holders: Iterable[JobId], limit_s: float
 ) -> tuple[AttemptId, ...]:
-    """Return the attempts of a TaskManager that no JobMaster wants: each is asked about its own.
+    """Return the attempts of a TaskManager that no JobMaster wants; each JobMaster is asked about its own.
 
-    Jobs that hold slots there are asked too if nothing of them runs: they may know better. A job without a JobMaster
-    wants nothing. One that cannot answer now, or not within `limit_s` (all together: the TaskManager's lease waits for
-    this), wants everything.
+    Jobs that have slots there are asked too if no attempt of them was reported: they may expect one. All attempts of a
+    job without a JobMaster are unwanted. None is of a JobMaster that cannot answer now, or not within `limit_s` (for
+    all together: the TaskManager's lease waits for this).
     """
-    held: dict[JobId, list[AttemptId]] = {job_id: [] for job_id in sorted(holders)}
+    reported: dict[JobId, list[AttemptId]] = {job_id: [] for job_id in sorted(holders)}
     for item in message.attempts:
-        held.setdefault(item.attempt.job_id, []).append(item.attempt)
+        reported.setdefault(item.attempt.job_id, []).append(item.attempt)
     found: list[AttemptId] = []
     try:
         async with asyncio.timeout(limit_s):
-            for job_id, attempts in held.items():
-                found += await _unwanted_of(job_masters, message, job_id, tuple(attempts))
+            for job_id, attempts in reported.items():
+                found += await _find_unwanted_of(job_masters, message, job_id, tuple(attempts))
     except TimeoutError:
         log.warning(log_events.JOBMASTER_SLOW, task_manager=message.id, limit_s=limit_s)
     return tuple(found)
 
 
-async def _unwanted_of(
+async def _find_unwanted_of(
     job_masters: JobMasterGateway, message: Heartbeat, job_id: JobId, attempts: tuple[AttemptId, ...]
 ) -> tuple[AttemptId, ...]:
     try:

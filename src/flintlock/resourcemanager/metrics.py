@@ -1,4 +1,4 @@
-"""What a ResourceManager publishes about itself. Made once in each process; every term reports to the same."""
+"""The ResourceManager's metrics. Made once in each process; every leadership term reports to the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAG_BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class ResourceManagerMetrics:
-    """Gauges are read when somebody scrapes, and cost nothing in between."""
+    """Gauges are computed when they are scraped, and cost nothing in between."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges: Final[dict[Gauge, Callable[[Counts], int]]] = {
@@ -24,7 +24,7 @@ class ResourceManagerMetrics:
             Gauge("flintlock_resourcemanager_slots", "Slots of registered TaskManagers.", registry=registry): (
                 lambda counts: counts.slots
             ),
-            Gauge("flintlock_resourcemanager_free_slots", "Slots that nobody has.", registry=registry): (
+            Gauge("flintlock_resourcemanager_free_slots", "Slots that no job has.", registry=registry): (
                 lambda counts: counts.free_slots
             ),
             Gauge("flintlock_resourcemanager_waiting_requests", "Requests in the queue.", registry=registry): (
@@ -33,22 +33,22 @@ class ResourceManagerMetrics:
         }
         self._starting: Final = Gauge(
             "flintlock_resourcemanager_starting_workers",
-            "TaskManagers that were asked for and have not registered yet.",
+            "Workers that were ordered and have not registered yet.",
             registry=registry,
         )
         self._lag: Final = Histogram(
             "flintlock_resourcemanager_heartbeat_lag_seconds",
-            "How much later than it was due a TaskManager's heartbeat came.",
+            "Delay of a TaskManager's heartbeat beyond its interval.",
             buckets=_LAG_BUCKETS_S,
             registry=registry,
         )
         self._lost: Final = Counter(
-            "flintlock_resourcemanager_lost_taskmanagers", "TaskManagers that were given up.", registry=registry
+            "flintlock_resourcemanager_lost_taskmanagers", "TaskManagers that were lost.", registry=registry
         )
 
     @contextmanager
     def reading(self, counts: Callable[[], Counts], starting: Callable[[], int]) -> Generator[None]:
-        """Show what these say while the context lasts, and nothing (zero) afterwards."""
+        """Publish these values while the context lasts, and zero afterwards."""
         for gauge, value in self._gauges.items():
             gauge.set_function(lambda value=value: value(counts()))
         self._starting.set_function(starting)
@@ -59,9 +59,9 @@ class ResourceManagerMetrics:
                 gauge.set_function(lambda: 0)
 
     def heartbeat(self, lag_s: float) -> None:
-        """Note how late a heartbeat came."""
+        """Record how late a heartbeat came."""
         self._lag.observe(max(lag_s, 0.0))
 
     def lost(self) -> None:
-        """Note that a TaskManager was given up."""
+        """Count a lost TaskManager."""
         self._lost.inc()

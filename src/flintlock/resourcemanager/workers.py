@@ -1,54 +1,58 @@
 """Active mode, decided: how many workers to start, and which to release.
 
-Workers are started for requests that wait now and that neither free slots nor workers on their way will serve; never
-more than `resourcemanager.max-taskmanagers` at once, those included that are on their way in or out. One that nobody
-has used for a while is released. One that died, fell silent or never came is replaced, if it is still needed, after a
-wait that doubles each time until one has lived longer than that.
+Workers are started for requests that wait now and that neither free slots nor starting workers will serve; never more
+than `resourcemanager.max-taskmanagers` at once, including those that are starting or being released. A worker that was
+idle for a while is released. One that died, timed out or never registered is replaced, if it is still needed, after a
+backoff that doubles each time until one has lived longer than that.
 
-A worker whose engine died has said good-bye and comes back by itself: it counts as starting again, and is given up
-only if it takes too long. TaskManagers that somebody else started are never touched.
+A worker whose engine died has unregistered and registers again by itself: it counts as starting again, and is replaced
+only if it takes too long. TaskManagers that were started independently are never touched.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from flintlock.model.ids import TaskManagerId
+from flintlock.model.jobgraph import Resources
+from flintlock.resourcemanager.capacity import Capacity, could_serve
+from flintlock.resourcemanager.free_slots import FreeSlots
+from flintlock.resourcemanager.request_queue import QueuedRequest
 
 _LONGEST_RETRY_S: Final = 300.0
 
 Missing: TypeAlias = Callable[[int, int], int]
-"""How many workers more are needed, beside so many on their way, if at most so many may be started."""
+"""(starting, at_most) -> how many more workers are needed beside those that are starting, at most `at_most`."""
 
 IdleSince: TypeAlias = Callable[[TaskManagerId], float | None]
 """Since when a registered TaskManager is idle; None if it is not."""
 
 
 class WorkerRules(Struct, frozen=True, kw_only=True):
-    """How many, and how patiently."""
+    """Limits and timeouts of active mode, as configured."""
 
-    most: int
+    limit: int
     idle_s: float
     retry_s: float
     registration_s: float
 
 
 class StartWorker(Struct, frozen=True):
-    """Start one."""
+    """Start a worker."""
 
 
 class ReleaseWorker(Struct, frozen=True):
-    """End one."""
+    """End a worker."""
 
     id: TaskManagerId
     reason: str
 
 
-Order: TypeAlias = StartWorker | ReleaseWorker
+WorkerOrder: TypeAlias = StartWorker | ReleaseWorker
 
 
 class Workers:
@@ -56,24 +60,24 @@ class Workers:
 
     def __init__(self, rules: WorkerRules) -> None:
         self._rules: Final = rules
-        self._asked = 0  # ordered, not yet answered by the driver
+        self._ordered = 0  # ordered, not yet confirmed by the driver
         self._starting: dict[TaskManagerId, float] = {}  # since when they are expected to register
         self._serving: dict[TaskManagerId, float] = {}  # since when they are registered
         self._releasing: set[TaskManagerId] = set()
         self._failures = 0  # in a row
-        self._not_before_s = -math.inf  # nobody is started sooner
+        self._not_before_s = -math.inf  # no worker is started sooner
 
     def coming(self) -> int:
-        """Return how many are on their way."""
-        return self._asked + len(self._starting)
+        """Return how many workers are ordered or starting."""
+        return self._ordered + len(self._starting)
 
-    def is_leaving(self, worker: TaskManagerId) -> bool:
-        """Tell whether it is being released: it must not be given anything any more."""
+    def is_being_released(self, worker: TaskManagerId) -> bool:
+        """Return whether it is being released: it must not get slots any more."""
         return worker in self._releasing
 
-    def decide(self, missing: Missing, idle_since_s: IdleSince, now_s: float) -> list[Order]:
-        """Return what to do now. What is returned counts as ordered: asking again does not order it twice."""
-        orders: list[Order] = []
+    def decide(self, missing: Missing, idle_since_s: IdleSince, now_s: float) -> list[WorkerOrder]:
+        """Return what to do now. What is returned counts as ordered: a second call does not order it again."""
+        orders: list[WorkerOrder] = []
         for worker, since_s in list(self._starting.items()):
             if now_s - since_s >= self._rules.registration_s:
                 orders.append(self._give_up(worker, f"it has not registered within {now_s - since_s:.0f} s", now_s))
@@ -85,13 +89,13 @@ class Workers:
                 orders.append(ReleaseWorker(worker, f"it was idle for {now_s - idle_s:.0f} s"))
         if now_s >= self._not_before_s:
             there = self.coming() + len(self._serving) + len(self._releasing)
-            count = missing(self.coming(), self._rules.most - there)
-            self._asked += count
+            count = missing(self.coming(), self._rules.limit - there)
+            self._ordered += count
             orders += [StartWorker()] * count
         return orders
 
     def next_due_s(self, idle_since_s: IdleSince, now_s: float) -> float:
-        """Return for how long from now `decide` has nothing to say, if nothing happens."""
+        """Return the seconds until `decide` may return an order if no event comes first."""
         idle = [since_s for worker in self._serving if (since_s := idle_since_s(worker)) is not None]
         due = [
             *(since_s + self._rules.registration_s for since_s in self._starting.values()),
@@ -100,16 +104,16 @@ class Workers:
         ]
         return max(min(due, default=math.inf) - now_s, 0.0)
 
-    # What happened
+    # Events
 
     def started(self, worker: TaskManagerId, now_s: float) -> None:
-        """The driver has started one."""
-        self._asked -= 1
+        """The driver has started a worker."""
+        self._ordered -= 1
         self._starting[worker] = now_s
 
     def start_failed(self, now_s: float) -> None:
-        """The driver could not start one."""
-        self._asked -= 1
+        """The driver could not start a worker."""
+        self._ordered -= 1
         self._failed(0.0, now_s)
 
     def entered(self, worker: TaskManagerId, now_s: float) -> None:
@@ -117,7 +121,7 @@ class Workers:
         if self._starting.pop(worker, None) is not None:
             self._serving[worker] = now_s
 
-    def left(self, worker: TaskManagerId, reason: str, *, returns: bool, now_s: float) -> list[Order]:
+    def left(self, worker: TaskManagerId, reason: str, *, returns: bool, now_s: float) -> list[WorkerOrder]:
         """A TaskManager was lost, a worker or not."""
         if worker not in self._serving:
             return []
@@ -128,14 +132,14 @@ class Workers:
         return []
 
     def ended(self, worker: TaskManagerId, now_s: float) -> None:
-        """The process of a worker is gone, though nobody released it."""
+        """The process of a worker has ended by itself."""
         if worker in self._releasing:
             self._releasing.discard(worker)
         else:
             self._forget(worker, now_s)
 
     def released(self, worker: TaskManagerId) -> None:
-        """A worker that was to be released is gone."""
+        """The driver has ended a worker."""
         self._releasing.discard(worker)
 
     # Inside
@@ -158,3 +162,40 @@ class Workers:
         if not failures:
             return 0.0
         return min(self._rules.retry_s * 2.0 ** min(failures - 1, 30), max(_LONGEST_RETRY_S, self._rules.retry_s))
+
+
+def missing_workers(
+    waiting: Iterable[QueuedRequest],
+    free: FreeSlots,
+    fresh: Capacity,
+    *,
+    coming: int,
+    at_most: int,
+    blocks: Callable[[QueuedRequest], bool],
+) -> int:
+    """Return how many fresh workers, beside those that are coming, all waiting requests need; at most `at_most`.
+
+    Simulates allocation on `free`, which is changed. `blocks` says which request, if it cannot be served, holds up all
+    behind it.
+    """
+    for number in range(coming):
+        _add_fresh(free, fresh, number)
+    missing = 0
+    for request in waiting:
+        if free.take(request.spec) is not None:
+            continue
+        if not could_serve(fresh, request.spec):
+            if blocks(request):
+                break  # it waits for a registered TaskManager, and no other request overtakes it
+            continue
+        if missing >= at_most:
+            break
+        missing += 1
+        _add_fresh(free, fresh, coming + missing)
+        free.take(request.spec)
+    return missing
+
+
+def _add_fresh(free: FreeSlots, fresh: Capacity, number: int) -> None:
+    left = Resources(cpu=fresh.cpu, memory=fresh.memory)
+    free.put(TaskManagerId(f"\0{number}"), free=fresh.slots, left=left, whole=fresh)

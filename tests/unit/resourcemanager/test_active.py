@@ -16,8 +16,8 @@ from flintlock.testing.virtual_time import virtual_time
 MOMENT_S = 0.05
 
 
-def stage(most: int = 2) -> Stage:
-    return Stage(workers=FakeWorkers(slots=2), settings={"resourcemanager.max-taskmanagers": str(most)})
+def stage(limit: int = 2) -> Stage:
+    return Stage(workers=FakeWorkers(slots=2), settings={"resourcemanager.max-taskmanagers": str(limit)})
 
 
 def worker(number: int, life: int = 1) -> TaskManagerRegistration:
@@ -91,7 +91,7 @@ async def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_while_somebo
 
 @virtual_time
 async def test_a_worker_that_cannot_be_started_is_tried_again_ever_more_slowly() -> None:
-    st = stage(most=1)
+    st = stage(limit=1)
     st.workers.fail_with = Unavailable("no more processes")
     async with st.running() as manager:
         await manager.declare_requirements(wants(A, r=1))
@@ -121,7 +121,7 @@ async def test_a_worker_that_is_being_released_is_not_taken_back() -> None:
 
 @virtual_time
 async def test_a_silent_worker_is_ended_and_replaced() -> None:
-    st = stage(most=1)
+    st = stage(limit=1)
     async with st.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
@@ -148,7 +148,7 @@ async def test_a_request_that_not_even_a_fresh_worker_could_serve_is_told_so() -
 
 @virtual_time
 async def test_many_who_wait_get_the_most_workers_and_no_more() -> None:
-    st = stage(most=3)
+    st = stage(limit=3)
     async with st.running() as manager:
         await manager.declare_requirements(wants(A, **{f"r{n}": 1 for n in range(100)}))
         await asyncio.sleep(MOMENT_S)

@@ -9,14 +9,16 @@ from tests.unit.resourcemanager.test_core import A, B, beat, core_with, granted,
 from flintlock.model.errors import Refused
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId
 from flintlock.model.slots import AttemptSlots, Claim, Heartbeat, NoResources, ResourceRequirements, SlotRequest
-from flintlock.resourcemanager.core import Effect, ResourceManagerCore
+from flintlock.resourcemanager.core import ResourceManagerCore, ResourceManagerEffect
 
 
 def attempt(job: JobId = A, number: int = 0) -> AttemptId:
     return AttemptId(job_id=job, region=RegionId(0), attempt=number)
 
 
-def brings(core: ResourceManagerCore, *held: AttemptSlots, slots: int = 2, life: int = 1) -> list[Effect]:
+def brings(
+    core: ResourceManagerCore, *held: AttemptSlots, slots: int = 2, life: int = 1
+) -> list[ResourceManagerEffect]:
     """Register tm-1 with work, and send its first heartbeat."""
     core.register(structs.replace(offer(slots=slots, life=life), busy=True), 0.0)
     known, words = core.heartbeat(_beat(*held, life=life), 0.0)
@@ -33,7 +35,7 @@ def claims(job: JobId, what: AttemptId, life: int = 1) -> ResourceRequirements:
     return ResourceRequirements(job_id=job, requests=(SlotRequest(id=RequestId("claim"), claim=claim),))
 
 
-def refused(words: list[Effect]) -> list[str]:
+def refused(words: list[ResourceManagerEffect]) -> list[str]:
     return [word.request for word in words if isinstance(word, NoResources)]
 
 
@@ -92,7 +94,7 @@ def test_a_claim_waits_for_its_task_manager_and_blocks_nobody() -> None:
 
 def test_one_that_fell_silent_may_not_come_back_with_work() -> None:
     core = core_with(offer())
-    core.hear_time(51.0)
+    core.on_tick(51.0)
     with pytest.raises(Refused, match="is over"):
         core.register(structs.replace(offer(), busy=True), 52.0)
     core.register(offer(), 52.0)

@@ -16,7 +16,12 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
+from flintlock.resourcemanager.core import (
+    ResourceManagerCore,
+    ResourceManagerEffect,
+    TaskManagerEntered,
+    TaskManagerLeft,
+)
 from flintlock.testing.fakes import VERSIONS
 
 A, B, C = JobId("a" * 32), JobId("b" * 32), JobId("c" * 32)
@@ -51,12 +56,12 @@ def wants(job: JobId, **requests: int | None) -> ResourceRequirements:
     )
 
 
-def granted(words: list[Effect]) -> list[tuple[str, str, str, tuple[int, ...]]]:
+def granted(words: list[ResourceManagerEffect]) -> list[tuple[str, str, str, tuple[int, ...]]]:
     """Job, request, TaskManager and slots of each grant."""
     return [(w.job_id[0], w.request, w.task_manager, w.slots) for w in words if isinstance(w, SlotGrant)]
 
 
-def lost(words: list[Effect]) -> list[tuple[str, str]]:
+def lost(words: list[ResourceManagerEffect]) -> list[tuple[str, str]]:
     """Job and instance of each loss."""
     return [(w.job_id[0], w.instance) for w in words if isinstance(w, TaskManagerLost)]
 
@@ -69,7 +74,7 @@ def core_with(*offers: TaskManagerRegistration) -> ResourceManagerCore:
     return core
 
 
-def enter(core: ResourceManagerCore, offer: TaskManagerRegistration, now_s: float) -> list[Effect]:
+def enter(core: ResourceManagerCore, offer: TaskManagerRegistration, now_s: float) -> list[ResourceManagerEffect]:
     """Register, hear the answer, send the first heartbeat."""
     core.register(offer, now_s)
     known, words = core.heartbeat(Heartbeat(id=offer.id, instance=offer.instance), now_s)
@@ -334,9 +339,9 @@ def test_a_late_registration_of_one_that_said_good_bye_is_refused() -> None:
 
 def test_one_that_was_only_silent_may_come_back_until_its_successor_came() -> None:
     core = core_with(offer())
-    core.hear_time(51.0)
+    core.on_tick(51.0)
     assert granted(enter(core, offer(life=1), 60.0)) == []
-    core.hear_time(200.0)
+    core.on_tick(200.0)
     enter(core, offer(life=2), 201.0)
     with pytest.raises(Refused):
         core.register(offer(life=1), 202.0)
@@ -355,14 +360,14 @@ def test_silence_for_longer_than_the_timeout_is_a_loss() -> None:
     core.declare(wants(B, r=2), 0)
     core.heartbeat(beat("tm-2"), 30.0)
 
-    assert core.hear_time(50.0) == []
-    words = core.hear_time(50.1)
+    assert core.on_tick(50.0) == []
+    words = core.on_tick(50.1)
 
     assert lost(words) == [("a", "tm-1-1")]
     assert isinstance(words[0], TaskManagerLeft)
     assert words[0].reason == "it was silent for 50.1 s"
     assert waiting(core) == [("a", "r")]
-    assert core.hear_time(60.0) == []
+    assert core.on_tick(60.0) == []
 
 
 def test_the_next_silence_is_that_of_the_one_heard_longest_ago() -> None:

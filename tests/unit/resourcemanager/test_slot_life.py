@@ -19,7 +19,12 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.resourcemanager.core import Effect, ResourceManagerCore, TaskManagerEntered, TaskManagerLeft
+from flintlock.resourcemanager.core import (
+    ResourceManagerCore,
+    ResourceManagerEffect,
+    TaskManagerEntered,
+    TaskManagerLeft,
+)
 from flintlock.resourcemanager.slot_manager import SlotRules
 from flintlock.testing.fakes import VERSIONS
 
@@ -73,7 +78,7 @@ class SlotLife(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S, SlotRules(patience_s=PATIENCE_S, spread=self.SPREAD))
+        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S, SlotRules(start_up_s=PATIENCE_S, spread=self.SPREAD))
         self.core.slots.begin(0.0)
         self.now_s = 0.0
         self.patient_until_s = PATIENCE_S
@@ -135,7 +140,7 @@ class SlotLife(RuleBasedStateMachine):
         self.now_s += seconds
         silent = [name for name in self.machines if self.now_s - self.heard_s[name] > TIMEOUT_S]
         gone = {self.machines.pop(name)[0] for name in silent}
-        self.told(self.core.hear_time(self.now_s), gone)
+        self.told(self.core.on_tick(self.now_s), gone)
 
     @rule(
         job=st.sampled_from(JOBS),
@@ -168,7 +173,7 @@ class SlotLife(RuleBasedStateMachine):
 
     # The jobs' books
 
-    def told(self, effects: list[Effect], gone: set[InstanceId]) -> None:
+    def told(self, effects: list[ResourceManagerEffect], gone: set[InstanceId]) -> None:
         """Enter what jobs are told: who lost something hears it once, before the grants that follow from it."""
         words = [word for word in effects if not isinstance(word, TaskManagerEntered | TaskManagerLeft)]
         if gone:

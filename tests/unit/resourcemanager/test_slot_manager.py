@@ -17,7 +17,7 @@ from flintlock.model.slots import (
     TaskManagerRegistration,
 )
 from flintlock.resourcemanager.capacity import Capacity
-from flintlock.resourcemanager.core import Effect, ResourceManagerCore
+from flintlock.resourcemanager.core import ResourceManagerCore, ResourceManagerEffect
 from flintlock.resourcemanager.slot_manager import SlotRules
 from flintlock.testing.fakes import VERSIONS
 
@@ -47,7 +47,7 @@ def urgent(requirements: ResourceRequirements, priority: int, name: str = "") ->
     return structs.replace(requirements, priority=priority, name=name)
 
 
-def hopeless(effects: list[Effect]) -> list[NoResources]:
+def hopeless(effects: list[ResourceManagerEffect]) -> list[NoResources]:
     return [effect for effect in effects if isinstance(effect, NoResources)]
 
 
@@ -107,7 +107,7 @@ def test_spread_requests_go_to_the_task_manager_with_the_most_free_slots() -> No
 
 
 def test_a_task_manager_that_exceeds_the_slots_of_the_cluster_is_refused() -> None:
-    core = core_of(SlotRules(most=Capacity(5)), offer("tm-1", 3))
+    core = core_of(SlotRules(limit=Capacity(5)), offer("tm-1", 3))
     with pytest.raises(Refused, match=r"'tm-2' the cluster would have 6 slots; slotmanager.number-of-slots.max is 5"):
         core.register(offer("tm-2", 3), 0.0)
     enter(core, offer("tm-2", 2), 0.0)
@@ -115,7 +115,7 @@ def test_a_task_manager_that_exceeds_the_slots_of_the_cluster_is_refused() -> No
 
 
 def test_caps_on_cores_and_memory_refuse_too() -> None:
-    core = core_of(SlotRules(most=Capacity(0, 6.0, 8 * GIB)), machine("tm-1", 2, 4, 4 * GIB))
+    core = core_of(SlotRules(limit=Capacity(0, 6.0, 8 * GIB)), machine("tm-1", 2, 4, 4 * GIB))
     with pytest.raises(Refused, match=r"8 cores; slotmanager.max-total-resource.cpu is 6"):
         core.register(machine("tm-2", 2, 4, 1), 0.0)
     with pytest.raises(Refused, match=r"slotmanager.max-total-resource.memory"):
@@ -123,7 +123,7 @@ def test_caps_on_cores_and_memory_refuse_too() -> None:
 
 
 def test_of_two_who_register_at_once_only_one_gets_under_the_cap() -> None:
-    core = core_of(SlotRules(most=Capacity(3)))
+    core = core_of(SlotRules(limit=Capacity(3)))
     core.register(offer("tm-1", 2), 0.0)
     core.register(offer("tm-2", 2), 0.0)
     assert core.heartbeat(beat("tm-1"), 0.0)[0]
@@ -176,14 +176,14 @@ def test_a_request_for_a_whole_task_manager_minds_its_least_and_its_resources() 
     core.declare(wants(A), 0)
     wish = SlotRequest(id=RequestId("r"), at_least=5)
     core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)
-    assert hopeless(core.hear_time(31.0))[0].request == "r"
+    assert hopeless(core.on_tick(31.0))[0].request == "r"
 
 
 # Requests that nobody can serve
 
 
 def test_a_request_that_no_task_manager_can_ever_fulfil_fails_at_once_after_start_up() -> None:
-    core = core_of(SlotRules(patience_s=30.0), machine("tm-1", 2, 2, 4 * GIB), machine("tm-2", 2, 2, 4 * GIB))
+    core = core_of(SlotRules(start_up_s=30.0), machine("tm-1", 2, 2, 4 * GIB), machine("tm-2", 2, 2, 4 * GIB))
     (told,) = hopeless(core.declare(wants(A, r=3), 0, 30.0))
     assert (told.job_id, told.request) == (A, "r")
     assert told.reason == (
@@ -195,68 +195,68 @@ def test_a_request_that_no_task_manager_can_ever_fulfil_fails_at_once_after_star
 
 
 def test_it_is_told_once_and_served_if_somebody_comes_after_all() -> None:
-    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 1))
+    core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
     assert len(hopeless(core.declare(wants(A, r=2), 0, 31.0))) == 1
     assert hopeless(core.declare(wants(B, r=1), 0, 32.0)) == []
-    assert hopeless(core.hear_time(33.0)) == []
+    assert hopeless(core.on_tick(33.0)) == []
     assert granted(enter(core, offer("tm-2", 2), 34.0)) == [("a", "r", "tm-2", (0, 1))]
 
 
 def test_a_request_waits_for_its_task_manager_while_the_cluster_starts_up() -> None:
-    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 1))
+    core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
     assert core.declare(wants(A, r=2), 0, 1.0) == []
     assert core.next_due_s(1.0) == 29.0
-    assert hopeless(core.hear_time(29.9)) == []
-    assert [word.job_id for word in hopeless(core.hear_time(30.0))] == [A]
+    assert hopeless(core.on_tick(29.9)) == []
+    assert [word.job_id for word in hopeless(core.on_tick(30.0))] == [A]
 
 
 def test_without_any_task_manager_everybody_waits() -> None:
-    core = core_of(SlotRules(patience_s=30.0))
+    core = core_of(SlotRules(start_up_s=30.0))
     assert core.declare(wants(A, r=99), 0, 100.0) == []
-    assert hopeless(core.hear_time(200.0)) == []
+    assert hopeless(core.on_tick(200.0)) == []
     assert [word.job_id for word in hopeless(enter(core, offer(slots=2), 200.0))] == [A]
 
 
 def test_a_task_manager_that_was_lost_has_time_to_come_back() -> None:
-    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 4), offer("tm-2", 1))
+    core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 4), offer("tm-2", 1))
     core.declare(wants(A, r=4), 0, 100.0)
     assert hopeless(core.unregister(beat("tm-1"), 100.0)) == []
     core.heartbeat(beat("tm-2"), 129.0)
-    assert hopeless(core.hear_time(129.0)) == []
+    assert hopeless(core.on_tick(129.0)) == []
     assert granted(enter(core, offer("tm-1", 4, life=2), 129.0)) == [("a", "r", "tm-1", (0, 1, 2, 3))]
     core.unregister(beat("tm-1", 2), 200.0)
     core.heartbeat(beat("tm-2"), 200.0)
-    assert [word.job_id for word in hopeless(core.hear_time(230.0))] == [A]
+    assert [word.job_id for word in hopeless(core.on_tick(230.0))] == [A]
 
 
 def test_a_request_that_was_withdrawn_is_not_told() -> None:
-    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 1))
+    core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
     core.declare(wants(A, r=2), 0, 1.0)
     core.declare(wants(A), 0, 2.0)
-    assert core.hear_time(40.0) == []
+    assert core.on_tick(40.0) == []
     assert core.slots.remembered() == 0
 
 
 def test_one_in_the_middle_of_the_queue_is_told_when_the_only_one_for_it_stays_away() -> None:
-    core = core_of(SlotRules(patience_s=30.0), offer("tm-1", 2), offer("tm-2", 4))
+    core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 2), offer("tm-2", 4))
     core.declare(wants(A, r=2, s=4), 0, 0.0)
     core.declare(wants(B, r=2), 0, 0.0)
     core.declare(wants(C, r=3), 0, 0.0)
     assert waiting(core) == [("b", "r"), ("c", "r")]
     core.unregister(beat("tm-2"), 40.0)
     core.heartbeat(beat("tm-1"), 69.0)
-    assert [(word.job_id[0], word.request) for word in hopeless(core.hear_time(70.0))] == [("a", "s"), ("c", "r")]
+    assert [(word.job_id[0], word.request) for word in hopeless(core.on_tick(70.0))] == [("a", "s"), ("c", "r")]
 
 
 def test_with_workers_to_start_only_what_a_fresh_one_cannot_serve_is_hopeless() -> None:
-    core = core_of(SlotRules(patience_s=0.0, fresh=Capacity(4, 2.0, GIB)))
+    core = core_of(SlotRules(start_up_s=0.0, fresh=Capacity(4, 2.0, GIB)))
     assert core.declare(wants(A, r=4), 0, 1.0) == []
     (told,) = hopeless(core.declare(wants(B, r=5), 0, 1.0))
     assert told.reason.endswith(
         "5 slots; no TaskManager is registered; one that would be started has 4 slots, 2 cores and 1 GiB of memory"
     )
     enter(core, offer("tm-1", 1), 2.0)
-    assert hopeless(core.hear_time(3.0)) == []
+    assert hopeless(core.on_tick(3.0)) == []
 
 
 # How many workers are missing
@@ -295,7 +295,7 @@ def test_what_nobody_can_serve_needs_no_worker() -> None:
 
 
 def test_workers_are_not_started_past_the_caps() -> None:
-    core = core_of(SlotRules(fresh=Capacity(2, 2.0), most=Capacity(7, 9.0)), machine("tm-1", 2, 4, GIB))
+    core = core_of(SlotRules(fresh=Capacity(2, 2.0), limit=Capacity(7, 9.0)), machine("tm-1", 2, 4, GIB))
     core.declare(wants(A, **{f"r{n}": 2 for n in range(9)}), 0)
     assert core.slots.missing_workers(0, 100) == 2
     assert core.slots.missing_workers(1, 100) == 1

@@ -11,14 +11,14 @@ from flintlock.model.ids import TaskManagerId
 from flintlock.resourcemanager.workers import (
     IdleSince,
     Missing,
-    Order,
     ReleaseWorker,
     StartWorker,
+    WorkerOrder,
     WorkerRules,
     Workers,
 )
 
-RULES = WorkerRules(most=3, idle_s=30.0, retry_s=3.0, registration_s=300.0)
+RULES = WorkerRules(limit=3, idle_s=30.0, retry_s=3.0, registration_s=300.0)
 ONE, TWO = TaskManagerId("w1"), TaskManagerId("w2")
 
 
@@ -60,10 +60,10 @@ def test_never_more_than_the_most() -> None:
 
 
 def test_one_that_is_being_released_still_counts() -> None:
-    workers = Workers(WorkerRules(most=1, idle_s=30.0, retry_s=3.0, registration_s=300.0))
+    workers = Workers(WorkerRules(limit=1, idle_s=30.0, retry_s=3.0, registration_s=300.0))
     serving(workers, ONE)
     assert workers.decide(need(0), idle(0.0), 30.0) == [ReleaseWorker(ONE, "it was idle for 30 s")]
-    assert workers.is_leaving(ONE)
+    assert workers.is_being_released(ONE)
     assert workers.decide(need(1), idle(0.0), 31.0) == []
     workers.released(ONE)
     assert workers.decide(need(1), idle(0.0), 32.0) == [StartWorker()]
@@ -163,7 +163,7 @@ class WorkerLife(RuleBasedStateMachine):
         self.leaving: set[TaskManagerId] = set()
         self.names = 0
 
-    def perform(self, orders: list[Order]) -> None:
+    def perform(self, orders: list[WorkerOrder]) -> None:
         for order in orders:
             if isinstance(order, StartWorker):
                 self.ordered += 1
@@ -222,7 +222,7 @@ class WorkerLife(RuleBasedStateMachine):
 
     @invariant()
     def never_too_many(self) -> None:
-        assert self.ordered + len(self.processes) <= RULES.most
+        assert self.ordered + len(self.processes) <= RULES.limit
         assert self.workers.coming() == self.ordered + len(self.processes - self.registered - self.leaving)
 
     def teardown(self) -> None:
