@@ -6,6 +6,7 @@ mention Flintlock or Spark; those may belong to somebody else on the machine.
 """
 
 import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ GRACE_S: Final = 5.0
 TESTS: Final = Path(__file__).parent
 
 #: Cheap and telling first. A folder that is not named here runs before the cluster tests.
-ORDER: Final = ("unit", "simulation", "scenarios", "contract")
+ORDER: Final = ("unit", "simulation", "contract")
 
 pytest_plugins = ["pytester"]
 
@@ -46,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if folder(item) == "cluster":
             item.add_marker(pytest.mark.cluster)
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_reach_child_processes() -> None:
+    """Restore Ctrl-C where a shell that runs the tests in the background has made it ignored: children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
