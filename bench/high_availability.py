@@ -25,8 +25,9 @@ from flintlock.entrypoints.high_availability import ha_services
 from flintlock.entrypoints.process import Settings
 from flintlock.ha.protocols import HaServices, Stores
 from flintlock.model.ids import JobId, StepName
-from flintlock.model.jobgraph import JobGraph, JobVertex, Result, Sql, vertex_id
+from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import StoredJob
+from flintlock.model.operations import Result, Sql
 
 JOBS: Final = 10_000
 _WIDTH: Final = 200

@@ -17,18 +17,8 @@ from msgspec import Struct
 
 from flintlock.config.files import cache_directory
 from flintlock.model.ids import AttemptId, BlobKey, JobId, RegionId, StepName
-from flintlock.model.jobgraph import (
-    Artifact,
-    ArtifactKind,
-    EngineKind,
-    Exchange,
-    Function,
-    JobGraph,
-    JobVertex,
-    Operation,
-    Program,
-    vertex_id,
-)
+from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, Exchange, JobGraph, JobVertex, vertex_id
+from flintlock.model.operations import Function, Operation, Program
 from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished, TaskProgress, TaskRunning
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java

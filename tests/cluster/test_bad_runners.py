@@ -20,7 +20,8 @@ from tests.cluster.runner_harness import (
 )
 
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, Resources, Result, Sql
+from flintlock.model.jobgraph import EngineKind, Resources
+from flintlock.model.operations import Result, Sql
 from flintlock.model.tasks import FailureKind
 
 MEMORY = Resources(memory=400 << 20)

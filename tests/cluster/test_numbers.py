@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 from tests.cluster.runner_harness import Bench, pickle_step, step
 
-from flintlock.model.jobgraph import EngineKind, JobVertex, Result, Sink, Source, Sql
+from flintlock.model.jobgraph import EngineKind, JobVertex
+from flintlock.model.operations import Result, Sink, Source, Sql
 from flintlock.model.tasks import TaskFinished
 from flintlock.spark.runner import handle
 

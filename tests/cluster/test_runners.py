@@ -19,17 +19,8 @@ from tests.cluster.runner_harness import Bench, bench, contents, pickle_step, st
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import (
-    ArtifactKind,
-    EngineKind,
-    Function,
-    JobVertex,
-    Result,
-    SaveMode,
-    Sink,
-    Source,
-    Sql,
-)
+from flintlock.model.jobgraph import ArtifactKind, EngineKind, JobVertex
+from flintlock.model.operations import Function, Result, SaveMode, Sink, Source, Sql
 from flintlock.model.staging import is_staging_directory, staging_directory
 from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskFinished, TaskRunning
 from flintlock.spark.runner.handle import ForkedRunner

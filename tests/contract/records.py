@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId
-from flintlock.model.jobgraph import (
-    Artifact,
-    BlobKey,
-    Function,
-    JobGraph,
-    JobVertex,
-    Result,
-    Scalar,
-    Sink,
-    Source,
-    Sql,
-    vertex_id,
-)
+from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobResult, JobSnapshot, StoredJob
+from flintlock.model.operations import Function, Result, Sink, Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import FileMove, RegionPhase, RegionRecord, ResultRows, SinkFiles, TaskFinished

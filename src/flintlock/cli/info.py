@@ -15,7 +15,8 @@ from flintlock.config.extras import require_extra
 from flintlock.config.files import Settings
 from flintlock.model.errors import Refused
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import Exchange, Function, JobGraph, JobVertex, Program, Result, Sink, Source, Sql
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
+from flintlock.model.operations import Program
 from flintlock.model.regions import Region, regions_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def plan_tree(graph: JobGraph, schemas: Mapping[StepName, StepSchema] = MappingP
         branch = root.add(Text(_region_line(region), "cyan"))
         for name in region.steps:
             vertex = graph.vertex(name)
-            leaf = branch.add(Text.assemble((vertex.name, "bold"), f"  {describe(vertex)}"))
+            leaf = branch.add(Text.assemble((vertex.name, "bold"), f"  {vertex.operation.describe()}"))
             if vertex.inputs:
                 leaf.add(
                     Text(f"reads {', '.join(_input_text(graph, source, region) for source in vertex.inputs)}", "dim")
@@ -122,28 +123,6 @@ def plan_document(graph: JobGraph, schemas: Mapping[StepName, StepSchema] = Mapp
     }
 
 
-def describe(vertex: JobVertex) -> str:
-    """Say in a few words what a step does."""
-    match vertex.operation:
-        case Source(table=str(table)):
-            return f"source: table {table}"
-        case Source(format=form, paths=paths):
-            return f"source: {form} {', '.join(paths)}".rstrip()
-        case Sql(query=query):
-            return f"sql: {_shortened(query)}"
-        case Function(reference=reference):
-            return f"function: {reference}" if reference else "function: pickled"
-        case Sink(table=str(table), mode=mode):
-            return f"sink: table {table}, {mode.value}"
-        case Sink(format=form, path=path, mode=mode, partition_by=columns):
-            by = f", partitioned by {', '.join(columns)}" if columns else ""
-            return f"sink: {form} {path or ''}".rstrip() + f", {mode.value}{by}"
-        case Result(limit=limit):
-            return f"result: at most {limit} rows"
-        case Program(file=file, args=args):
-            return f"program: {' '.join([file, *args])}"
-
-
 def _region_line(region: Region) -> str:
     line = f"region {region.id}"
     if region.upstream:
@@ -165,16 +144,11 @@ def _step_document(vertex: JobVertex, schema: StepSchema | None) -> dict[str, An
     return {
         "columns": schema.columns if schema is not None else None,
         "name": vertex.name,
-        "kind": type(vertex.operation).__name__.lower(),
-        "description": describe(vertex),
+        "kind": vertex.operation.kind,
+        "description": vertex.operation.describe(),
         "inputs": vertex.inputs,
         "exchange": vertex.exchange if vertex.has_output else None,
         "parallelism": vertex.parallelism,
         "cache": vertex.cache,
         "guarantee": vertex.guarantee,
     }
-
-
-def _shortened(query: str, most: int = 100) -> str:
-    text = " ".join(query.split())
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -9,7 +9,7 @@ import click
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
 from flintlock.config.files import Settings, variable_of
 from flintlock.config.options import OPTIONS
-from flintlock.model.jobspec import config_text
+from flintlock.model.operations import config_text
 
 
 @click.command()

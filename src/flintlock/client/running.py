@@ -23,7 +23,7 @@ from flintlock.client.display.console import (
 from flintlock.client.display.following import OutputReader, follow
 from flintlock.config.files import load, state_directory
 from flintlock.model.ids import JobId
-from flintlock.model.jobspec import ConfigValue, config_text
+from flintlock.model.operations import ConfigValue, config_text
 
 
 class JobRun(Struct, frozen=True, kw_only=True):

@@ -19,10 +19,12 @@ from msgspec import Struct, structs
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
 from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
-from flintlock.model.graphcheck import MAX_PARALLELISM, Problem, check_graph
+from flintlock.model.graphcheck import MAX_PARALLELISM, check_graph
 from flintlock.model.ids import BlobKey, JobId, is_job_id
-from flintlock.model.jobgraph import Function, JobGraph, Versions
+from flintlock.model.jobgraph import JobGraph, Versions
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSubmission, JobSummary
+from flintlock.model.operations import Function
+from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord

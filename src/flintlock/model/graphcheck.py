@@ -16,51 +16,17 @@ from pathlib import PurePosixPath
 from posixpath import normpath
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import (
-    MAX_PARALLELISM,
-    STAGED_FORMATS,
-    EngineKind,
-    Exchange,
-    Function,
-    JobGraph,
-    JobType,
-    JobVertex,
-    Program,
-    Result,
-    Sink,
-    Source,
-    Sql,
-)
+from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
+from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of, topological
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-MAX_RESULT_ROWS: Final = 100_000
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
 _LONG: Final = range(-(1 << 63), 1 << 63)  # what Spark, and the wire, have room for
-
-
-class Problem(Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, and where."""
-
-    message: str
-    step: str | None = None
-    field: str | None = None
-
-    def __str__(self) -> str:
-        place = f"step {self.step!r}" if self.step is not None else "job"
-        where = f"{place}, field {self.field!r}" if self.field else place
-        return f"{where}: {self.message}"
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """Where it stands in the outer document, as keys from its root."""
-        head = ("steps", self.step) if self.step is not None else ()
-        return (*head, self.field) if self.field else head
 
 
 def check_graph(graph: JobGraph) -> JobGraph:
@@ -91,7 +57,8 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
     artifacts = {artifact.name for artifact in graph.artifacts}
     for vertex in graph.vertices:
         yield from _step_problems(vertex, steps)
-        yield from _operation_problems(vertex, artifacts)
+        for problem in vertex.operation.problems(len(vertex.inputs), artifacts):
+            yield structs.replace(problem, step=vertex.name)
     yield from _resource_problems(graph)
     yield from _name_clashes(graph)
     yield from _shared_targets(graph)
@@ -125,15 +92,15 @@ def _job_problems(graph: JobGraph) -> Iterator[Problem]:
     for name, value in graph.params.items():
         if isinstance(value, int) and value not in _LONG:
             yield Problem(field="params", message=f"{name!r} does not fit into 64 bits; send it as text")
-    programs = [vertex for vertex in graph.vertices if isinstance(vertex.operation, Program)]
-    if programs and len(graph.vertices) > 1:
+    alone = [vertex for vertex in graph.vertices if vertex.operation.alone]
+    if alone and len(graph.vertices) > 1:
         yield Problem(
-            step=programs[0].name,
+            step=alone[0].name,
             message="a program is a job of its own: it cannot have other steps beside it",
         )
-    if graph.engine is EngineKind.DEDICATED and not programs:
+    if graph.engine is EngineKind.DEDICATED and not alone:
         yield Problem(field="engine", message="only programs can have a dedicated engine")
-    if graph.vertices and not any(isinstance(vertex.operation, Sink | Result | Program) for vertex in graph.vertices):
+    if graph.vertices and all(vertex.has_output for vertex in graph.vertices):
         yield Problem(field="steps", message="nothing to do: the job has neither a sink nor a result")
 
 
@@ -172,101 +139,6 @@ def _step_problems(vertex: JobVertex, steps: Mapping[StepName, JobVertex]) -> It
         yield Problem(step=step, field="cache", message="only a step that others read from can be cached")
 
 
-def _operation_problems(vertex: JobVertex, artifacts: set[str]) -> Iterator[Problem]:
-    step, given = vertex.name, len(vertex.inputs)
-    match vertex.operation:
-        case Source() as source:
-            if given:
-                yield Problem(step=step, field="inputs", message="a source has no inputs")
-            yield from _source_problems(step, source)
-        case Sql(query=query):
-            if not query.strip():
-                yield Problem(step=step, field="sql", message="the query is empty")
-        case Function() as function:
-            yield from _function_problems(step, function, artifacts)
-        case Sink() as sink:
-            if given != 1:
-                yield Problem(step=step, field="inputs", message=f"a sink needs exactly one input, not {given}")
-            yield from _sink_problems(step, sink)
-        case Result(limit=limit):
-            if given != 1:
-                yield Problem(step=step, field="inputs", message=f"a result needs exactly one input, not {given}")
-            yield from _limit_problems(step, limit)
-        case Program(file=file):
-            if given:
-                yield Problem(step=step, field="inputs", message="a program has no inputs")
-            if file not in artifacts:
-                yield Problem(step=step, field="program", message=f"the file {file!r} is not among the job's artifacts")
-
-
-def _source_problems(step: str, source: Source) -> Iterator[Problem]:
-    if source.stream:
-        yield Problem(
-            step=step,
-            field="source",
-            message="this version has no streaming sources; run a Structured Streaming script as a program",
-        )
-    if source.table is not None and (source.paths or source.format is not None):
-        yield Problem(step=step, field="source", message="give either a table, or a format with its path, not both")
-    elif source.table is None and source.format is None:
-        yield Problem(step=step, field="source", message="needs a format (with a path, where it has one) or a table")
-    elif _is_file_format(source.format) and not source.paths and "path" not in source.options:
-        yield Problem(step=step, field="source", message=f"the format {source.format!r} needs a path")
-    yield from _empty_texts(step, "source", format=(source.format,), table=(source.table,), path=source.paths)
-    if source.table is not None and source.schema is not None:
-        yield Problem(step=step, field="source", message="a table has its own schema")
-
-
-def _function_problems(step: str, function: Function, artifacts: set[str]) -> Iterator[Problem]:
-    if (function.reference is None) == (function.pickle is None):
-        yield Problem(step=step, field="function", message="needs either 'module:name' or a pickled function")
-    elif function.reference is not None and not REFERENCE.fullmatch(function.reference):
-        yield Problem(
-            step=step,
-            field="function",
-            message=f"{function.reference!r} does not have the form 'package.module:name'",
-        )
-    elif function.pickle is not None and function.pickle not in artifacts:
-        yield Problem(
-            step=step,
-            field="function",
-            message=f"the pickled function {function.pickle!r} is not among the artifacts",
-        )
-
-
-def _limit_problems(step: str, limit: int) -> Iterator[Problem]:
-    if not 1 <= limit <= MAX_RESULT_ROWS:
-        yield Problem(
-            step=step,
-            field="result",
-            message=f"limit must be from 1 to {MAX_RESULT_ROWS}, not {limit}; write more rows with a sink",
-        )
-
-
-def _sink_problems(step: str, sink: Sink) -> Iterator[Problem]:
-    if sink.table is not None and sink.path is not None:
-        yield Problem(step=step, field="sink", message="give either a table or a path, not both")
-    elif sink.table is None and sink.format is None:
-        yield Problem(step=step, field="sink", message="needs a format (with a path, where it has one) or a table")
-    elif sink.table is None and sink.path is None and _is_file_format(sink.format):
-        hint = ": give it as 'path', not as an option" if "path" in sink.options else ""
-        yield Problem(step=step, field="sink", message=f"the format {sink.format!r} needs a path{hint}")
-    yield from _empty_texts(step, "sink", format=(sink.format,), table=(sink.table,), path=(sink.path,))
-    repeated = [column for column, count in Counter(sink.partition_by).items() if count > 1]
-    if repeated:
-        yield Problem(step=step, field="sink", message=f"partitions by {repeated[0]!r} more than once")
-
-
-def _is_file_format(form: str | None) -> bool:
-    return form is not None and form.lower() in STAGED_FORMATS
-
-
-def _empty_texts(step: str, field: str, **given: tuple[str | None, ...]) -> Iterator[Problem]:
-    for name, texts in given.items():
-        if any(text is not None and not text.strip() for text in texts):
-            yield Problem(step=step, field=field, message=f"the {name} is empty")
-
-
 def _name_clashes(graph: JobGraph) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for vertex in graph.vertices:
@@ -280,8 +152,8 @@ def _name_clashes(graph: JobGraph) -> Iterator[Problem]:
 
 def _shared_targets(graph: JobGraph) -> Iterator[Problem]:
     """Two sinks at one path overwrite each other; one inside the other's directory is removed as its old content."""
-    paths = {vertex.name: vertex.operation.path for vertex in graph.vertices if isinstance(vertex.operation, Sink)}
-    if len(paths) < 2:
+    paths = {vertex.name: vertex.operation.target for vertex in graph.vertices}
+    if sum(path is not None for path in paths.values()) < 2:
         return
     targets: dict[PurePosixPath, str] = {}
     for name, path in paths.items():

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from flintlock.model.ids import BlobKey, JobId, StepName, VertexId
+from flintlock.model.operations import Guarantee, Operation
 
 Scalar: TypeAlias = str | int | float | bool | None
 """What a parameter's value may be."""
@@ -43,80 +44,6 @@ class EngineKind(StrEnum):
     DEDICATED = "dedicated"
 
 
-class SaveMode(StrEnum):
-    """What a sink does about what is already there. Spark's names."""
-
-    APPEND = "append"
-    OVERWRITE = "overwrite"
-    ERROR_IF_EXISTS = "errorifexists"
-    IGNORE = "ignore"
-
-
-class Guarantee(StrEnum):
-    """What delivery means for one output."""
-
-    STAGED = "whole and once"
-    TRANSACTIONAL = "whole and once, by the table format's own commit"
-    AT_LEAST_ONCE = "at least once"
-    WITH_JOB = "once, with the job"
-
-
-class Source(Struct, frozen=True, kw_only=True, tag="source"):
-    """Read a table, or files or anything else that Spark has a format for."""
-
-    format: str | None = None
-    paths: tuple[str, ...] = ()
-    table: str | None = None
-    schema: str | None = None
-    options: dict[str, str] = {}
-    stream: bool = False
-
-
-class Sql(Struct, frozen=True, kw_only=True, tag="sql"):
-    """A query over views named as the input steps; parameters are bound by name, never pasted in."""
-
-    query: str
-
-
-class Function(Struct, frozen=True, kw_only=True, tag="function"):
-    """A PySpark function from DataFrames to a DataFrame: pickled (`pickle` names an artifact) or imported."""
-
-    reference: str | None = None  # "package.module:name", found in the artifacts
-    pickle: str | None = None  # an artifact's name
-
-
-class Sink(Struct, frozen=True, kw_only=True, tag="sink"):
-    """Write the one input."""
-
-    format: str | None = None
-    path: str | None = None
-    table: str | None = None
-    mode: SaveMode = SaveMode.ERROR_IF_EXISTS
-    partition_by: tuple[str, ...] = ()
-    options: dict[str, str] = {}
-
-
-class Result(Struct, frozen=True, kw_only=True, tag="result"):
-    """Keep the input's first `limit` rows with the job."""
-
-    limit: int = 20
-
-
-class Program(Struct, frozen=True, kw_only=True, tag="program"):
-    """An unmodified PySpark script (the name of an artifact) with its own arguments."""
-
-    file: str
-    args: tuple[str, ...] = ()
-
-
-Operation: TypeAlias = Source | Sql | Function | Sink | Result | Program
-
-#: Formats whose output is files at a path: Flintlock stages and publishes them itself.
-STAGED_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
-#: Table formats that commit by themselves.
-TRANSACTIONAL_FORMATS: Final = frozenset({"delta", "iceberg", "hudi"})
-
-
 class Resources(Struct, frozen=True, kw_only=True):
     """What somebody needs or has beside slots."""
 
@@ -139,22 +66,18 @@ class JobVertex(Struct, frozen=True, kw_only=True):
     @property
     def has_output(self) -> bool:
         """Whether other steps may read from this one."""
-        return not isinstance(self.operation, Sink | Result | Program)
+        return self.operation.has_output
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What delivery means for this step's output; None if it hands its rows to other steps only."""
-        match self.operation:
-            case Sink(path=str(), format=str(form)) if form.lower() in STAGED_FORMATS:
-                return Guarantee.STAGED
-            case Sink(format=str(form)) if form.lower() in TRANSACTIONAL_FORMATS:
-                return Guarantee.TRANSACTIONAL
-            case Sink() | Program():
-                return Guarantee.AT_LEAST_ONCE
-            case Result():
-                return Guarantee.WITH_JOB
-            case Source() | Sql() | Function():
-                return None
+        """What delivery means for this step's output; None if it only passes rows to other steps."""
+        return self.operation.guarantee
+
+    @property
+    def title(self) -> str:
+        """The step as Flink names vertices: `Source: orders`."""
+        label = self.operation.label
+        return f"{label}: {self.name}" if label is not None else str(self.name)
 
 
 class ArtifactKind(StrEnum):

@@ -8,90 +8,48 @@ paths, tables, schemas, options and program arguments; in SQL parameters are bou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from flintlock.model.documents import document_problems
-from flintlock.model.errors import InvariantBroken
-from flintlock.model.graphcheck import Problem, invalid_graph
+from flintlock.model.graphcheck import invalid_graph
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import (
     Artifact,
     ArtifactKind,
     EngineKind,
     Exchange,
-    Function,
     JobGraph,
     JobType,
     JobVertex,
-    Operation,
-    Program,
     Resources,
-    Result,
-    SaveMode,
     Scalar,
-    Sink,
-    Source,
-    Sql,
     Versions,
     vertex_id,
 )
+from flintlock.model.operations import (
+    READERS,
+    ConfigValue,
+    Fill,
+    PickleSpec,
+    ProgramSpec,
+    ResultSpec,
+    SinkSpec,
+    SourceSpec,
+    StepForm,
+    config_text,
+)
+from flintlock.model.problems import Problem
 from flintlock.model.quantities import memory_bytes
 
-ConfigValue: TypeAlias = str | int | float | bool
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
 
 
-class _Spec(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """Base of the outer structs: camelCase outside, nothing unknown."""
-
-
-class SourceSpec(_Spec, frozen=True, kw_only=True):
-    """`source:` of a step."""
-
-    format: str | None = None
-    path: str | tuple[str, ...] = ()
-    table: str | None = None
-    schema: str | None = None
-    options: dict[str, ConfigValue] = {}
-    stream: bool = False
-
-
-class SinkSpec(_Spec, frozen=True, kw_only=True):
-    """`sink:` of a step."""
-
-    format: str | None = None
-    path: str | None = None
-    table: str | None = None
-    mode: SaveMode = SaveMode.ERROR_IF_EXISTS
-    partition_by: tuple[str, ...] = ()
-    options: dict[str, ConfigValue] = {}
-
-
-class ResultSpec(_Spec, frozen=True, kw_only=True):
-    """`result:` of a step."""
-
-    limit: int = 20
-
-
-class ProgramSpec(_Spec, frozen=True, kw_only=True):
-    """`program:` of a step."""
-
-    file: str
-    args: tuple[str, ...] = ()
-
-
-class PickleSpec(_Spec, frozen=True, kw_only=True):
-    """`function: {pickle: …}`: the name of an artifact that holds a cloudpickled function."""
-
-    pickle: str
-
-
-class StepSpec(_Spec, frozen=True, kw_only=True):
+class StepSpec(StepForm, frozen=True, kw_only=True):
     """One step: exactly one of source, sql, function, sink, result, program says what it does."""
 
     source: SourceSpec | None = None
@@ -108,7 +66,7 @@ class StepSpec(_Spec, frozen=True, kw_only=True):
     memory: str | int | None = None
 
 
-class ArtifactSpec(_Spec, frozen=True, kw_only=True):
+class ArtifactSpec(StepForm, frozen=True, kw_only=True):
     """An artifact by name; `blob` where it has been uploaded already."""
 
     name: str
@@ -116,7 +74,7 @@ class ArtifactSpec(_Spec, frozen=True, kw_only=True):
     kind: ArtifactKind = ArtifactKind.PY_FILE
 
 
-class JobSpec(_Spec, frozen=True, kw_only=True):
+class JobSpec(StepForm, frozen=True, kw_only=True):
     """The whole document."""
 
     version: int = 1
@@ -125,15 +83,12 @@ class JobSpec(_Spec, frozen=True, kw_only=True):
     type: JobType = JobType.BATCH
     parallelism: int | None = None
     engine: EngineKind = EngineKind.SHARED
-    params: dict[str, Scalar] = {}
+    params: dict[str, Scalar] = field(default_factory=dict)
     artifacts: tuple[str | ArtifactSpec, ...] = ()
-    config: dict[str, ConfigValue] = {}
-    steps: dict[str, StepSpec] = {}
+    config: dict[str, ConfigValue] = field(default_factory=dict)
+    steps: dict[str, StepSpec] = field(default_factory=dict)
     client: Versions | None = None
     client_timeout: float | None = None  # seconds; set by a client that stays attached
-
-
-KINDS: Final = ("source", "sql", "function", "sink", "result", "program")
 
 
 class SpecProblem(Struct, frozen=True, kw_only=True):
@@ -183,7 +138,7 @@ def draft_graph(
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []
 
-    def filled(name: str, step: StepSpec) -> Callable[[str], str]:
+    def filled(name: str, step: StepSpec) -> Fill:
         def fill(text: str) -> str:
             def value_of(match: re.Match[str]) -> str:
                 parameter = match[1].strip()
@@ -207,7 +162,7 @@ def draft_graph(
         JobVertex(
             id=vertex_id(job_id, name),
             name=StepName(name),
-            operation=_operation(step, filled(name, step)),
+            operation=READERS[kind_of(step)](getattr(step, kind_of(step)), filled(name, step)),
             inputs=tuple(StepName(source) for source in step.inputs),
             exchange=step.exchange,
             parallelism=step.parallelism,
@@ -242,12 +197,7 @@ def draft_graph(
 
 def kind_of(step: StepSpec) -> str:
     """Return which of the kinds the step is."""
-    return next(kind for kind in KINDS if getattr(step, kind) is not None)
-
-
-def config_text(value: ConfigValue) -> str:
-    """Write a configuration value as Spark and Flink write it."""
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+    return next(kind for kind in READERS if getattr(step, kind) is not None)
 
 
 def _resources(name: str, step: StepSpec, problems: list[Problem]) -> Resources | None:
@@ -261,52 +211,12 @@ def _resources(name: str, step: StepSpec, problems: list[Problem]) -> Resources 
     return Resources(cpu=step.cpu or 0.0, memory=memory)
 
 
-def _operation(step: StepSpec, fill: Callable[[str], str]) -> Operation:
-    def options(given: Mapping[str, ConfigValue]) -> dict[str, str]:
-        return {key: fill(config_text(value)) for key, value in given.items()}
-
-    def maybe(text: str | None) -> str | None:
-        return None if text is None else fill(text)
-
-    if step.source is not None:
-        given = step.source
-        paths = (given.path,) if isinstance(given.path, str) else given.path
-        return Source(
-            format=given.format,
-            paths=tuple(fill(path) for path in paths),
-            table=maybe(given.table),
-            schema=maybe(given.schema),
-            options=options(given.options),
-            stream=given.stream,
-        )
-    if step.sql is not None:
-        return Sql(query=step.sql)
-    if step.function is not None:
-        if isinstance(step.function, PickleSpec):
-            return Function(pickle=step.function.pickle)
-        return Function(reference=step.function)
-    if step.sink is not None:
-        return Sink(
-            format=step.sink.format,
-            path=maybe(step.sink.path),
-            table=maybe(step.sink.table),
-            mode=step.sink.mode,
-            partition_by=step.sink.partition_by,
-            options=options(step.sink.options),
-        )
-    if step.result is not None:
-        return Result(limit=step.result.limit)
-    if step.program is None:
-        raise InvariantBroken("read_spec lets no step pass without a kind")
-    return Program(file=step.program.file, args=tuple(fill(arg) for arg in step.program.args))
-
-
 def _meaning_problems(spec: JobSpec) -> Iterator[SpecProblem]:
     if spec.version != 1:
         yield SpecProblem(path=("version",), message=f"this version reads documents of version 1, not {spec.version}")
     for name, step in spec.steps.items():
-        kinds = [kind for kind in KINDS if getattr(step, kind) is not None]
+        kinds = [kind for kind in READERS if getattr(step, kind) is not None]
         if not kinds:
-            yield SpecProblem(path=("steps", name), message=f"does nothing: give one of {', '.join(KINDS)}")
+            yield SpecProblem(path=("steps", name), message=f"does nothing: give one of {', '.join(READERS)}")
         elif len(kinds) > 1:
             yield SpecProblem(path=("steps", name, kinds[1]), message=f"is already a {kinds[0]}: give only one of them")

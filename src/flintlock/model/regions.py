@@ -13,7 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 from msgspec import Struct
 
 from flintlock.model.ids import RegionId, StepName
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Resources, Result, Sink
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Resources
+from flintlock.model.operations import Result, Sink
 
 
 class Region(Struct, frozen=True, kw_only=True):

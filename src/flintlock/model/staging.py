@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from flintlock.model.ids import AttemptId
-from flintlock.model.jobgraph import Guarantee, JobGraph, JobVertex, Sink
+from flintlock.model.jobgraph import JobGraph, JobVertex
+from flintlock.model.operations import Guarantee, Sink
 from flintlock.model.regions import Region
 
 PREFIX: Final = ".flintlock-"

@@ -20,7 +20,7 @@ from msgspec import Struct
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
-from flintlock.model.jobgraph import Result, SaveMode, Sink
+from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs, regions_of
 from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import (

@@ -12,7 +12,8 @@ import pytest
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import Overrides
 from flintlock.model.errors import Invalid
-from flintlock.model.jobgraph import ArtifactKind, Exchange, Function, Sink, Source
+from flintlock.model.jobgraph import ArtifactKind, Exchange
+from flintlock.model.operations import Function, Sink, Source
 
 HERE = os.path.relpath(__file__)
 

@@ -12,7 +12,7 @@ from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import JobPackage, Overrides
 from flintlock.client.authoring.targets import read_target
 from flintlock.model.errors import Invalid
-from flintlock.model.jobgraph import Function
+from flintlock.model.operations import Function
 
 LOCK = threading.Lock()
 

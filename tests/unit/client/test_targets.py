@@ -8,7 +8,8 @@ import pytest
 from flintlock.client.authoring.package import Overrides
 from flintlock.client.authoring.targets import read_target
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.jobgraph import EngineKind, Program
+from flintlock.model.jobgraph import EngineKind
+from flintlock.model.operations import Program
 
 GRAPH = """\
 import flintlock as fl

@@ -10,7 +10,8 @@ from flintlock.client.authoring.package import Overrides
 from flintlock.client.authoring.yaml_form import json_schema, read_yaml_job
 from flintlock.config.yaml_document import read_yaml
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.jobgraph import ArtifactKind, Function, Source
+from flintlock.model.jobgraph import ArtifactKind
+from flintlock.model.operations import Function, Source
 
 GOOD = """\
 version: 1

@@ -19,8 +19,9 @@ from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, RegionId, StepName, TaskManagerId
-from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, Result, Source, Versions, vertex_id
+from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import JobQuery, JobSubmission
+from flintlock.model.operations import Result, Source
 from flintlock.model.slots import (
     Heartbeat,
     HeartbeatAnswer,

@@ -11,8 +11,9 @@ from flintlock.dispatcher.core import Backoff, Phase, Resource
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
 from flintlock.model.ids import JobId, StepName, VertexId
-from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph, Versions
+from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph, Versions
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSubmission, ParallelismRange, StoredJob
+from flintlock.model.operations import Function
 from flintlock.model.states import JobStatus
 
 ENDED = JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=1, end_ms=2)

@@ -26,8 +26,9 @@ from flintlock.jobmaster.events import (
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Result, Sink, Source, Sql, vertex_id
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import StoredJob
+from flintlock.model.operations import Result, Sink, Source, Sql
 from flintlock.model.slots import SlotGrant, SlotRequest, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (

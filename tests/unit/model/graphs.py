@@ -8,19 +8,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from flintlock.model.ids import BlobKey, JobId, StepName
-from flintlock.model.jobgraph import (
-    Artifact,
-    ArtifactKind,
-    Exchange,
-    JobGraph,
-    JobVertex,
-    Operation,
-    Result,
-    Sink,
-    Source,
-    Sql,
-    vertex_id,
-)
+from flintlock.model.jobgraph import Artifact, ArtifactKind, Exchange, JobGraph, JobVertex, vertex_id
+from flintlock.model.operations import Operation, Result, Sink, Source, Sql
 
 JOB: Final = JobId("0123456789abcdef0123456789abcdef")
 BLOB: Final = BlobKey("sha256-" + "ab" * 32)

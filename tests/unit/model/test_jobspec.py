@@ -13,35 +13,22 @@ from tests.unit.model.graphs import BLOB, JOB, artifact
 
 from flintlock.model.errors import Invalid
 from flintlock.model.graphcheck import check_graph
-from flintlock.model.jobgraph import (
-    ArtifactKind,
-    EngineKind,
-    Exchange,
+from flintlock.model.jobgraph import ArtifactKind, EngineKind, Exchange, JobType, Versions, vertex_id
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph, kind_of, read_spec, to_job_graph
+from flintlock.model.operations import (
     Function,
-    JobType,
+    PickleSpec,
     Program,
+    ProgramSpec,
     Result,
+    ResultSpec,
     SaveMode,
     Sink,
-    Source,
-    Sql,
-    Versions,
-    vertex_id,
-)
-from flintlock.model.jobspec import (
-    ArtifactSpec,
-    JobSpec,
-    PickleSpec,
-    ProgramSpec,
-    ResultSpec,
     SinkSpec,
+    Source,
     SourceSpec,
-    StepSpec,
+    Sql,
     config_text,
-    draft_graph,
-    kind_of,
-    read_spec,
-    to_job_graph,
 )
 
 DOCUMENT: dict[str, Any] = {

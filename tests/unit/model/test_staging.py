@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
-from flintlock.model.jobgraph import JobGraph, JobVertex, Sink, Source, vertex_id
+from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
+from flintlock.model.operations import Sink, Source
 from flintlock.model.regions import regions_of
 from flintlock.model.staging import (
     is_data,

@@ -16,8 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from flintlock.config.configuration import Configuration
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Result, Sink, Source, Sql, Versions, vertex_id
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
+from flintlock.model.operations import Result, Sink, Source, Sql
 from flintlock.model.regions import regions_of
 from flintlock.model.slots import AllocatedSlot, Hardware, ResourceOverview, TaskManagerInfo, WaitingRequest
 from flintlock.model.states import ExecutionState, JobStatus

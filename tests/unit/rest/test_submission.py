@@ -15,7 +15,8 @@ from tests.unit.rest.porch import NEW_ID, A, B, Porch
 
 from flintlock.model.errors import Fenced, FlintlockError, Unavailable
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import ArtifactKind, Function
+from flintlock.model.jobgraph import ArtifactKind
+from flintlock.model.operations import Function
 from flintlock.model.regions import topological
 
 SPEC: dict[str, Any] = {

@@ -9,8 +9,9 @@ from msgspec import structs
 from tests.unit.rest.porch import T0, A, B, Porch, execution, graph, running, step
 
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import JobGraph, JobVertex, Program, Sink, Source, Sql, vertex_id
+from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot
+from flintlock.model.operations import Program, Sink, Source, Sql
 from flintlock.model.regions import regions_of
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import StepOutput, TaskMetrics

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph
+from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
+from flintlock.model.operations import Function
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.failures import TaskError

@@ -12,19 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from flintlock.model.ids import JobId, StepName
-from flintlock.model.jobgraph import (
-    Artifact,
-    ArtifactKind,
-    BlobKey,
-    Function,
-    JobGraph,
-    JobVertex,
-    Operation,
-    Result,
-    Source,
-    Sql,
-    vertex_id,
-)
+from flintlock.model.jobgraph import Artifact, ArtifactKind, BlobKey, JobGraph, JobVertex, vertex_id
+from flintlock.model.operations import Function, Operation, Result, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.failures import TaskError

@@ -14,7 +14,8 @@ from pyspark.sql.types import (
 )
 
 from flintlock.model.ids import JobId, StepName
-from flintlock.model.jobgraph import Exchange, JobVertex, Sink, Sql, vertex_id
+from flintlock.model.jobgraph import Exchange, JobVertex, vertex_id
+from flintlock.model.operations import Sink, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.failures import TaskError
 from flintlock.spark.region.schemas import check_output

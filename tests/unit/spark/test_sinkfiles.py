@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import SaveMode, Sink
+from flintlock.model.operations import SaveMode, Sink
 from flintlock.spark.engine.publish_plan import StagedSink, has_data, is_dynamic, needs_look, sink_files
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, JobId, RegionId, StepName
-from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, Result, Source, vertex_id
+from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, vertex_id
+from flintlock.model.operations import Result, Source
 from flintlock.model.tasks import DeployTask, Failure, FailureKind, TaskFailed
 
 JOB: Final = JobId("0123456789abcdef0123456789abcdef")

@@ -22,10 +22,12 @@ from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides
 from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.graphcheck import Problem, problems_of
+from flintlock.model.graphcheck import problems_of
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, Scalar
-from flintlock.model.jobspec import ArtifactSpec, ConfigValue, JobSpec, PickleSpec, draft_graph, read_spec
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, draft_graph, read_spec
+from flintlock.model.operations import ConfigValue, PickleSpec
+from flintlock.model.problems import Problem
 
 P = ParamSpec("P")
 R = TypeVar("R")

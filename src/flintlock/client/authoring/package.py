@@ -22,10 +22,12 @@ from flintlock.client.authoring.artifact_files import ArtifactFile, Content, des
 from flintlock.config.configuration import Scope, config_problems
 from flintlock.config.options import OPTIONS
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.graphcheck import Problem, check_graph, problems_of
+from flintlock.model.graphcheck import check_graph, problems_of
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Program, Scalar, Sink, Source
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, config_text, draft_graph
+from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Scalar
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
+from flintlock.model.operations import Program, Sink, Source, config_text
+from flintlock.model.problems import Problem
 
 Locate: TypeAlias = Callable[[tuple[str, ...]], str]
 """Gives the place in the user's file (`file:line`) of what stands under these keys; empty if there is none."""

@@ -20,7 +20,7 @@ import cloudpickle
 
 from flintlock.client.authoring.package import at
 from flintlock.model.errors import Invalid
-from flintlock.model.graphcheck import Problem
+from flintlock.model.problems import Problem
 
 _DEEP: Final = 5  # how far helpers of helpers are searched for what cannot be pickled
 

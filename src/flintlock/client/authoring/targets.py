@@ -26,7 +26,8 @@ from flintlock.client.authoring.source_locations import shown
 from flintlock.config.extras import install_command
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import ArtifactKind
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, ProgramSpec, StepSpec
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec
+from flintlock.model.operations import ProgramSpec
 
 FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
 

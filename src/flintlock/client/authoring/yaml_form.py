@@ -17,7 +17,8 @@ from flintlock.client.authoring.source_locations import shown
 from flintlock.config.yaml_document import Document, Mark, read_yaml
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.jobgraph import ArtifactKind
-from flintlock.model.jobspec import KINDS, ArtifactSpec, JobSpec, SpecProblem, read_spec
+from flintlock.model.jobspec import ArtifactSpec, JobSpec, SpecProblem, read_spec
+from flintlock.model.operations import READERS
 
 #: Keys of streaming steps: known, and not supported yet.
 STREAMING_KEYS: Final = frozenset({"watermark", "uid", "outputMode", "trigger", "foreachBatch"})
@@ -71,7 +72,7 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the YAML form, for editors and other tools."""
     (_, components) = msgspec.json.schema_components((JobSpec,), ref_template="#/$defs/{name}")
     root = dict(components.pop("JobSpec"))
-    components["StepSpec"]["oneOf"] = [{"required": [kind]} for kind in KINDS]
+    components["StepSpec"]["oneOf"] = [{"required": [kind]} for kind in READERS]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A Flintlock job",

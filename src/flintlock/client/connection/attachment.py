@@ -22,7 +22,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.options import CLIENT_HEARTBEAT_INTERVAL, CLIENT_HEARTBEAT_TIMEOUT
 from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import JobId
-from flintlock.model.jobspec import config_text
+from flintlock.model.operations import config_text
 
 _SIGNS: Final = 3  # so many signs fit into a timeout, at least: one that is lost costs nothing
 _RETRY_S: Final = 1.0

@@ -16,11 +16,12 @@ from starlette.requests import ClientDisconnect, Request
 from flintlock.config.configuration import Scope, config_problems
 from flintlock.config.options import OPTIONS
 from flintlock.model.errors import Invalid, TooLarge
-from flintlock.model.graphcheck import Problem, problems_of
+from flintlock.model.graphcheck import problems_of
 from flintlock.model.ids import BlobKey, JobId, is_blob_key, is_job_id
 from flintlock.model.jobgraph import Artifact, JobGraph
 from flintlock.model.jobs import JobSubmission
 from flintlock.model.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, read_spec
+from flintlock.model.problems import Problem
 
 _CHUNK: Final = 1 << 20
 _MAX_FILES: Final = 1000

@@ -85,7 +85,7 @@ def plan(job: JobSnapshot) -> shapes.Plan:
                 operator="",
                 parallelism=vertices_of.parallelism(job, region_of.get(vertex.name)),
                 operator_strategy="",
-                description=vertices_of.describe(vertex),
+                description=vertex.title,
                 optimizer_properties={},
                 inputs=[
                     shapes.PlanInput(

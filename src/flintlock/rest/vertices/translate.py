@@ -16,8 +16,9 @@ from msgspec import Struct, structs
 from flintlock.api import jobs as shapes
 from flintlock.api import vertices as made
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import MAX_PARALLELISM, Function, JobGraph, JobVertex, Program, Result, Sink, Source, Sql
+from flintlock.model.jobgraph import MAX_PARALLELISM, JobGraph, JobVertex
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot
+from flintlock.model.operations import Program, Result
 from flintlock.model.regions import Region, region_outputs
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import TaskMetrics
@@ -56,21 +57,6 @@ def vertex_views(job: JobSnapshot, now_ms: int) -> list[VertexView]:
     ]
 
 
-def describe(vertex: JobVertex) -> str:
-    """Name a step as Flink names its vertices."""
-    match vertex.operation:
-        case Source():
-            return f"Source: {vertex.name}"
-        case Sink():
-            return f"Sink: {vertex.name}"
-        case Result():
-            return f"Result: {vertex.name}"
-        case Program():
-            return f"Program: {vertex.name}"
-        case Sql() | Function():
-            return str(vertex.name)
-
-
 def parallelism(job: JobSnapshot, region: Region | None) -> int:
     """Return how many slots a region has, or will ask for."""
     current = job.current(region.id) if region is not None else None
@@ -85,7 +71,7 @@ def vertex(view: VertexView) -> shapes.Vertex:
     return shapes.Vertex(
         id=view.vertex.id,
         slot_sharing_group_id=f"{view.region.id:032x}",
-        name=describe(view.vertex),
+        name=view.vertex.title,
         max_parallelism=MAX_PARALLELISM,
         parallelism=parallelism(view.job, view.region),
         status=view.state,
@@ -101,7 +87,7 @@ def details(view: VertexView) -> made.VertexDetails:
     """The whole of /jobs/:jobid/vertices/:vertexid."""
     return made.VertexDetails(
         id=view.vertex.id,
-        name=describe(view.vertex),
+        name=view.vertex.title,
         parallelism=parallelism(view.job, view.region),
         max_parallelism=MAX_PARALLELISM,
         now=view.now_ms,
@@ -136,7 +122,7 @@ def times(view: VertexView) -> made.VertexTimes:
     ended_ms = stamps.get(view.state, view.now_ms) if view.state.terminal else view.now_ms
     return made.VertexTimes(
         id=view.vertex.id,
-        name=describe(view.vertex),
+        name=view.vertex.title,
         now=view.now_ms,
         subtasks=[
             made.SubtaskTimes(
@@ -155,7 +141,7 @@ def task_managers(view: VertexView) -> made.VertexTaskManagers:
     endpoint, task_manager = _place(view)
     return made.VertexTaskManagers(
         id=view.vertex.id,
-        name=describe(view.vertex),
+        name=view.vertex.title,
         now=view.now_ms,
         taskmanagers=[
             made.VertexTaskManager(

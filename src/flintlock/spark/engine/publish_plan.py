@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import SaveMode, Sink
+from flintlock.model.operations import SaveMode, Sink
 from flintlock.model.staging import is_data, success_marker
 from flintlock.model.tasks import FileMove, SinkFiles
 

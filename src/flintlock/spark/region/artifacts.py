@@ -21,7 +21,8 @@ from typing import Any, Final, cast
 
 import cloudpickle
 
-from flintlock.model.jobgraph import Artifact, ArtifactKind, Function, JobGraph
+from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
+from flintlock.model.operations import Function
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.failures import TaskError
 

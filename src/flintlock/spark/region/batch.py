@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import RESULT_BYTES
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import Exchange, Guarantee, JobGraph, JobVertex, Result, SaveMode, Sink
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
+from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import Region, region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished

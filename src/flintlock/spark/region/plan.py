@@ -19,7 +19,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import Function, JobGraph, JobVertex, Scalar, Source, Sql
+from flintlock.model.jobgraph import JobGraph, JobVertex, Scalar
+from flintlock.model.operations import Function, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import Door

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from flintlock.model.jobgraph import Program
+from flintlock.model.operations import Program
 from flintlock.spark.region.artifacts import Artifacts
 
 

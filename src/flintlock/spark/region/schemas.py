@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pyspark.sql.types import ArrayType, CalendarIntervalType, DataType, MapType, StructType
 
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import JobVertex, Sink
+from flintlock.model.jobgraph import JobVertex
+from flintlock.model.operations import Sink
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.failures import TaskError
 

@@ -21,7 +21,8 @@ from flintlock.host.log_tail import tail
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, JobGraph, Program, SaveMode, Sink
+from flintlock.model.jobgraph import EngineKind, JobGraph
+from flintlock.model.operations import Program, SaveMode, Sink
 from flintlock.model.regions import regions_of
 from flintlock.model.staging import staged_sinks
 from flintlock.model.tasks import (

@@ -30,7 +30,8 @@ from msgspec import structs
 
 from flintlock.host.memory_limit import hold_memory, relax_memory
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, Function, JobGraph, Program
+from flintlock.model.jobgraph import EngineKind, JobGraph
+from flintlock.model.operations import Function, Program
 from flintlock.model.regions import Region, regions_of
 from flintlock.model.tasks import (
     Analysis,

@@ -16,19 +16,9 @@ from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId, StepName
-from flintlock.model.jobgraph import (
-    Exchange,
-    JobGraph,
-    JobVertex,
-    Operation,
-    Result,
-    SaveMode,
-    Sink,
-    Source,
-    Sql,
-    vertex_id,
-)
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
+from flintlock.model.operations import Operation, Result, SaveMode, Sink, Source, Sql
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK

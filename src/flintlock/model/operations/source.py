@@ -1,0 +1,83 @@
+"""`source`: a step that reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import ClassVar
+
+from msgspec import field
+
+from flintlock.model.operations.kind import (
+    ConfigValue,
+    Fill,
+    StepForm,
+    StepOperation,
+    empty_texts,
+    filled,
+    filled_options,
+    is_file_format,
+)
+from flintlock.model.problems import Problem
+
+
+class Source(StepOperation, frozen=True, kw_only=True, tag="source"):
+    """Read a table, or files or anything else that Spark has a format for."""
+
+    kind: ClassVar[str] = "source"
+    label: ClassVar[str | None] = "Source"
+
+    format: str | None = None
+    paths: tuple[str, ...] = ()
+    table: str | None = None
+    schema: str | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    stream: bool = False
+
+    def describe(self) -> str:
+        """Return format and paths, or the table."""
+        if self.table is not None:
+            return f"source: table {self.table}"
+        return f"source: {self.format} {', '.join(self.paths)}".rstrip()
+
+    def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:  # noqa: ARG002 - reads none
+        """Yield what keeps it from being read."""
+        if inputs:
+            yield Problem(field="inputs", message="a source has no inputs")
+        if self.stream:
+            yield Problem(
+                field="source",
+                message="this version has no streaming sources; run a Structured Streaming script as a program",
+            )
+        if self.table is not None and (self.paths or self.format is not None):
+            yield Problem(field="source", message="give either a table, or a format with its path, not both")
+        elif self.table is None and self.format is None:
+            yield Problem(field="source", message="needs a format (with a path, where it has one) or a table")
+        elif is_file_format(self.format) and not self.paths and "path" not in self.options:
+            yield Problem(field="source", message=f"the format {self.format!r} needs a path")
+        yield from empty_texts("source", format=(self.format,), table=(self.table,), path=self.paths)
+        if self.table is not None and self.schema is not None:
+            yield Problem(field="source", message="a table has its own schema")
+
+
+class SourceSpec(StepForm, frozen=True, kw_only=True):
+    """`source:` of a step."""
+
+    format: str | None = None
+    path: str | tuple[str, ...] = ()
+    table: str | None = None
+    schema: str | None = None
+    options: dict[str, ConfigValue] = field(default_factory=dict)
+    stream: bool = False
+
+
+def read(given: SourceSpec, fill: Fill) -> Source:
+    """Return the operation that the document describes."""
+    paths = (given.path,) if isinstance(given.path, str) else given.path
+    return Source(
+        format=given.format,
+        paths=tuple(fill(path) for path in paths),
+        table=filled(given.table, fill),
+        schema=filled(given.schema, fill),
+        options=filled_options(given.options, fill),
+        stream=given.stream,
+    )
