@@ -13,7 +13,7 @@ from flintlock.dispatcher.core import PHASE_MOVES, Phase
 from flintlock.model import log_events
 from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus
 from flintlock.model.tasks import REGION_MOVES, RegionPhase
-from flintlock.rest.server.routes import ENDPOINTS, EVENTS
+from flintlock.rest.server.routes import ROUTES
 
 HERE = Path(__file__).parent
 _State = TypeVar("_State", bound=StrEnum)
@@ -50,26 +50,29 @@ def configuration() -> str:
 
 
 def rest() -> str:
-    """The endpoints, from their table."""
+    """The REST routes, from their table."""
     lines = [
         "# REST",
         "",
-        "Made from `flintlock/rest/server/routes.py` by `make docs`; `/openapi.json` has the schemas. Every path",
-        'answers bare and under `/v1`. Errors are `{"errors": […]}`; 503 carries `Retry-After`.',
+        "Made from `flintlock/rest/server/routes.py` by `make docs`; `/openapi.json` has the schemas. Every path is",
+        'served bare and under `/v1`. Errors are `{"errors": […]}`; 503 has the header `Retry-After`.',
         "",
-        "Every JobManager answers: one that does not lead passes requests on to the one that does.",
-        "`Flintlock-Leader-Epoch` names the term of the leader that gave the answer; `Age` marks a copy of it, at most",
-        "half a second old (`Cache-Control: no-cache` asks for none).",
+        "Every JobManager answers. *Served by* leader: a standby forwards the request to the leader, and",
+        "`Flintlock-Leader-Epoch` names the term of the leader that made the response. *Cached*: a standby may send a",
+        "response that is this old; the header `Age` marks it, and `Cache-Control: no-cache` asks for a new one.",
         "",
-        "| method | path | does | answers | errors |",
-        "|---|---|---|---|---|",
+        "| method | path | does | responds | errors | served by | cached |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row in ENDPOINTS:
+    for row in ROUTES:
         parameters = "".join(f"<br>`{item.name}` ({item.where}): {item.description}" for item in row.parameters)
-        name = getattr(row.answers, "__name__", str(row.answers))
+        name = "stream" if row.streams else getattr(row.answers, "__name__", str(row.answers))
         errors = ", ".join(map(str, row.errors))
-        lines.append(f"| {row.method} | `{row.path}` | {row.title}{parameters} | {row.status} {name} | {errors} |")
-    lines.append(f"| GET | `{EVENTS.path}` | Server-sent events: a line for each job that changed. | 200 stream | |")
+        cached = f"{row.cache_s:g} s" if row.cache_s else ""
+        lines.append(
+            f"| {row.method} | `{row.path}` | {row.summary}{parameters} | {row.status} {name} | {errors}"
+            f" | {row.served_by} | {cached} |"
+        )
     return "\n".join(lines) + "\n"
 
 

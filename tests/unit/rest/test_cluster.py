@@ -6,29 +6,29 @@ import asyncio
 
 import pytest
 from starlette.requests import Request
-from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, running
+from tests.unit.rest.rest_harness import RESOURCES, T0, A, B, RestHarness, ended, running
 
 from flintlock.config.options import OPTIONS
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
-from flintlock.rest.jobs.handlers import events
-from flintlock.rest.server.http import Call
-from flintlock.rest.server.routes import ENDPOINTS
+from flintlock.rest.jobs.handlers import job_events
+from flintlock.rest.server.http import RestCall
+from flintlock.rest.server.routes import ROUTES
 from flintlock.testing.virtual_time import run_virtual
 
 
 @pytest.fixture
-def porch() -> Porch:
-    made = Porch(**{"rest.port": "0", "spark.ui.enabled": "false", "web.cancel.enable": "false"})
+def rest() -> RestHarness:
+    made = RestHarness(**{"rest.port": "0", "spark.ui.enabled": "false", "web.cancel.enable": "false"})
     made.dispatcher.put(running(A), ended(running(B), JobStatus.CANCELED))
     made.resource_manager.seen = RESOURCES
     return made
 
 
-def test_the_overview_counts_what_there_is(porch: Porch) -> None:
+def test_the_overview_counts_what_there_is(rest: RestHarness) -> None:
     """TaskManagers, slots, and jobs by how they ended."""
-    answer = porch.get("/overview")
+    answer = rest.get("/overview")
 
     assert {key: answer[key] for key in ("taskmanagers", "slots-total", "slots-available")} == {
         "taskmanagers": 1,
@@ -39,9 +39,9 @@ def test_the_overview_counts_what_there_is(porch: Porch) -> None:
     assert (answer["flink-version"], answer["flink-commit"]) == ("0.1.0", "abc1234")
 
 
-def test_a_dashboard_learns_what_it_may_offer(porch: Porch) -> None:
+def test_a_dashboard_learns_what_it_may_offer(rest: RestHarness) -> None:
     """As configured."""
-    config = porch.get("/config")
+    config = rest.get("/config")
 
     assert config["features"] == {
         "web-submit": False,
@@ -52,10 +52,10 @@ def test_a_dashboard_learns_what_it_may_offer(porch: Porch) -> None:
     assert config["refresh-interval"] == 3000
 
 
-def test_taskmanagers_are_told_with_who_holds_their_slots(porch: Porch) -> None:
+def test_taskmanagers_are_told_with_who_holds_their_slots(rest: RestHarness) -> None:
     """A share of the resources for each job."""
-    (listed,) = porch.get("/taskmanagers")["taskmanagers"]
-    one = porch.get("/taskmanagers/tm-1")
+    (listed,) = rest.get("/taskmanagers")["taskmanagers"]
+    one = rest.get("/taskmanagers/tm-1")
 
     assert (listed["id"], listed["slotsNumber"], listed["freeSlots"], listed["dataPort"]) == ("tm-1", 4, 2, 4711)
     assert {key: one[key] for key in listed} == listed
@@ -63,14 +63,14 @@ def test_taskmanagers_are_told_with_who_holds_their_slots(porch: Porch) -> None:
     assert one["metrics"]["heapMax"] == 1 << 30
 
 
-def test_an_unknown_taskmanager_is_not_found(porch: Porch) -> None:
+def test_an_unknown_taskmanager_is_not_found(rest: RestHarness) -> None:
     """404, with its name."""
-    assert porch.refused(404, "GET", "/taskmanagers/tm-9") == ["TaskManager tm-9 was not found"]
+    assert rest.refused(404, "GET", "/taskmanagers/tm-9") == ["TaskManager tm-9 was not found"]
 
 
-def test_the_queue_for_slots_is_visible(porch: Porch) -> None:
+def test_the_queue_for_slots_is_visible(rest: RestHarness) -> None:
     """Who waits, for how many, since when, how urgent; and how many TaskManagers are on their way."""
-    assert porch.get("/resources") == {
+    assert rest.get("/resources") == {
         "waiting": [
             {"jobid": B, "name": "other", "priority": 5, "request": "r-1", "slots": 2, "since": T0 + 8000},
         ],
@@ -78,9 +78,9 @@ def test_the_queue_for_slots_is_visible(porch: Porch) -> None:
     }
 
 
-def test_the_configuration_is_told_whole(porch: Porch) -> None:
+def test_the_configuration_is_told_whole(rest: RestHarness) -> None:
     """What was set, and what holds otherwise."""
-    entries = {entry["key"]: entry["value"] for entry in porch.get("/jobmanager/config")}
+    entries = {entry["key"]: entry["value"] for entry in rest.get("/jobmanager/config")}
 
     assert set(entries) == {option.key for option in OPTIONS} | {"spark.ui.enabled"}
     assert (entries["rest.port"], entries["rest.address"], entries["spark.ui.enabled"]) == ("0", "127.0.0.1", "false")
@@ -89,10 +89,11 @@ def test_the_configuration_is_told_whole(porch: Porch) -> None:
 @pytest.mark.parametrize("path", ["/jobmanager/config", f"/jobs/{A}/jobmanager/config"])
 def test_secrets_are_told_by_name_only(path: str) -> None:
     """Every setting is there; the values of secrets are not."""
-    porch = Porch(**{"spark.ssl.keyPassword": "hunter2", "spark.hadoop.fs.s3a.access.key": "AKIA", "rest.port": "0"})
-    porch.dispatcher.put(running(A))
+    settings = {"spark.ssl.keyPassword": "hunter2", "spark.hadoop.fs.s3a.access.key": "AKIA", "rest.port": "0"}
+    rest = RestHarness(**settings)
+    rest.dispatcher.put(running(A))
 
-    entries = {entry["key"]: entry["value"] for entry in porch.get(path)}
+    entries = {entry["key"]: entry["value"] for entry in rest.get(path)}
 
     assert (entries["spark.ssl.keyPassword"], entries["spark.hadoop.fs.s3a.access.key"]) == ("******", "******")
     assert entries["rest.port"] == "0"
@@ -100,26 +101,26 @@ def test_secrets_are_told_by_name_only(path: str) -> None:
     assert not hidden & {option.key for option in OPTIONS}  # none of our own is taken for one
 
 
-def test_versions_are_told_before_anything_is_pickled(porch: Porch) -> None:
+def test_versions_are_told_before_anything_is_pickled(rest: RestHarness) -> None:
     """Flintlock, Python and PySpark of the cluster."""
-    assert porch.get("/versions") == {"flintlock": "0.1.0", "python": "3.11", "pyspark": "4.3.0"}
+    assert rest.get("/versions") == {"flintlock": "0.1.0", "python": "3.11", "pyspark": "4.3.0"}
 
 
-def test_a_cluster_is_alive_before_it_is_ready(porch: Porch) -> None:
+def test_a_cluster_is_alive_before_it_is_ready(rest: RestHarness) -> None:
     """Alive as soon as it answers; ready once a Dispatcher takes jobs."""
-    assert porch.get("/readyz") == {"status": "ready"}
-    porch.dispatcher.fail_with = Unavailable("nobody leads")
+    assert rest.get("/readyz") == {"status": "ready"}
+    rest.dispatcher.fail_with = Unavailable("nobody leads")
 
-    assert porch.get("/healthz") == {"status": "ok"}
-    response = porch.call("GET", "/readyz")
+    assert rest.get("/healthz") == {"status": "ok"}
+    response = rest.call("GET", "/readyz")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json() == {"errors": ["nobody leads yet"]}
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/v2/jobs", "/jobs/x/y/z", "/jobs/overview/x", "/v1"])
-def test_an_unknown_path_is_not_found(porch: Porch, path: str) -> None:
+def test_an_unknown_path_is_not_found(rest: RestHarness, path: str) -> None:
     """404, with the path."""
-    assert porch.refused(404, "GET", path) == [f"there is nothing at {path}"]
+    assert rest.refused(404, "GET", path) == [f"{path} was not found"]
 
 
 @pytest.mark.parametrize(
@@ -131,58 +132,58 @@ def test_an_unknown_path_is_not_found(porch: Porch, path: str) -> None:
         ("GET", "/v1/blobs", {"POST"}),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(porch: Porch, method: str, path: str, allowed: set[str]) -> None:
+def test_a_wrong_method_is_told_the_right_ones(rest: RestHarness, method: str, path: str, allowed: set[str]) -> None:
     """405, and every method that the path has."""
-    assert porch.refused(405, method, path) == [f"{method} is not allowed at {path}"]
-    assert set(porch.call(method, path).headers["allow"].split(", ")) == allowed
+    assert rest.refused(405, method, path) == [f"{method} is not allowed at {path}"]
+    assert set(rest.call(method, path).headers["allow"].split(", ")) == allowed
 
 
-def test_head_is_get_without_a_body(porch: Porch) -> None:
+def test_head_is_get_without_a_body(rest: RestHarness) -> None:
     """For whoever only wants to know whether it is there."""
-    response = porch.call("HEAD", "/overview")
+    response = rest.call("HEAD", "/overview")
 
     assert (response.status_code, response.content) == (200, b"")
 
 
-NEEDS_A_LEADER = [row for row in ENDPOINTS if 503 in row.errors and row.method == "GET" and row.path != "/readyz"]
+NEEDS_A_LEADER = [row for row in ROUTES if 503 in row.errors and row.method == "GET" and row.path != "/readyz"]
 
 
 @pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("epoch 1 is over")])
 @pytest.mark.parametrize("path", [*(row.path for row in NEEDS_A_LEADER), "/events"])
-def test_without_a_leader_everything_may_be_asked_again(porch: Porch, path: str, error: FlintlockError) -> None:
+def test_without_a_leader_everything_may_be_asked_again(rest: RestHarness, path: str, error: FlintlockError) -> None:
     """503 with Retry-After, at every path that needs one."""
-    porch.dispatcher.fail_with = porch.resource_manager.fail_with = error
+    rest.dispatcher.fail_with = rest.resource_manager.fail_with = error
     filled = path.format(jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0)
 
-    response = porch.call("GET", filled)
+    response = rest.call("GET", filled)
 
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json() == {"errors": [error.public]}
 
 
 @pytest.mark.parametrize("path", ["/jobs", "/jobs/overview", f"/jobs/{A}"])
-def test_a_bug_of_ours_is_an_error_of_ours(porch: Porch, path: str) -> None:
+def test_a_bug_of_ours_is_an_error_of_ours(rest: RestHarness, path: str) -> None:
     """500, and in the same shape as every other error."""
-    porch.dispatcher.fail_with = InvariantBroken("two jobs of one id")
+    rest.dispatcher.fail_with = InvariantBroken("two jobs of one id")
 
-    assert porch.refused(500, "GET", path) == ["two jobs of one id"]
+    assert rest.refused(500, "GET", path) == ["two jobs of one id"]
 
 
-def test_changes_are_streamed(porch: Porch) -> None:
+def test_changes_are_streamed(rest: RestHarness) -> None:
     """Server-sent events on a real socket: all jobs first, then each one that changes."""
 
     async def read() -> list[str]:
         lines: list[str] = []
         async with (
             asyncio.timeout(20),
-            porch.listening() as client,
+            rest.listening() as client,
             client.stream("GET", "/events") as response,
         ):
             assert response.headers["content-type"].startswith("text/event-stream")
             async for line in response.aiter_lines():
                 lines.append(line)
                 if sum(line.startswith("data:") for line in lines) == 2:
-                    porch.dispatcher.put(ended(running(A), JobStatus.FINISHED))
+                    rest.dispatcher.put(ended(running(A), JobStatus.FINISHED))
                 if sum(line.startswith("data:") for line in lines) == 3:
                     break
         return lines
@@ -195,11 +196,11 @@ def test_changes_are_streamed(porch: Porch) -> None:
     assert lines[0] == "event: job"
 
 
-def test_a_stream_with_nothing_to_say_says_so(porch: Porch) -> None:
+def test_a_stream_with_nothing_to_say_says_so(rest: RestHarness) -> None:
     """Silence means that nobody is there."""
 
     async def read() -> tuple[bytes, float]:
-        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
         await anext(stream)
         piece = await anext(stream)
         await stream.aclose()
@@ -212,28 +213,28 @@ def test_a_stream_with_nothing_to_say_says_so(porch: Porch) -> None:
     assert 10 <= after_s <= 11
 
 
-def test_a_stream_of_one_that_leads_no_more_ends(porch: Porch) -> None:
+def test_a_stream_of_one_that_leads_no_more_ends(rest: RestHarness) -> None:
     """Whoever asks again is led to the leader."""
 
     async def read() -> list[bytes]:
-        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
         await anext(stream)
-        porch.dispatcher.fail_with = Unavailable("nobody leads")
+        rest.dispatcher.fail_with = Unavailable("nobody leads")
         return [piece async for piece in stream]
 
     assert run_virtual(read()) == []
 
 
-def test_a_stream_outlives_a_change_of_leader(porch: Porch) -> None:
+def test_a_stream_outlives_a_change_of_leader(rest: RestHarness) -> None:
     """While nobody leads it says nothing; whoever leads next is asked next."""
 
     async def read() -> list[bytes]:
-        stream = events(Call(request=Request({"type": "http"}), services=porch.services))
+        stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
         pieces = [await anext(stream)]
-        porch.dispatcher.fail_with = Unavailable("nobody leads")
+        rest.dispatcher.fail_with = Unavailable("nobody leads")
         loop = asyncio.get_running_loop()
-        loop.call_later(5, lambda: porch.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
-        loop.call_later(9, lambda: setattr(porch.dispatcher, "fail_with", None))
+        loop.call_later(5, lambda: rest.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
+        loop.call_later(9, lambda: setattr(rest.dispatcher, "fail_with", None))
         pieces.append(await anext(stream))
         assert loop.time() >= 9
         await stream.aclose()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.rest.porch import RESOURCES, SAMPLES, A, B, Porch, running, sample
+from tests.unit.rest.rest_harness import RESOURCES, SAMPLES, A, B, RestHarness, running, sample
 
 from flintlock.model.jobgraph import vertex_id
 from flintlock.rest.cluster.process import ProcessLogs
@@ -55,9 +55,9 @@ BEYOND = {"inputs"}
 
 
 @pytest.fixture
-def porch(tmp_path: Path) -> Porch:
+def rest(tmp_path: Path) -> RestHarness:
     (tmp_path / "jobmanager.log").write_text("a line\n")
-    made = Porch(ProcessLogs(directory=tmp_path))
+    made = RestHarness(ProcessLogs(directory=tmp_path))
     made.dispatcher.put(running(A), running(B, "other"))
     made.resource_manager.seen = RESOURCES
     return made
@@ -93,18 +93,18 @@ def test_the_comparison_sees_what_it_has_to_see() -> None:
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_answers_have_flinks_shape(porch: Porch, name: str) -> None:
+def test_answers_have_flinks_shape(rest: RestHarness, name: str) -> None:
     """Exactly Flink's field names and types, at every depth; and where Flink had something to tell, so have we."""
-    theirs, ours = sample(name), porch.get(PATHS[name])
+    theirs, ours = sample(name), rest.get(PATHS[name])
 
     assert differences(theirs, ours) == []
     assert bool(ours) == bool(theirs)
 
 
 @pytest.mark.parametrize("name", PATHS)
-def test_every_path_answers_under_v1_too(porch: Porch, name: str) -> None:
+def test_every_path_answers_under_v1_too(rest: RestHarness, name: str) -> None:
     """The same answer, whether the version is asked for or not."""
-    assert porch.get("/v1" + PATHS[name]) == porch.get(PATHS[name])
+    assert rest.get("/v1" + PATHS[name]) == rest.get(PATHS[name])
 
 
 def test_every_sample_is_compared() -> None:
@@ -114,9 +114,9 @@ def test_every_sample_is_compared() -> None:
     assert samples == set(PATHS)
 
 
-def test_edges_of_the_plan_are_flinks(porch: Porch) -> None:
+def test_edges_of_the_plan_are_flinks(rest: RestHarness) -> None:
     """`inputs` of a node: number, id, ship strategy, exchange; a source has none."""
-    nodes = {node["description"]: node for node in porch.get(f"/jobs/{A}/plan")["plan"]["nodes"]}
+    nodes = {node["description"]: node for node in rest.get(f"/jobs/{A}/plan")["plan"]["nodes"]}
 
     assert "inputs" not in nodes["Source: orders"]
     assert nodes["clean"]["inputs"] == [
@@ -125,9 +125,9 @@ def test_edges_of_the_plan_are_flinks(porch: Porch) -> None:
     assert [edge["exchange"] for edge in nodes["priced"]["inputs"]] == ["blocking"]
 
 
-def test_entries_of_the_exception_history_are_flinks(porch: Porch) -> None:
+def test_entries_of_the_exception_history_are_flinks(rest: RestHarness) -> None:
     """The sampled job had no failure; the fields are those that Flink's dashboard reads."""
-    (entry,) = porch.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
+    (entry,) = rest.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
 
     assert set(entry) == {
         "exceptionName",

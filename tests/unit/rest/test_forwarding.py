@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 from starlette.types import ASGIApp
-from tests.unit.rest.porch import A, Porch, running
+from tests.unit.rest.rest_harness import A, RestHarness, running
 
 from flintlock.ha.known_leader import KnownLeader
 from flintlock.ha.leader_info import LeaderInfo
@@ -66,14 +66,14 @@ class JobManager:
     """One JobManager's REST endpoint."""
 
     def __init__(self, leaders: Leaders, upstream: Upstream, *, epoch: int | None) -> None:
-        self.porch = Porch(**{"rest.server.max-content-length": "2m"})
+        self.rest = RestHarness(**{"rest.server.max-content-length": "2m"})
         self.epoch = epoch
         self.paused = ""  # why it must not answer
         self.clock_s = 0.0  # copies age only when the test says so
         self._listening = bound()
         self.url = url_of(self._listening)
         self.forwarding = Forwarding(
-            self.porch.app,
+            self.rest.app,
             leading=self.leading,
             leaders=leaders,
             upstream=upstream,
@@ -132,7 +132,7 @@ def errors(response: httpx.Response) -> str:
 
 def test_a_standby_answers_as_the_leader_does_and_names_its_epoch() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
-        stage.first.porch.dispatcher.put(running(A))
+        stage.first.rest.dispatcher.put(running(A))
         for path in (f"/jobs/{A}", f"/v1/jobs/{A}/status", "/jobs", "/taskmanagers", "/readyz", f"/jobs/{'f' * 32}"):
             direct = await client.get(stage.first.url + path)
             through = await client.get(path)
@@ -166,8 +166,8 @@ def test_a_body_of_unknown_length_is_streamed() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         response = await client.post("/blobs", content=pieces())
         assert (response.status_code, response.json()["size"]) == (201, 2_000_000)
-        assert not stage.second.porch.blobs.content
-        assert stage.first.porch.blobs.content
+        assert not stage.second.rest.blobs.content
+        assert stage.first.rest.blobs.content
 
     play(story)
 
@@ -185,7 +185,7 @@ def test_what_concerns_the_process_is_answered_by_the_one_that_was_asked() -> No
 
 def test_overviews_come_from_a_copy_that_tells_its_age() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
-        stage.first.porch.dispatcher.put(running(A))
+        stage.first.rest.dispatcher.put(running(A))
         first = await client.get("/jobs/overview")
         assert first.json() == (await client.get(stage.first.url + "/jobs/overview")).json()
         assert (first.headers["age"], first.headers["flintlock-leader-epoch"]) == ("0", "1")
@@ -219,7 +219,7 @@ def test_while_nobody_leads_everything_may_be_asked_again() -> None:
                 response = await client.request(method, path, content=b"x" if method == "POST" else None)
                 assert (response.status_code, response.headers["retry-after"]) == (503, "1"), (url, path)
         gone.close()
-        assert not stage.second.porch.blobs.content
+        assert not stage.second.rest.blobs.content
 
     play(story)
 
@@ -235,7 +235,7 @@ def test_a_request_is_passed_on_once() -> None:
         assert (await client.get("/taskmanagers")).status_code == 503
         marked = await client.get("/jobs", headers={"Flintlock-Forwarded": "1"})
         assert marked.status_code == 503
-        assert "is not" in errors(marked)
+        assert "does not lead" in errors(marked)
 
     play(story)
 
@@ -310,7 +310,7 @@ def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
 
 def test_a_stream_of_events_ends_when_another_leads() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
-        stage.first.porch.dispatcher.put(running(A))
+        stage.first.rest.dispatcher.put(running(A))
         lines: list[str] = []
         async with client.stream("GET", "/events") as response:
             async for line in response.aiter_lines():

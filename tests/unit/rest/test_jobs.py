@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from tests.unit.rest.porch import FAILURE, T0, A, B, Porch, ended, execution, graph, running
+from tests.unit.rest.rest_harness import FAILURE, T0, A, B, RestHarness, ended, execution, graph, running
 
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
@@ -21,21 +21,21 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 @pytest.fixture
-def porch() -> Porch:
-    made = Porch()
+def rest() -> RestHarness:
+    made = RestHarness()
     made.dispatcher.put(running(A))
     return made
 
 
-def test_jobs_are_listed_newest_first(porch: Porch) -> None:
+def test_jobs_are_listed_newest_first(rest: RestHarness) -> None:
     """Ids with status, and the overview with times and counted steps."""
     older = structs.replace(
         ended(running(B, "other"), JobStatus.FINISHED), timestamps={JobStatus.INITIALIZING: T0 - 1000}
     )
-    porch.dispatcher.put(older)
+    rest.dispatcher.put(older)
 
-    assert porch.get("/jobs") == {"jobs": [{"id": A, "status": "RUNNING"}, {"id": B, "status": "FINISHED"}]}
-    first, second = porch.get("/jobs/overview")["jobs"]
+    assert rest.get("/jobs") == {"jobs": [{"id": A, "status": "RUNNING"}, {"id": B, "status": "FINISHED"}]}
+    first, second = rest.get("/jobs/overview")["jobs"]
     assert (first["jid"], first["state"], first["start-time"], first["end-time"]) == (A, "RUNNING", T0, -1)
     assert first["duration"] == 10_000
     assert first["last-modification"] == T0 + 5000
@@ -44,9 +44,9 @@ def test_jobs_are_listed_newest_first(porch: Porch) -> None:
     assert (second["end-time"], second["duration"]) == (T0 + 9000, 10_000)
 
 
-def test_a_job_is_told_with_its_steps(porch: Porch) -> None:
+def test_a_job_is_told_with_its_steps(rest: RestHarness) -> None:
     """Each step is where its region is; what it wrote is told where Spark has said."""
-    job = porch.get(f"/jobs/{A}")
+    job = rest.get(f"/jobs/{A}")
 
     assert (job["jid"], job["name"], job["state"], job["now"], job["duration"]) == (
         A,
@@ -74,10 +74,10 @@ def test_a_job_is_told_with_its_steps(porch: Porch) -> None:
     assert [node["id"] for node in job["plan"]["nodes"]] == [vertex.id for vertex in graph().vertices]
 
 
-def test_a_job_that_has_not_begun_has_nothing_to_tell_yet(porch: Porch) -> None:
+def test_a_job_that_has_not_begun_has_nothing_to_tell_yet(rest: RestHarness) -> None:
     """No attempt, no times, and yet every field."""
     fresh = graph(B)
-    porch.dispatcher.put(
+    rest.dispatcher.put(
         JobSnapshot(
             graph=fresh,
             regions=regions_of(fresh),
@@ -89,38 +89,38 @@ def test_a_job_that_has_not_begun_has_nothing_to_tell_yet(porch: Porch) -> None:
         )
     )
 
-    vertices = porch.get(f"/jobs/{B}")["vertices"]
+    vertices = rest.get(f"/jobs/{B}")["vertices"]
 
     assert {(v["status"], v["start-time"], v["end-time"], v["duration"], v["parallelism"]) for v in vertices} == {
         ("CREATED", -1, -1, -1, 2)
     }
-    assert [region["attempts"] for region in porch.get(f"/jobs/{B}/attempts")["regions"]] == [[], []]
-    assert porch.get(f"/jobs/{B}/logs") == {"logs": []}
+    assert [region["attempts"] for region in rest.get(f"/jobs/{B}/attempts")["regions"]] == [[], []]
+    assert rest.get(f"/jobs/{B}/logs") == {"logs": []}
 
 
-def test_status_and_configuration(porch: Porch) -> None:
+def test_status_and_configuration(rest: RestHarness) -> None:
     """The smallest question, and how the job was configured."""
-    assert porch.get(f"/jobs/{A}/status") == {"status": "RUNNING"}
-    config = porch.get(f"/jobs/{A}/config")["execution-config"]
+    assert rest.get(f"/jobs/{A}/status") == {"status": "RUNNING"}
+    config = rest.get(f"/jobs/{A}/config")["execution-config"]
     assert config["job-parallelism"] == 2
     assert config["user-config"] == {"spark.sql.ansi.enabled": "true"}
     assert config["restart-strategy"] == "Cluster level default restart strategy"
 
 
-def test_a_jobs_secrets_are_told_by_name_only(porch: Porch) -> None:
+def test_a_jobs_secrets_are_told_by_name_only(rest: RestHarness) -> None:
     """Whoever may look at a job need not be allowed what it is."""
     secret = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.sql.ansi.enabled": "true"}
-    porch.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), config=secret)))
+    rest.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), config=secret)))
 
-    assert porch.get(f"/jobs/{A}/config")["execution-config"]["user-config"] == {
+    assert rest.get(f"/jobs/{A}/config")["execution-config"]["user-config"] == {
         "spark.hadoop.fs.s3a.secret.key": "******",
         "spark.sql.ansi.enabled": "true",
     }
 
 
-def test_attempts_tell_all_that_a_display_needs(porch: Porch) -> None:
+def test_attempts_tell_all_that_a_display_needs(rest: RestHarness) -> None:
     """Regions with their steps, exchanges and every attempt, and the job's last failure."""
-    answer = porch.get(f"/jobs/{A}/attempts")
+    answer = rest.get(f"/jobs/{A}/attempts")
 
     assert {key: answer[key] for key in ("jobid", "name", "status", "engine", "publishing")} == {
         "jobid": A,
@@ -173,17 +173,17 @@ def test_attempts_tell_all_that_a_display_needs(porch: Porch) -> None:
     ]
 
 
-def test_publication_is_counted(porch: Porch) -> None:
+def test_publication_is_counted(rest: RestHarness) -> None:
     """How many files of how many."""
-    porch.dispatcher.put(structs.replace(running(A), publishing=(3, 7)))
+    rest.dispatcher.put(structs.replace(running(A), publishing=(3, 7)))
 
-    assert porch.get(f"/jobs/{A}/attempts")["publishing"] == {"done": 3, "total": 7}
+    assert rest.get(f"/jobs/{A}/attempts")["publishing"] == {"done": 3, "total": 7}
 
 
-def test_failures_are_told_newest_first(porch: Porch) -> None:
+def test_failures_are_told_newest_first(rest: RestHarness) -> None:
     """With the user's own part of the stack; `maxExceptions` says how many, and `truncated` whether there are more."""
     later = structs.replace(FAILURE, message="second", exception="ValueError")
-    porch.dispatcher.put(
+    rest.dispatcher.put(
         structs.replace(
             running(A),
             exceptions=(
@@ -193,7 +193,7 @@ def test_failures_are_told_newest_first(porch: Porch) -> None:
         )
     )
 
-    history = porch.get(f"/jobs/{A}/exceptions")["exceptionHistory"]
+    history = rest.get(f"/jobs/{A}/exceptions")["exceptionHistory"]
     assert [(entry["exceptionName"], entry["timestamp"]) for entry in history["entries"]] == [
         ("ValueError", T0 + 95),
         ("ZeroDivisionError", T0 + 90),
@@ -202,9 +202,9 @@ def test_failures_are_told_newest_first(porch: Porch) -> None:
     assert 'File "job.py", line 7, in clean' in history["entries"][0]["stacktrace"]
     assert history["entries"][0]["failureLabels"] == {"type": "user"}
 
-    one = porch.get(f"/jobs/{A}/exceptions", params={"maxExceptions": 1})["exceptionHistory"]
+    one = rest.get(f"/jobs/{A}/exceptions", params={"maxExceptions": 1})["exceptionHistory"]
     assert ([entry["exceptionName"] for entry in one["entries"]], one["truncated"]) == (["ValueError"], True)
-    none = porch.get(f"/jobs/{A}/exceptions", params={"maxExceptions": 0})["exceptionHistory"]
+    none = rest.get(f"/jobs/{A}/exceptions", params={"maxExceptions": 0})["exceptionHistory"]
     assert (none["entries"], none["truncated"]) == ([], True)
 
 
@@ -212,11 +212,13 @@ def test_failures_are_told_newest_first(porch: Porch) -> None:
     ("status", "application_status"),
     [(JobStatus.FINISHED, "SUCCEEDED"), (JobStatus.CANCELED, "CANCELED"), (JobStatus.FAILED, "FAILED")],
 )
-def test_the_end_of_a_job_is_told_as_flink_tells_it(porch: Porch, status: JobStatus, application_status: str) -> None:
-    """A failed one with its cause, and only a failed one: an earlier failure that was mended is none."""
-    porch.dispatcher.put(ended(running(A), status))
+def test_the_end_of_a_job_is_reported_as_by_flink(
+    rest: RestHarness, status: JobStatus, application_status: str
+) -> None:
+    """A failed one with its cause, and only a failed one: a failure before a successful restart is none."""
+    rest.dispatcher.put(ended(running(A), status))
 
-    answer = porch.get(f"/jobs/{A}/execution-result")
+    answer = rest.get(f"/jobs/{A}/execution-result")
 
     result = answer["job-execution-result"]
     assert answer["status"] == {"id": "COMPLETED"}
@@ -229,33 +231,33 @@ def test_the_end_of_a_job_is_told_as_flink_tells_it(porch: Porch, status: JobSta
         assert "division by zero" in cause["stack-trace"]
 
 
-def test_a_job_that_runs_has_no_result_yet(porch: Porch) -> None:
+def test_a_job_that_runs_has_no_result_yet(rest: RestHarness) -> None:
     """IN_PROGRESS, at once, unless a wait is asked for."""
-    assert porch.get(f"/jobs/{A}/execution-result") == {"status": {"id": "IN_PROGRESS"}}
-    assert porch.dispatcher.awaited == [AwaitJob(job_id=A, wait_s=0.0)]
+    assert rest.get(f"/jobs/{A}/execution-result") == {"status": {"id": "IN_PROGRESS"}}
+    assert rest.dispatcher.awaited == [AwaitJob(job_id=A, wait_s=0.0)]
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("30s", 30), ("500ms", 0.5), ("1500", 1.5), ("1 h", 600), ("9" * 400, 600)]
 )
-def test_the_wait_is_passed_on_within_bounds(porch: Porch, text: str, seconds: float) -> None:
+def test_the_wait_is_passed_on_within_bounds(rest: RestHarness, text: str, seconds: float) -> None:
     """As a duration is written elsewhere; ten minutes at most."""
 
     async def ask() -> None:
-        await porch.request("GET", f"/jobs/{A}/execution-result", params={"wait": text})
+        await rest.request("GET", f"/jobs/{A}/execution-result", params={"wait": text})
 
     run_virtual(ask())
 
-    assert porch.dispatcher.awaited == [AwaitJob(job_id=A, wait_s=seconds)]
+    assert rest.dispatcher.awaited == [AwaitJob(job_id=A, wait_s=seconds)]
 
 
-def test_a_long_poll_is_answered_when_the_job_ends(porch: Porch) -> None:
+def test_a_long_poll_is_answered_when_the_job_ends(rest: RestHarness) -> None:
     """Not before, and at once then."""
 
     async def ask() -> tuple[dict[str, Any], float]:
         loop = asyncio.get_running_loop()
-        loop.call_later(12, lambda: porch.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
-        response = await porch.request("GET", f"/jobs/{A}/execution-result", params={"wait": "30s"})
+        loop.call_later(12, lambda: rest.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
+        response = await rest.request("GET", f"/jobs/{A}/execution-result", params={"wait": "30s"})
         return response.json(), loop.time()
 
     answer, answered_s = run_virtual(ask())
@@ -264,38 +266,38 @@ def test_a_long_poll_is_answered_when_the_job_ends(porch: Porch) -> None:
     assert answered_s == pytest.approx(12, abs=0.1)
 
 
-def test_a_long_poll_ends_with_its_wait(porch: Porch) -> None:
+def test_a_long_poll_ends_with_its_wait(rest: RestHarness) -> None:
     """The job goes on; the client may ask again."""
 
     async def ask() -> tuple[dict[str, Any], float]:
-        response = await porch.request("GET", f"/jobs/{A}/execution-result", params={"wait": "30s"})
+        response = await rest.request("GET", f"/jobs/{A}/execution-result", params={"wait": "30s"})
         return response.json(), asyncio.get_running_loop().time()
 
     assert run_virtual(ask()) == ({"status": {"id": "IN_PROGRESS"}}, pytest.approx(30, abs=0.1))
 
 
-@pytest.mark.parametrize(("method", "path"), [("PATCH", ""), ("PATCH", "?mode=cancel"), ("GET", "/yarn-cancel")])
-def test_a_job_is_cancelled(porch: Porch, method: str, path: str) -> None:
+@pytest.mark.parametrize(("method", "path"), [("PATCH", ""), ("PATCH", "?mode=cancel")])
+def test_a_job_is_cancelled(rest: RestHarness, method: str, path: str) -> None:
     """As Flink's command line does it, and as its dashboard does."""
-    response = porch.call(method, f"/jobs/{A}{path}")
+    response = rest.call(method, f"/jobs/{A}{path}")
 
     assert (response.status_code, response.json()) == (202, {})
-    assert porch.dispatcher.cancelled == [A]
+    assert rest.dispatcher.cancelled == [A]
 
 
-def test_a_cancel_that_comes_too_late_is_a_conflict(porch: Porch) -> None:
+def test_a_cancel_that_comes_too_late_is_a_conflict(rest: RestHarness) -> None:
     """A finished job cannot be cancelled; a cancelled one is acknowledged again."""
-    porch.dispatcher.put(ended(running(A), JobStatus.FINISHED), ended(running(B), JobStatus.CANCELED))
+    rest.dispatcher.put(ended(running(A), JobStatus.FINISHED), ended(running(B), JobStatus.CANCELED))
 
-    assert "has ended" in porch.refused(409, "PATCH", f"/jobs/{A}")[0]
-    assert porch.call("PATCH", f"/jobs/{B}").status_code == 202
+    assert "has ended" in rest.refused(409, "PATCH", f"/jobs/{A}")[0]
+    assert rest.call("PATCH", f"/jobs/{B}").status_code == 202
 
 
-def result(porch: Porch) -> None:
+def result(rest: RestHarness) -> None:
     """Give the job a result."""
     finished = structs.replace(ended(running(A), JobStatus.FINISHED), result_names=(StepName("top"),))
-    porch.dispatcher.put(finished)
-    porch.dispatcher.results[A, "top"] = ResultRows(
+    rest.dispatcher.put(finished)
+    rest.dispatcher.results[A, "top"] = ResultRows(
         name=StepName("top"),
         rows=2,
         truncated=True,
@@ -304,12 +306,12 @@ def result(porch: Porch) -> None:
     )
 
 
-def test_results_come_as_json(porch: Porch) -> None:
+def test_results_come_as_json(rest: RestHarness) -> None:
     """Columns with Spark's types, and rows."""
-    result(porch)
+    result(rest)
 
-    assert porch.get(f"/jobs/{A}/results") == {"results": ["top"]}
-    assert porch.get(f"/jobs/{A}/results/top") == {
+    assert rest.get(f"/jobs/{A}/results") == {"results": ["top"]}
+    assert rest.get(f"/jobs/{A}/results/top") == {
         "name": "top",
         "truncated": True,
         "columns": [{"name": "k", "type": "string"}],
@@ -318,32 +320,32 @@ def test_results_come_as_json(porch: Porch) -> None:
 
 
 @pytest.mark.parametrize("accept", [ARROW, f"{ARROW}, */*;q=0.1", f"{ARROW.upper()};q=1"])
-def test_results_come_as_arrow_if_asked_for(porch: Porch, accept: str) -> None:
+def test_results_come_as_arrow_if_asked_for(rest: RestHarness, accept: str) -> None:
     """The stream as the runner wrote it."""
-    result(porch)
+    result(rest)
 
-    response = porch.call("GET", f"/jobs/{A}/results/top", headers={"Accept": accept})
+    response = rest.call("GET", f"/jobs/{A}/results/top", headers={"Accept": accept})
 
     assert (response.status_code, response.headers["content-type"], response.content) == (200, ARROW, b"ARROW1 stream")
 
 
-def test_results_that_are_not_there(porch: Porch) -> None:
+def test_results_that_are_not_there(rest: RestHarness) -> None:
     """409 while the job runs, 404 for a name that it does not keep."""
-    assert "has no results: it is RUNNING" in porch.refused(409, "GET", f"/jobs/{A}/results/top")[0]
-    result(porch)
-    assert "no result 'other'" in porch.refused(404, "GET", f"/jobs/{A}/results/other")[0]
+    assert "has no results: it is RUNNING" in rest.refused(409, "GET", f"/jobs/{A}/results/top")[0]
+    result(rest)
+    assert "no result 'other'" in rest.refused(404, "GET", f"/jobs/{A}/results/other")[0]
 
 
 def attempt(region: int, number: int) -> AttemptId:
     return AttemptId(job_id=A, region=RegionId(region), attempt=number)
 
 
-def test_output_is_told_by_attempt(porch: Porch) -> None:
+def test_output_is_told_by_attempt(rest: RestHarness) -> None:
     """Every attempt that ran somewhere; one whose output is gone is empty, not an error."""
-    porch.resource_manager.logs = {attempt(0, 0): b"first\n", attempt(1, 0): "ä\n".encode()}
-    porch.resource_manager.complete_logs = {attempt(0, 0)}
+    rest.resource_manager.logs = {attempt(0, 0): b"first\n", attempt(1, 0): "ä\n".encode()}
+    rest.resource_manager.complete_logs = {attempt(0, 0)}
 
-    assert porch.get(f"/jobs/{A}/logs")["logs"] == [
+    assert rest.get(f"/jobs/{A}/logs")["logs"] == [
         log(0, 0, "first\n", complete=True),
         log(0, 1, "", complete=True),
         log(1, 0, "ä\n"),
@@ -365,105 +367,105 @@ def log(region: int, number: int, text: str, *, complete: bool = False, offset: 
     }
 
 
-def test_output_of_one_attempt_from_an_offset_on(porch: Porch) -> None:
+def test_output_of_one_attempt_from_an_offset_on(rest: RestHarness) -> None:
     """What `logs -f` asks, again and again; a negative offset counts from the end."""
-    porch.resource_manager.logs = {attempt(0, 1): b"0123456789"}
+    rest.resource_manager.logs = {attempt(0, 1): b"0123456789"}
     of_one = {"region": 0, "attempt": 1}
 
-    assert porch.get(f"/jobs/{A}/logs", params={**of_one, "offset": 6})["logs"] == [log(0, 1, "6789", offset=6)]
-    assert porch.get(f"/jobs/{A}/logs", params={**of_one, "offset": -2})["logs"] == [log(0, 1, "89", offset=8)]
-    assert porch.get(f"/jobs/{A}/logs", params={**of_one, "offset": 99})["logs"] == [log(0, 1, "", offset=10)]
-    assert [item["attempt"] for item in porch.get(f"/jobs/{A}/logs", params={"region": 0})["logs"]] == [0, 1]
+    assert rest.get(f"/jobs/{A}/logs", params={**of_one, "offset": 6})["logs"] == [log(0, 1, "6789", offset=6)]
+    assert rest.get(f"/jobs/{A}/logs", params={**of_one, "offset": -2})["logs"] == [log(0, 1, "89", offset=8)]
+    assert rest.get(f"/jobs/{A}/logs", params={**of_one, "offset": 99})["logs"] == [log(0, 1, "", offset=10)]
+    assert [item["attempt"] for item in rest.get(f"/jobs/{A}/logs", params={"region": 0})["logs"]] == [0, 1]
 
 
-def test_a_character_is_never_cut_in_two(porch: Porch) -> None:
+def test_a_character_is_never_cut_in_two(rest: RestHarness) -> None:
     """Half a character waits for its other half; at the very end nothing more comes, and it is told as it is."""
-    porch.resource_manager.logs = {attempt(1, 0): b"a" + "ä".encode()[:1]}
+    rest.resource_manager.logs = {attempt(1, 0): b"a" + "ä".encode()[:1]}
     of_one = {"region": 1, "attempt": 0}
 
-    (part,) = porch.get(f"/jobs/{A}/logs", params=of_one)["logs"]
+    (part,) = rest.get(f"/jobs/{A}/logs", params=of_one)["logs"]
     assert (part["text"], part["next-offset"], part["size"]) == ("a", 1, 2)
 
-    porch.resource_manager.logs = {attempt(1, 0): "aäb".encode()}
-    (part,) = porch.get(f"/jobs/{A}/logs", params={**of_one, "offset": 1})["logs"]
+    rest.resource_manager.logs = {attempt(1, 0): "aäb".encode()}
+    (part,) = rest.get(f"/jobs/{A}/logs", params={**of_one, "offset": 1})["logs"]
     assert (part["text"], part["next-offset"]) == ("äb", 4)
 
-    porch.resource_manager.logs = {attempt(1, 0): b"a\xe2\x82"}
-    porch.resource_manager.complete_logs = {attempt(1, 0)}
-    (part,) = porch.get(f"/jobs/{A}/logs", params=of_one)["logs"]
+    rest.resource_manager.logs = {attempt(1, 0): b"a\xe2\x82"}
+    rest.resource_manager.complete_logs = {attempt(1, 0)}
+    (part,) = rest.get(f"/jobs/{A}/logs", params=of_one)["logs"]
     assert (part["text"], part["next-offset"]) == ("a\ufffd", 3)
 
 
 @pytest.mark.parametrize("text", ["ä", "€", "𝄞", "aä€𝄞z"])
-def test_output_read_byte_by_byte_is_whole(porch: Porch, text: str) -> None:
+def test_output_read_byte_by_byte_is_whole(rest: RestHarness, text: str) -> None:
     """However the pieces fall, their texts together are the output."""
     whole = text.encode()
     read, offset = "", 0
     for size in range(1, len(whole) + 1):
-        porch.resource_manager.logs = {attempt(1, 0): whole[:size]}
-        (part,) = porch.get(f"/jobs/{A}/logs", params={"region": 1, "attempt": 0, "offset": offset})["logs"]
+        rest.resource_manager.logs = {attempt(1, 0): whole[:size]}
+        (part,) = rest.get(f"/jobs/{A}/logs", params={"region": 1, "attempt": 0, "offset": offset})["logs"]
         read, offset = read + part["text"], part["next-offset"]
 
     assert read == text
 
 
-def test_output_that_is_no_text_is_shown_as_far_as_it_is(porch: Porch) -> None:
+def test_output_that_is_no_text_is_shown_as_far_as_it_is(rest: RestHarness) -> None:
     """Bytes that are no UTF-8 are replaced, and counted as what they are."""
-    porch.resource_manager.logs = {attempt(1, 0): b"\xff\xfe\x80ok\n"}
+    rest.resource_manager.logs = {attempt(1, 0): b"\xff\xfe\x80ok\n"}
 
-    (part,) = porch.get(f"/jobs/{A}/logs", params={"region": 1, "attempt": 0})["logs"]
+    (part,) = rest.get(f"/jobs/{A}/logs", params={"region": 1, "attempt": 0})["logs"]
 
     assert (part["text"], part["next-offset"]) == ("\ufffd\ufffd\ufffdok\n", 6)
 
 
-def test_output_of_a_taskmanager_that_is_away_may_still_come(porch: Porch) -> None:
+def test_output_of_a_taskmanager_that_is_away_may_still_come(rest: RestHarness) -> None:
     """It is empty for now, and not said to be complete."""
-    porch.resource_manager.fail_with = Unavailable("tm-1 does not answer")
+    rest.resource_manager.fail_with = Unavailable("tm-1 does not answer")
 
-    assert {(item["text"], item["complete"]) for item in porch.get(f"/jobs/{A}/logs")["logs"]} == {("", False)}
+    assert {(item["text"], item["complete"]) for item in rest.get(f"/jobs/{A}/logs")["logs"]} == {("", False)}
 
 
-def test_output_of_an_attempt_that_never_was_is_not_found(porch: Porch) -> None:
+def test_output_of_an_attempt_that_never_was_is_not_found(rest: RestHarness) -> None:
     """404, with what was asked for."""
-    (error,) = porch.refused(404, "GET", f"/jobs/{A}/logs?region=0&attempt=7")
+    (error,) = rest.refused(404, "GET", f"/jobs/{A}/logs?region=0&attempt=7")
 
     assert "region 0, attempt 7" in error
-    porch.refused(404, "GET", f"/jobs/{A}/logs?attempt=7")
+    rest.refused(404, "GET", f"/jobs/{A}/logs?attempt=7")
 
 
-def test_attempts_that_never_reached_a_taskmanager_have_no_output(porch: Porch) -> None:
+def test_attempts_that_never_reached_a_taskmanager_have_no_output(rest: RestHarness) -> None:
     """An attempt that waits for slots is passed over."""
     waiting = structs.replace(
         execution(0, 0, ExecutionState.SCHEDULED, {ExecutionState.SCHEDULED: T0}), task_manager=None
     )
-    porch.dispatcher.put(structs.replace(running(B), executions=(waiting,)))
+    rest.dispatcher.put(structs.replace(running(B), executions=(waiting,)))
 
-    assert porch.get(f"/jobs/{B}/logs") == {"logs": []}
+    assert rest.get(f"/jobs/{B}/logs") == {"logs": []}
 
 
-PATHS_OF_A_JOB = ["", "/plan", "/config", "/status", "/exceptions", "/execution-result", "/attempts", "/logs", "/results", "/results/top", "/yarn-cancel"]  # fmt: skip  # noqa: E501
+PATHS_OF_A_JOB = ["", "/plan", "/config", "/status", "/exceptions", "/execution-result", "/attempts", "/logs", "/results", "/results/top"]  # fmt: skip  # noqa: E501
 
 
 @pytest.mark.parametrize("path", PATHS_OF_A_JOB)
-def test_an_unknown_job_is_not_found(porch: Porch, path: str) -> None:
+def test_an_unknown_job_is_not_found(rest: RestHarness, path: str) -> None:
     """404, with its id, at every path of a job."""
-    (error,) = porch.refused(404, "GET", f"/jobs/{JobId('f' * 32)}{path}")
+    (error,) = rest.refused(404, "GET", f"/jobs/{JobId('f' * 32)}{path}")
 
     assert "f" * 32 in error
 
 
 @pytest.mark.parametrize("path", PATHS_OF_A_JOB)
 @pytest.mark.parametrize("job_id", ["x", "a" * 31, "g" * 32, "%2e%2e", "a" * 32 + "%0a"])
-def test_what_is_no_job_id_is_refused(porch: Porch, path: str, job_id: str) -> None:
+def test_what_is_no_job_id_is_refused(rest: RestHarness, path: str, job_id: str) -> None:
     """400, at every path of a job."""
-    (error,) = porch.refused(400, "GET", f"/jobs/{job_id}{path}")
+    (error,) = rest.refused(400, "GET", f"/jobs/{job_id}{path}")
 
     assert "is not a job id" in error
 
 
-def test_job_ids_may_be_written_in_capitals(porch: Porch) -> None:
+def test_job_ids_may_be_written_in_capitals(rest: RestHarness) -> None:
     """As Flink lets its users do."""
-    assert porch.get(f"/jobs/{A.upper()}/status") == {"status": "RUNNING"}
+    assert rest.get(f"/jobs/{A.upper()}/status") == {"status": "RUNNING"}
 
 
 @pytest.mark.parametrize(
@@ -480,29 +482,29 @@ def test_job_ids_may_be_written_in_capitals(porch: Porch) -> None:
         ("/logs?offset=5", "query parameter 'offset': give 'region' and 'attempt'"),
     ],
 )
-def test_bad_query_values_are_refused(porch: Porch, path: str, told: str) -> None:
+def test_bad_query_values_are_refused(rest: RestHarness, path: str, told: str) -> None:
     """Which one, and what it should be."""
-    (error,) = porch.refused(400, "GET", f"/jobs/{A}{path}")
+    (error,) = rest.refused(400, "GET", f"/jobs/{A}{path}")
 
     assert error.startswith(told)
 
 
-def test_only_cancel_is_a_mode(porch: Porch) -> None:
+def test_only_cancel_is_a_mode(rest: RestHarness) -> None:
     """Flink's `stop` needs savepoints."""
-    assert porch.refused(400, "PATCH", f"/jobs/{A}?mode=stop") == [
+    assert rest.refused(400, "PATCH", f"/jobs/{A}?mode=stop") == [
         "query parameter 'mode': 'stop' is not supported; use 'cancel'"
     ]
-    assert porch.dispatcher.cancelled == []
+    assert rest.dispatcher.cancelled == []
 
 
-def test_failures_that_came_together_are_told_together(porch: Porch) -> None:
+def test_failures_that_came_together_are_told_together(rest: RestHarness) -> None:
     """What else failed before the job ran again stands with the failure that it reacted to, with its own labels."""
     other = structs.replace(FAILURE, message="gone", exception="TaskManagerLost")
     concurrent = ExceptionEntry(failure=other, timestamp_ms=T0 + 92, task_name="priced", labels={"type": "system"})
     first = ExceptionEntry(failure=FAILURE, timestamp_ms=T0 + 90, labels={"type": "user"}, concurrent=(concurrent,))
-    porch.dispatcher.put(structs.replace(running(A), exceptions=(first,)))
+    rest.dispatcher.put(structs.replace(running(A), exceptions=(first,)))
 
-    (entry,) = porch.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
+    (entry,) = rest.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
 
     assert (entry["exceptionName"], entry["failureLabels"]) == ("ZeroDivisionError", {"type": "user"})
     (told,) = entry["concurrentExceptions"]
@@ -513,7 +515,7 @@ def test_failures_that_came_together_are_told_together(porch: Porch) -> None:
         {"type": "system"},
     )
     assert set(told) == set(entry) - {"concurrentExceptions"}
-    lines = porch.get(f"/jobs/{A}/attempts")["failures"]
+    lines = rest.get(f"/jobs/{A}/attempts")["failures"]
     assert [(line["concurrent"], line["labels"]) for line in lines] == [
         (False, {"type": "user"}),
         (True, {"type": "system"}),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from prometheus_client import Counter, Gauge, Histogram
-from tests.unit.rest.porch import RESOURCES, T0, A, B, Porch, ended, execution, running
+from tests.unit.rest.rest_harness import RESOURCES, T0, A, B, RestHarness, ended, execution, running
 
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import TaskManagerId
@@ -22,29 +22,29 @@ JOB: dict[str, Any] = {"name": "small", "steps": {"a": {"sql": "SELECT 1"}, "r":
 
 
 @pytest.fixture
-def porch() -> Porch:
-    made = Porch()
+def rest() -> RestHarness:
+    made = RestHarness()
     made.dispatcher.put(running(A), ended(running(B), J.CANCELED))
     made.resource_manager.seen = RESOURCES
     return made
 
 
-def scraped(porch: Porch) -> list[str]:
-    response = porch.call("GET", "/metrics")
+def scraped(rest: RestHarness) -> list[str]:
+    response = rest.call("GET", "/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
     return response.text.splitlines()
 
 
-def values(porch: Porch, path: str) -> dict[str, str]:
+def values(rest: RestHarness, path: str) -> dict[str, str]:
     """Every metric at a path with its value."""
-    ids = [item["id"] for item in porch.get(path)]
-    return {item["id"]: item["value"] for item in porch.get(path, params={"get": ",".join(ids)})}
+    ids = [item["id"] for item in rest.get(path)]
+    return {item["id"]: item["value"] for item in rest.get(path, params={"get": ",".join(ids)})}
 
 
-def test_prometheus_scrapes_what_there_is_now(porch: Porch) -> None:
+def test_prometheus_scrapes_what_there_is_now(rest: RestHarness) -> None:
     """Jobs by state, slots by use, the queue, and what TaskManagers measure of themselves."""
-    lines = scraped(porch)
+    lines = scraped(rest)
 
     assert 'flintlock_jobs{state="RUNNING"} 1.0' in lines
     assert 'flintlock_jobs{state="CANCELED"} 1.0' in lines
@@ -58,65 +58,65 @@ def test_prometheus_scrapes_what_there_is_now(porch: Porch) -> None:
     assert "flintlock_leader 1.0" in lines
 
 
-def test_prometheus_scrapes_what_the_rooms_count(porch: Porch) -> None:
+def test_prometheus_scrapes_what_the_rooms_count(rest: RestHarness) -> None:
     """Whatever they put into the registry that they were given."""
-    Counter("flintlock_job_restarts", "Restarts.", registry=porch.registry).inc(3)
+    Counter("flintlock_job_restarts", "Restarts.", registry=rest.registry).inc(3)
 
-    assert "flintlock_job_restarts_total 3.0" in scraped(porch)
+    assert "flintlock_job_restarts_total 3.0" in scraped(rest)
 
 
-def test_no_family_is_told_twice(porch: Porch) -> None:
+def test_no_family_is_told_twice(rest: RestHarness) -> None:
     """Prometheus refuses that. What there is now counts: a room's own number may be from another term."""
-    Gauge("flintlock_taskmanagers", "Stale.", registry=porch.registry).set(99)
+    Gauge("flintlock_taskmanagers", "Stale.", registry=rest.registry).set(99)
 
-    lines = [line for line in scraped(porch) if line.startswith("flintlock_taskmanagers ")]
+    lines = [line for line in scraped(rest) if line.startswith("flintlock_taskmanagers ")]
 
     assert lines == ["flintlock_taskmanagers 1.0"]
 
 
-def test_two_names_that_become_one_do_not_break_the_scrape(porch: Porch) -> None:
+def test_two_names_that_become_one_do_not_break_the_scrape(rest: RestHarness) -> None:
     """A TaskManager may name its numbers as it likes."""
     odd = structs.replace(RESOURCES.task_managers[0], metrics={"a.b": 1.0, "a-b": 2.0})
-    porch.resource_manager.seen = ResourceOverview(task_managers=(odd,))
+    rest.resource_manager.seen = ResourceOverview(task_managers=(odd,))
 
-    assert [line for line in scraped(porch) if line.startswith("flintlock_taskmanager_a_b{")] == [
+    assert [line for line in scraped(rest) if line.startswith("flintlock_taskmanager_a_b{")] == [
         'flintlock_taskmanager_a_b{taskmanager="tm-1"} 2.0'
     ]
 
 
-def test_without_a_leader_a_jobmanager_still_tells_of_itself(porch: Porch) -> None:
+def test_without_a_leader_a_jobmanager_still_tells_of_itself(rest: RestHarness) -> None:
     """A standby is scraped like any other; it says that nobody leads, and nothing of jobs that it cannot know."""
-    Counter("flintlock_seen", "Seen.", registry=porch.registry).inc()
-    porch.dispatcher.fail_with = Unavailable("nobody leads")
+    Counter("flintlock_seen", "Seen.", registry=rest.registry).inc()
+    rest.dispatcher.fail_with = Unavailable("nobody leads")
 
-    lines = scraped(porch)
+    lines = scraped(rest)
 
     assert "flintlock_leader 0.0" in lines
     assert "flintlock_seen_total 1.0" in lines
     assert not any(line.startswith("flintlock_jobs") for line in lines)
-    assert "numRunningJobs" not in {item["id"] for item in porch.get("/jobmanager/metrics")}
+    assert "numRunningJobs" not in {item["id"] for item in rest.get("/jobmanager/metrics")}
 
 
-def test_submissions_are_counted_and_timed_by_how_they_were_answered(porch: Porch) -> None:
+def test_submissions_are_counted_and_timed_by_how_they_were_answered(rest: RestHarness) -> None:
     """Accepted, refused, and those that failed by our fault or for want of a leader."""
-    assert 'flintlock_rest_submission_seconds_count{outcome="accepted"} 0.0' in scraped(porch)
+    assert 'flintlock_rest_submission_seconds_count{outcome="accepted"} 0.0' in scraped(rest)
 
-    assert porch.call("POST", "/jobs", json=JOB).status_code == 202
-    assert porch.call("POST", "/v1/jobs", json={"name": ""}).status_code == 400
-    porch.dispatcher.fail_with = Unavailable("nobody leads")
-    assert porch.call("POST", "/jobs", json=JOB).status_code == 503
+    assert rest.call("POST", "/jobs", json=JOB).status_code == 202
+    assert rest.call("POST", "/v1/jobs", json={"name": ""}).status_code == 400
+    rest.dispatcher.fail_with = Unavailable("nobody leads")
+    assert rest.call("POST", "/jobs", json=JOB).status_code == 503
 
-    lines = scraped(porch)
+    lines = scraped(rest)
     for outcome in ("accepted", "refused", "failed"):
         assert f'flintlock_rest_submission_seconds_count{{outcome="{outcome}"}} 1.0' in lines
         assert f'flintlock_rest_submission_seconds_bucket{{le="+Inf",outcome="{outcome}"}} 1.0' in lines
 
 
-def test_the_jobmanagers_metrics_come_from_the_same_registry(porch: Porch) -> None:
+def test_the_jobmanagers_metrics_come_from_the_same_registry(rest: RestHarness) -> None:
     """By the sample's name with its labels behind dots, and by Flink's own ids."""
-    Histogram("flintlock_lag", "Lag.", ["a", "b"], registry=porch.registry).labels("x,y", "z").observe(0.5)
+    Histogram("flintlock_lag", "Lag.", ["a", "b"], registry=rest.registry).labels("x,y", "z").observe(0.5)
 
-    told = values(porch, "/jobmanager/metrics")
+    told = values(rest, "/jobmanager/metrics")
 
     assert told["flintlock_lag_sum.x_y.z"] == "0.5"
     assert told["flintlock_lag_count.x_y.z"] == "1"
@@ -127,45 +127,45 @@ def test_the_jobmanagers_metrics_come_from_the_same_registry(porch: Porch) -> No
     assert not any("_bucket" in name for name in told)
 
 
-def test_only_what_is_asked_for_and_known_is_told(porch: Porch) -> None:
+def test_only_what_is_asked_for_and_known_is_told(rest: RestHarness) -> None:
     """In the order that it was asked for; an unknown id is left out, as Flink does it."""
-    answer = porch.get("/jobmanager/metrics", params={"get": "taskSlotsTotal,nothing,numRunningJobs"})
+    answer = rest.get("/jobmanager/metrics", params={"get": "taskSlotsTotal,nothing,numRunningJobs"})
 
     assert answer == [{"id": "taskSlotsTotal", "value": "4"}, {"id": "numRunningJobs", "value": "1"}]
-    assert porch.get("/jobmanager/metrics?get=") == porch.get("/jobmanager/metrics")
+    assert rest.get("/jobmanager/metrics?get=") == rest.get("/jobmanager/metrics")
 
 
-def test_a_taskmanagers_metrics(porch: Porch) -> None:
+def test_a_taskmanagers_metrics(rest: RestHarness) -> None:
     """What it sent with its last heartbeat."""
-    assert porch.get("/taskmanagers/tm-1/metrics") == [{"id": "engine.memory"}, {"id": "runner-memory"}]
-    assert values(porch, "/taskmanagers/tm-1/metrics") == {"engine.memory": "2048.5", "runner-memory": "1024"}
-    assert porch.refused(404, "GET", "/taskmanagers/tm-9/metrics") == ["TaskManager tm-9 was not found"]
+    assert rest.get("/taskmanagers/tm-1/metrics") == [{"id": "engine.memory"}, {"id": "runner-memory"}]
+    assert values(rest, "/taskmanagers/tm-1/metrics") == {"engine.memory": "2048.5", "runner-memory": "1024"}
+    assert rest.refused(404, "GET", "/taskmanagers/tm-9/metrics") == ["TaskManager tm-9 was not found"]
 
 
-def test_the_metrics_of_all_taskmanagers_together(porch: Porch) -> None:
+def test_the_metrics_of_all_taskmanagers_together(rest: RestHarness) -> None:
     """Smallest, largest, average and sum; or those that were asked for, of those TaskManagers that were."""
     first = RESOURCES.task_managers[0]
     second = structs.replace(first, id=TaskManagerId("tm-2"), metrics={"runner-memory": 0.0})
-    porch.resource_manager.seen = ResourceOverview(task_managers=(first, second))
+    rest.resource_manager.seen = ResourceOverview(task_managers=(first, second))
     path = "/taskmanagers/metrics"
 
-    assert porch.get(path) == [{"id": "engine.memory"}, {"id": "runner-memory"}]
-    assert porch.get(path, params={"get": "runner-memory,engine.memory,nothing"}) == [
+    assert rest.get(path) == [{"id": "engine.memory"}, {"id": "runner-memory"}]
+    assert rest.get(path, params={"get": "runner-memory,engine.memory,nothing"}) == [
         {"id": "runner-memory", "min": 0.0, "max": 1024.0, "avg": 512.0, "sum": 1024.0},
         {"id": "engine.memory", "min": 2048.5, "max": 2048.5, "avg": 2048.5, "sum": 2048.5},
     ]
-    assert porch.get(path, params={"get": "runner-memory", "agg": "MAX,sum", "taskmanagers": "tm-2"}) == [
+    assert rest.get(path, params={"get": "runner-memory", "agg": "MAX,sum", "taskmanagers": "tm-2"}) == [
         {"id": "runner-memory", "max": 0.0, "sum": 0.0}
     ]
-    assert porch.refused(400, "GET", path, params={"get": "x", "agg": "median"}) == [
+    assert rest.refused(400, "GET", path, params={"get": "x", "agg": "median"}) == [
         "query parameter 'agg': 'median' is not known; known are min, max, avg, sum"
     ]
-    assert porch.refused(404, "GET", path, params={"taskmanagers": "tm-9"}) == ["TaskManager tm-9 was not found"]
+    assert rest.refused(404, "GET", path, params={"taskmanagers": "tm-9"}) == ["TaskManager tm-9 was not found"]
 
 
-def test_a_running_jobs_metrics(porch: Porch) -> None:
+def test_a_running_jobs_metrics(rest: RestHarness) -> None:
     """How long it is where it is, and how often it began again."""
-    assert values(porch, f"/jobs/{A}/metrics") == {
+    assert values(rest, f"/jobs/{A}/metrics") == {
         "cancellingTime": "0",
         "createdTime": "0",
         "downtime": "0",
@@ -194,54 +194,54 @@ def test_a_running_jobs_metrics(porch: Porch) -> None:
     ],
 )
 def test_times_are_those_of_the_present_state(
-    porch: Porch, status: JobStatus, timestamps: dict[JobStatus, int], told: dict[str, int]
+    rest: RestHarness, status: JobStatus, timestamps: dict[JobStatus, int], told: dict[str, int]
 ) -> None:
     """As Flink counts them: only the present state's time goes on; an outage counts from when the job ran last."""
     stamps = {state: T0 + at for state, at in timestamps.items()}
-    porch.dispatcher.put(structs.replace(running(A), status=status, timestamps=stamps))
+    rest.dispatcher.put(structs.replace(running(A), status=status, timestamps=stamps))
 
-    found = values(porch, f"/jobs/{A}/metrics")
+    found = values(rest, f"/jobs/{A}/metrics")
 
     assert {name: int(found[name]) for name in told} == told
 
 
-def test_regions_that_began_again_together_count_as_one_restart(porch: Porch) -> None:
+def test_regions_that_began_again_together_count_as_one_restart(rest: RestHarness) -> None:
     """Two regions at one moment are one restart; another moment is another."""
     executions = tuple(
         execution(region, attempt, E.RUNNING, {E.CREATED: T0 + at})
         for region, attempt, at in [(0, 0, 0), (0, 1, 50), (0, 2, 90), (1, 0, 0), (1, 1, 50)]
     )
-    porch.dispatcher.put(structs.replace(running(A), executions=executions))
+    rest.dispatcher.put(structs.replace(running(A), executions=executions))
 
-    assert values(porch, f"/jobs/{A}/metrics")["numRestarts"] == "2"
+    assert values(rest, f"/jobs/{A}/metrics")["numRestarts"] == "2"
 
 
-def test_the_metrics_of_all_jobs_together(porch: Porch) -> None:
+def test_the_metrics_of_all_jobs_together(rest: RestHarness) -> None:
     """Of those that have not ended, unless some are named."""
-    (one,) = porch.get("/jobs/metrics", params={"get": "uptime"})
+    (one,) = rest.get("/jobs/metrics", params={"get": "uptime"})
     assert (one["min"], one["max"]) == (9990.0, 9990.0)
-    (both,) = porch.get("/jobs/metrics", params={"get": "uptime", "jobs": f"{A},{B}", "agg": "min"})
+    (both,) = rest.get("/jobs/metrics", params={"get": "uptime", "jobs": f"{A},{B}", "agg": "min"})
     assert both == {"id": "uptime", "min": -1.0}
-    assert porch.refused(404, "GET", "/jobs/metrics", params={"jobs": "c" * 32}) == [f"job {'c' * 32} was not found"]
-    assert porch.refused(400, "GET", "/jobs/metrics", params={"jobs": "x"}) == [
+    assert rest.refused(404, "GET", "/jobs/metrics", params={"jobs": "c" * 32}) == [f"job {'c' * 32} was not found"]
+    assert rest.refused(400, "GET", "/jobs/metrics", params={"jobs": "x"}) == [
         "query parameter 'jobs': 'x' is not a job id: 32 hex digits"
     ]
 
 
-def test_the_metrics_of_a_step(porch: Porch) -> None:
+def test_the_metrics_of_a_step(rest: RestHarness) -> None:
     """Its own numbers where they can be told, and all of its region's."""
     path = f"/jobs/{A}/vertices/{vertex_id(A, 'priced')}"
 
-    told = values(porch, f"{path}/metrics")
+    told = values(rest, f"{path}/metrics")
 
     assert told["0.numRecordsIn"] == "7"
     assert "0.numRecordsOut" not in told
     assert (told["0.region.tasksDone"], told["0.region.tasksTotal"]) == ("3", "4")
-    assert {f"0.{name}": value for name, value in values(porch, f"{path}/subtasks/0/metrics").items()} == told
-    assert porch.get(f"{path}/subtasks/metrics", params={"get": "numRecordsIn", "agg": "sum"}) == [
+    assert {f"0.{name}": value for name, value in values(rest, f"{path}/subtasks/0/metrics").items()} == told
+    assert rest.get(f"{path}/subtasks/metrics", params={"get": "numRecordsIn", "agg": "sum"}) == [
         {"id": "numRecordsIn", "sum": 7.0}
     ]
-    porch.refused(404, "GET", f"{path}/subtasks/1/metrics")
+    rest.refused(404, "GET", f"{path}/subtasks/1/metrics")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rest.porch import Porch
+from tests.unit.rest.rest_harness import RestHarness
 
 from flintlock.model.errors import Unavailable
 from flintlock.rest.cluster.process import ProcessLogs
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(porch: Porch, path: str) -> str:
-    response = porch.call("GET", path)
+def told(rest: RestHarness, path: str) -> str:
+    response = rest.call("GET", path)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/plain; charset=UTF-8"
     return response.text
@@ -38,22 +38,22 @@ def told(porch: Porch, path: str) -> str:
 
 def test_log_files_are_listed_and_served(folder: Path) -> None:
     """Plain files only: nothing beneath, nothing hidden, nothing that leads elsewhere."""
-    porch = Porch(ProcessLogs(directory=folder))
-    porch.dispatcher.fail_with = Unavailable("nobody leads")
+    rest = RestHarness(ProcessLogs(directory=folder))
+    rest.dispatcher.fail_with = Unavailable("nobody leads")
 
-    listed = porch.get("/jobmanager/logs")["logs"]
+    listed = rest.get("/jobmanager/logs")["logs"]
 
     assert [(item["name"], item["size"]) for item in listed] == [("jobmanager.log", 11), ("taskmanager-0.log", 5)]
     assert listed[0]["mtime"] == (folder / "jobmanager.log").stat().st_mtime_ns // 1_000_000
-    assert told(porch, "/jobmanager/logs/taskmanager-0.log") == "warm\n"
+    assert told(rest, "/jobmanager/logs/taskmanager-0.log") == "warm\n"
 
 
 @pytest.mark.parametrize("name", ["nothing.log", "link.log", ".hidden", "jobs", "..%2Fsecret", "%2e%2e", "x%00y"])
 def test_only_log_files_are_served(folder: Path, name: str) -> None:
     """Whatever else is asked for is not found."""
-    porch = Porch(ProcessLogs(directory=folder))
+    rest = RestHarness(ProcessLogs(directory=folder))
 
-    assert "not" in porch.refused(404, "GET", f"/jobmanager/logs/{name}")[0]
+    assert "not" in rest.refused(404, "GET", f"/jobmanager/logs/{name}")[0]
 
 
 def test_the_own_log_is_where_the_output_goes(folder: Path) -> None:
@@ -62,10 +62,10 @@ def test_the_own_log_is_where_the_output_goes(folder: Path) -> None:
         mine.write(b"this life\n")
         mine.flush()
         logs = ProcessLogs.of(folder, stderr=mine.fileno(), stdout=printed.fileno())
-    porch = Porch(logs)
+    rest = RestHarness(logs)
 
-    assert told(porch, "/jobmanager/log") == "this life\n"
-    assert told(porch, "/jobmanager/stdout") == ""
+    assert told(rest, "/jobmanager/log") == "this life\n"
+    assert told(rest, "/jobmanager/stdout") == ""
 
 
 def test_a_log_that_goes_elsewhere_is_not_found(folder: Path) -> None:
@@ -76,24 +76,24 @@ def test_a_log_that_goes_elsewhere_is_not_found(folder: Path) -> None:
     os.close(writing)
     closed = ProcessLogs.of(folder, stderr=writing, stdout=reading)
 
-    for porch in (Porch(logs), Porch(closed), Porch()):
-        assert "does not write its log to a file" in porch.refused(404, "GET", "/jobmanager/log")[0]
-        assert "does not print to a file" in porch.refused(404, "GET", "/jobmanager/stdout")[0]
-    assert Porch().get("/jobmanager/logs") == {"logs": []}
-    assert Porch(ProcessLogs.of(folder / "nothing")).get("/jobmanager/logs") == {"logs": []}
+    for rest in (RestHarness(logs), RestHarness(closed), RestHarness()):
+        assert "does not write its log to a file" in rest.refused(404, "GET", "/jobmanager/log")[0]
+        assert "does not print to a file" in rest.refused(404, "GET", "/jobmanager/stdout")[0]
+    assert RestHarness().get("/jobmanager/logs") == {"logs": []}
+    assert RestHarness(ProcessLogs.of(folder / "nothing")).get("/jobmanager/logs") == {"logs": []}
 
 
 def test_a_log_that_grows_while_it_is_read_is_told_as_it_was(folder: Path) -> None:
     """On a real socket: the process that serves its log writes to it."""
     path = folder / "jobmanager.log"
     path.write_bytes(b"x" * 3_000_000)
-    porch = Porch(ProcessLogs(directory=folder))
+    rest = RestHarness(ProcessLogs(directory=folder))
 
     async def read() -> int:
         seen = 0
         async with (
             asyncio.timeout(20),
-            porch.listening() as client,
+            rest.listening() as client,
             client.stream("GET", "/jobmanager/logs/jobmanager.log") as response,
         ):
             async for piece in response.aiter_bytes():
@@ -109,7 +109,7 @@ def test_a_log_that_grows_while_it_is_read_is_told_as_it_was(folder: Path) -> No
 
 def test_the_environment_is_pythons() -> None:
     """In the places where Flink tells of its JVM."""
-    environment: dict[str, Any] = Porch().get("/jobmanager/environment")
+    environment: dict[str, Any] = RestHarness().get("/jobmanager/environment")
 
     assert "Python" in environment["jvm"]["version"]
     assert environment["jvm"]["options"] == sys.orig_argv[1:]
@@ -127,7 +127,7 @@ def test_secrets_of_the_command_line_are_hidden() -> None:
 
 def test_a_thread_dump_tells_of_threads_and_tasks() -> None:
     """Where each stands: the thread that answers, and a task that waits."""
-    porch = Porch()
+    rest = RestHarness()
 
     async def ask() -> list[dict[str, str]]:
         async def somewhere() -> None:
@@ -136,7 +136,7 @@ def test_a_thread_dump_tells_of_threads_and_tasks() -> None:
         async with asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(somewhere(), name="waiting-one")
             await asyncio.sleep(0)
-            response = await porch.request("GET", "/jobmanager/thread-dump")
+            response = await rest.request("GET", "/jobmanager/thread-dump")
             waiting.cancel()
         return response.json()["threadInfos"]
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.rest.porch import T0, A, B, Porch, running
+from tests.unit.rest.rest_harness import T0, A, B, RestHarness, running
 
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import VertexId
@@ -23,27 +23,27 @@ def wants(upper: Any, lower: Any = 1) -> dict[str, Any]:
 
 
 @pytest.fixture
-def porch() -> Porch:
-    made = Porch()
+def rest() -> RestHarness:
+    made = RestHarness()
     made.dispatcher.put(running(A))
     return made
 
 
-def test_requirements_are_told_and_changed_in_flinks_form(porch: Porch) -> None:
+def test_requirements_are_told_and_changed_in_flinks_form(rest: RestHarness) -> None:
     """What was put is what is there."""
-    response = porch.call("PUT", PATH, json={V: wants(4, 2)})
+    response = rest.call("PUT", PATH, json={V: wants(4, 2)})
 
     assert (response.status_code, response.json()) == (200, {})
-    assert porch.dispatcher.required[A] == JobRequirements(
+    assert rest.dispatcher.required[A] == JobRequirements(
         job_id=A, vertices={VertexId(V): ParallelismRange(lower=2, upper=4)}
     )
-    assert porch.get(PATH) == {V: wants(4, 2)}
+    assert rest.get(PATH) == {V: wants(4, 2)}
 
 
-def test_a_lower_bound_may_be_left_out(porch: Porch) -> None:
+def test_a_lower_bound_may_be_left_out(rest: RestHarness) -> None:
     """One slot will do."""
-    assert porch.call("PUT", PATH, json={V: {"parallelism": {"upperBound": 4}}}).status_code == 200
-    assert porch.get(PATH) == {V: wants(4, 1)}
+    assert rest.call("PUT", PATH, json={V: {"parallelism": {"upperBound": 4}}}).status_code == 200
+    assert rest.get(PATH) == {V: wants(4, 1)}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_a_lower_bound_may_be_left_out(porch: Porch) -> None:
           f"{V}.parallelism: needs the key 'upperBound'"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_place(porch: Porch, body: Any, said: list[str]) -> None:
+def test_what_is_wrong_is_told_with_its_place(rest: RestHarness, body: Any, said: list[str]) -> None:
     """All of it, and nothing is passed on."""
-    assert porch.refused(400, "PUT", PATH, json=body) == said
-    assert porch.dispatcher.required == {}
+    assert rest.refused(400, "PUT", PATH, json=body) == said
+    assert rest.dispatcher.required == {}
 
 
 @pytest.mark.parametrize(
@@ -76,27 +76,27 @@ def test_what_is_wrong_is_told_with_its_place(porch: Porch, body: Any, said: lis
         (Unavailable("the job is initialised"), 503),
     ],
 )
-def test_refusals_of_an_update_have_flinks_statuses(porch: Porch, error: FlintlockError, status: int) -> None:
+def test_refusals_of_an_update_have_flinks_statuses(rest: RestHarness, error: FlintlockError, status: int) -> None:
     """Wrong, one at a time, not applied, not yet."""
-    porch.dispatcher.fail_with = error
+    rest.dispatcher.fail_with = error
 
-    assert porch.refused(status, "PUT", PATH, json={V: wants(2)}) == [error.public]
+    assert rest.refused(status, "PUT", PATH, json={V: wants(2)}) == [error.public]
 
 
-def test_requirements_of_an_unknown_job(porch: Porch) -> None:
+def test_requirements_of_an_unknown_job(rest: RestHarness) -> None:
     """404 for both."""
     path = PATH.replace(A, B)
 
-    assert porch.refused(404, "GET", path) == porch.refused(404, "PUT", path, json={V: wants(2)})
+    assert rest.refused(404, "GET", path) == rest.refused(404, "PUT", path, json={V: wants(2)})
 
 
-def test_a_client_says_that_it_is_there(porch: Porch) -> None:
+def test_a_client_says_that_it_is_there(rest: RestHarness) -> None:
     """As Flink's client does; the expiry is passed on as it is."""
-    response = porch.call("PATCH", HEARTBEAT, json={"expiredTimestamp": T0 + 5})
+    response = rest.call("PATCH", HEARTBEAT, json={"expiredTimestamp": T0 + 5})
 
     assert (response.status_code, response.json()) == (202, {})
-    assert porch.dispatcher.client_heartbeats == [ClientHeartbeat(job_id=A, expires_ms=T0 + 5)]
-    porch.refused(404, "PATCH", HEARTBEAT.replace(A, B), json={"expiredTimestamp": 1})
+    assert rest.dispatcher.client_heartbeats == [ClientHeartbeat(job_id=A, expires_ms=T0 + 5)]
+    rest.refused(404, "PATCH", HEARTBEAT.replace(A, B), json={"expiredTimestamp": 1})
 
 
 @pytest.mark.parametrize(
@@ -109,23 +109,23 @@ def test_a_client_says_that_it_is_there(porch: Porch) -> None:
         ({"expiredTimestamp": 1 << 64}, "expiredTimestamp: expected 'int' <= 9223372036854775807"),
     ],
 )
-def test_a_heartbeat_that_says_nothing_is_refused(porch: Porch, body: Any, said: str) -> None:
+def test_a_heartbeat_that_says_nothing_is_refused(rest: RestHarness, body: Any, said: str) -> None:
     """With what is wrong about it."""
-    assert porch.refused(400, "PATCH", HEARTBEAT, json=body) == [said]
-    assert porch.dispatcher.client_heartbeats == []
+    assert rest.refused(400, "PATCH", HEARTBEAT, json=body) == [said]
+    assert rest.dispatcher.client_heartbeats == []
 
 
-def test_a_cancel_that_nobody_takes_in_time_is_told_so(porch: Porch) -> None:
+def test_a_cancel_that_nobody_takes_in_time_is_told_so(rest: RestHarness) -> None:
     """408: the wish may or may not have arrived; asking again is harmless."""
 
     async def hang(message: JobQuery) -> None:
         assert message.job_id == A
         await asyncio.get_running_loop().create_future()
 
-    porch.dispatcher.cancel_job = hang
+    rest.dispatcher.cancel_job = hang
 
     async def ask() -> tuple[int, list[str], float]:
-        response = await porch.request("PATCH", f"/jobs/{A}")
+        response = await rest.request("PATCH", f"/jobs/{A}")
         return response.status_code, response.json()["errors"], asyncio.get_running_loop().time()
 
     status, errors, took_s = run_virtual(ask())

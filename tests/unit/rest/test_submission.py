@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.rest.porch import NEW_ID, A, B, Porch
+from tests.unit.rest.rest_harness import NEW_ID, A, B, RestHarness
 
 from flintlock.model.errors import Fenced, FlintlockError, Unavailable
 from flintlock.model.ids import BlobKey, JobId
@@ -35,14 +35,14 @@ Files = list[tuple[str, tuple[str | None, bytes | str, str]]]
 
 
 @pytest.fixture
-def porch() -> Porch:
-    return Porch()
+def rest() -> RestHarness:
+    return RestHarness()
 
 
-def submit(porch: Porch, document: object = SPEC, *, key: str | None = None) -> str:
+def submit(rest: RestHarness, document: object = SPEC, *, key: str | None = None) -> str:
     """Submit as JSON and return the job's id."""
     headers = {} if key is None else {"Idempotency-Key": key}
-    response = porch.call("POST", "/jobs", json=document, headers=headers)
+    response = rest.call("POST", "/jobs", json=document, headers=headers)
     assert response.status_code == 202, response.text
     return response.json()["jobid"]
 
@@ -54,11 +54,11 @@ def parts(document: object, **files: bytes) -> Files:
     return [request, *named]
 
 
-def test_a_document_is_submitted(porch: Porch) -> None:
+def test_a_document_is_submitted(rest: RestHarness) -> None:
     """202 with the job's id, once the Dispatcher has it."""
-    assert submit(porch) == NEW_ID
+    assert submit(rest) == NEW_ID
 
-    (submission,) = porch.dispatcher.submissions
+    (submission,) = rest.dispatcher.submissions
     assert submission.graph.job_id == NEW_ID
     assert [vertex.name for vertex in submission.graph.vertices] == ["orders", "clean", "out"]
     assert topological(submission.graph.vertices) == ("orders", "clean", "out")
@@ -66,22 +66,22 @@ def test_a_document_is_submitted(porch: Porch) -> None:
     assert (submission.idempotency_key, submission.digest) == (None, "")
 
 
-def test_a_client_may_choose_the_jobs_id(porch: Porch) -> None:
+def test_a_client_may_choose_the_jobs_id(rest: RestHarness) -> None:
     """The id in the document is the job's."""
-    assert submit(porch, {**SPEC, "jobId": B}) == B
+    assert submit(rest, {**SPEC, "jobId": B}) == B
 
 
 @pytest.mark.parametrize(
     "content_type", ["application/json", "application/json; charset=utf-8", "APPLICATION/JSON", ""]
 )
-def test_json_is_taken_however_it_is_announced(porch: Porch, content_type: str) -> None:
+def test_json_is_taken_however_it_is_announced(rest: RestHarness, content_type: str) -> None:
     """With parameters, in capitals, or not announced at all."""
-    response = porch.call("POST", "/jobs", content=json.dumps(SPEC), headers={"content-type": content_type})
+    response = rest.call("POST", "/jobs", content=json.dumps(SPEC), headers={"content-type": content_type})
 
     assert response.status_code == 202
 
 
-def test_files_travel_with_the_document(porch: Porch) -> None:
+def test_files_travel_with_the_document(rest: RestHarness) -> None:
     """Stored under their own hash before the job is handed on, and held meanwhile."""
     document = {
         **SPEC,
@@ -89,130 +89,130 @@ def test_files_travel_with_the_document(porch: Porch) -> None:
         "steps": {**SPEC["steps"], "clean": {"function": {"pickle": "f.pickle"}, "inputs": ["orders"]}},
     }
 
-    response = porch.call("POST", "/jobs", files=parts(document, lib_zip=LIB, f_pickle=b"pickled"))
+    response = rest.call("POST", "/jobs", files=parts(document, lib_zip=LIB, f_pickle=b"pickled"))
 
     assert response.status_code == 202, response.text
-    (submission,) = porch.dispatcher.submissions
+    (submission,) = rest.dispatcher.submissions
     lib, pickle = submission.graph.artifacts
     assert (lib.name, lib.blob, lib.size, lib.kind) == ("lib.zip", LIB_KEY, len(LIB), ArtifactKind.PY_FILE)
     assert (pickle.name, pickle.kind) == ("f.pickle", ArtifactKind.PICKLE)
     assert submission.graph.vertex("clean").operation == Function(pickle="f.pickle")
-    assert porch.blobs.content[LIB_KEY] == LIB
-    assert set(porch.blobs.held[0]) == {lib.blob, pickle.blob} == set(porch.blobs.content)
-    assert porch.blobs.holding == 0
+    assert rest.blobs.content[LIB_KEY] == LIB
+    assert set(rest.blobs.held[0]) == {lib.blob, pickle.blob} == set(rest.blobs.content)
+    assert rest.blobs.holding == 0
 
 
-def test_large_files_are_stored_whole(porch: Porch) -> None:
+def test_large_files_are_stored_whole(rest: RestHarness) -> None:
     """What is too large for memory waits on disk, and arrives as it was sent."""
     large = bytes(range(256)) * 20_000
 
-    response = porch.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=large))
+    response = rest.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=large))
 
     assert response.status_code == 202
-    assert [*porch.blobs.content.values()] == [large]
+    assert [*rest.blobs.content.values()] == [large]
 
 
-def test_blobs_that_are_there_already_need_not_be_sent_again(porch: Porch) -> None:
+def test_blobs_that_are_there_already_need_not_be_sent_again(rest: RestHarness) -> None:
     """POST /blobs answers with the content's hash and size; a document names it."""
-    response = porch.call("POST", "/blobs", content=LIB)
+    response = rest.call("POST", "/blobs", content=LIB)
     assert (response.status_code, response.json()) == (201, {"blob": LIB_KEY, "size": len(LIB)})
 
-    submit(porch, {**SPEC, "artifacts": [{"name": "lib.zip", "blob": LIB_KEY}]})
+    submit(rest, {**SPEC, "artifacts": [{"name": "lib.zip", "blob": LIB_KEY}]})
 
-    (artifact,) = porch.dispatcher.submissions[0].graph.artifacts
+    (artifact,) = rest.dispatcher.submissions[0].graph.artifacts
     assert (artifact.name, artifact.blob, artifact.size) == ("lib.zip", LIB_KEY, len(LIB))
 
 
 @pytest.mark.parametrize("blob", [LIB_KEY, "nonsense", ""])
-def test_a_blob_that_is_not_here_is_refused(porch: Porch, blob: str) -> None:
+def test_a_blob_that_is_not_here_is_refused(rest: RestHarness, blob: str) -> None:
     """The artifact and the blob are named."""
-    errors = porch.refused(400, "POST", "/jobs", json={**SPEC, "artifacts": [{"name": "lib.zip", "blob": blob}]})
+    errors = rest.refused(400, "POST", "/jobs", json={**SPEC, "artifacts": [{"name": "lib.zip", "blob": blob}]})
 
     assert errors == [f"job, field 'artifacts': the artifact 'lib.zip' names the blob {blob!r}, which is not here"]
 
 
-def test_the_same_key_is_the_same_job(porch: Porch) -> None:
+def test_the_same_key_is_the_same_job(rest: RestHarness) -> None:
     """However often it is sent, and with the keys of the document in any order; the answer says that it is a replay."""
-    first = porch.call("POST", "/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
+    first = rest.call("POST", "/jobs", json=SPEC, headers={"Idempotency-Key": "k"})
     turned = {key: SPEC[key] for key in reversed(SPEC)} | {"params": {"n": 3, "day": "2026-01-01"}}
-    again = porch.call("POST", "/jobs", json=turned, headers={"Idempotency-Key": "k"})
+    again = rest.call("POST", "/jobs", json=turned, headers={"Idempotency-Key": "k"})
 
     assert first.json() == again.json() == {"jobid": NEW_ID}
     assert "idempotent-replay" not in first.headers
     assert again.headers["idempotent-replay"] == "true"
-    assert len(porch.dispatcher.submissions) == 1
+    assert len(rest.dispatcher.submissions) == 1
 
 
-def test_files_of_a_replay_are_not_kept(porch: Porch) -> None:
+def test_files_of_a_replay_are_not_kept(rest: RestHarness) -> None:
     """The job has those of the first submission."""
     for replay in (False, True):
         key = {"Idempotency-Key": "k"}
-        response = porch.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=LIB), headers=key)
+        response = rest.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=LIB), headers=key)
         assert response.status_code == 202, response.text
-        assert porch.blobs.abandoned == ([LIB_KEY] if replay else [])
+        assert rest.blobs.abandoned == ([LIB_KEY] if replay else [])
 
 
-def test_the_same_key_with_another_graph_is_refused(porch: Porch) -> None:
+def test_the_same_key_with_another_graph_is_refused(rest: RestHarness) -> None:
     """422: the client has mixed something up."""
-    submit(porch, key="k")
+    submit(rest, key="k")
 
-    errors = porch.refused(
+    errors = rest.refused(
         422, "POST", "/jobs", json={**SPEC, "params": {"day": "x", "n": 4}}, headers={"Idempotency-Key": "k"}
     )
 
     assert "idempotency key 'k'" in errors[0]
 
 
-def digest(porch: Porch, document: dict[str, Any], **files: bytes) -> str:
+def digest(rest: RestHarness, document: dict[str, Any], **files: bytes) -> str:
     """Return the digest that a submission has."""
-    key = {"Idempotency-Key": str(len(porch.dispatcher.submissions))}
-    response = porch.call("POST", "/jobs", files=parts(document, **files), headers=key)
+    key = {"Idempotency-Key": str(len(rest.dispatcher.submissions))}
+    response = rest.call("POST", "/jobs", files=parts(document, **files), headers=key)
     assert response.status_code == 202, response.text
-    return porch.dispatcher.submissions[-1].digest
+    return rest.dispatcher.submissions[-1].digest
 
 
 def test_a_digest_tells_documents_and_files_apart_but_not_ids() -> None:
     """Equal for equal documents and contents, whatever the job's id; different for anything else."""
-    porch = Porch()
-    base = digest(porch, {**WITH_LIB, "jobId": A}, lib_zip=LIB)
+    rest = RestHarness()
+    base = digest(rest, {**WITH_LIB, "jobId": A}, lib_zip=LIB)
 
-    assert digest(porch, {**WITH_LIB, "jobId": B}, lib_zip=LIB) == base
-    assert digest(porch, WITH_LIB, lib_zip=LIB) == base
-    assert digest(porch, WITH_LIB, lib_zip=LIB + b"!") != base
-    assert digest(porch, {**WITH_LIB, "parallelism": 2}, lib_zip=LIB) != base
-    assert digest(porch, {**WITH_LIB, "name": "other"}, lib_zip=LIB) != base
-    assert digest(porch, {**WITH_LIB, "artifacts": [{"name": "lib.zip", "kind": "file"}]}, lib_zip=LIB) != base
-    assert digest(porch, {**WITH_LIB, "artifacts": ["x.zip"]}, x_zip=LIB) != base
+    assert digest(rest, {**WITH_LIB, "jobId": B}, lib_zip=LIB) == base
+    assert digest(rest, WITH_LIB, lib_zip=LIB) == base
+    assert digest(rest, WITH_LIB, lib_zip=LIB + b"!") != base
+    assert digest(rest, {**WITH_LIB, "parallelism": 2}, lib_zip=LIB) != base
+    assert digest(rest, {**WITH_LIB, "name": "other"}, lib_zip=LIB) != base
+    assert digest(rest, {**WITH_LIB, "artifacts": [{"name": "lib.zip", "kind": "file"}]}, lib_zip=LIB) != base
+    assert digest(rest, {**WITH_LIB, "artifacts": ["x.zip"]}, x_zip=LIB) != base
 
 
 def test_a_digest_is_the_same_for_content_sent_now_or_before() -> None:
     """Only the content counts, not the way it came."""
-    porch = Porch()
-    sent = digest(porch, WITH_LIB, lib_zip=LIB)
+    rest = RestHarness()
+    sent = digest(rest, WITH_LIB, lib_zip=LIB)
 
-    assert digest(porch, WITH_LIB, lib_zip=LIB) == sent
+    assert digest(rest, WITH_LIB, lib_zip=LIB) == sent
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
-def test_a_key_that_is_none_is_refused(porch: Porch, key: str) -> None:
+def test_a_key_that_is_none_is_refused(rest: RestHarness, key: str) -> None:
     """Empty, endless or unprintable."""
-    errors = porch.refused(400, "POST", "/jobs", json=SPEC, headers={"Idempotency-Key": key})
+    errors = rest.refused(400, "POST", "/jobs", json=SPEC, headers={"Idempotency-Key": key})
 
     assert errors == ["header Idempotency-Key: give 1 to 255 printable characters"]
-    assert porch.dispatcher.submissions == []
+    assert rest.dispatcher.submissions == []
 
 
-def test_a_known_id_is_a_conflict(porch: Porch) -> None:
+def test_a_known_id_is_a_conflict(rest: RestHarness) -> None:
     """409: one job id is one job."""
-    submit(porch, {**SPEC, "jobId": A})
+    submit(rest, {**SPEC, "jobId": A})
 
-    assert porch.refused(409, "POST", "/jobs", json={**SPEC, "jobId": A}) == [f"job {A} is known already"]
+    assert rest.refused(409, "POST", "/jobs", json={**SPEC, "jobId": A}) == [f"job {A} is known already"]
 
 
 @pytest.mark.parametrize("job_id", ["", "x", "A" * 32, "a" * 31, "a" * 33, "../../../../../../etc/passwd"])
-def test_a_bad_job_id_is_refused(porch: Porch, job_id: str) -> None:
+def test_a_bad_job_id_is_refused(rest: RestHarness, job_id: str) -> None:
     """32 lower-case hex digits."""
-    (error,) = porch.refused(400, "POST", "/jobs", json={**SPEC, "jobId": job_id})
+    (error,) = rest.refused(400, "POST", "/jobs", json={**SPEC, "jobId": job_id})
 
     assert error == f"job, field 'jobId': {job_id!r} is not a job id: 32 lower-case hex digits"
 
@@ -231,22 +231,22 @@ def test_a_bad_job_id_is_refused(porch: Porch, job_id: str) -> None:
         (b'"x"', "job: must be a mapping, not text"),
     ],
 )
-def test_a_malformed_body_is_refused(porch: Porch, body: bytes, told: str) -> None:
+def test_a_malformed_body_is_refused(rest: RestHarness, body: bytes, told: str) -> None:
     """What is wrong is said, never guessed."""
-    (error,) = porch.refused(400, "POST", "/jobs", content=body, headers={"content-type": "application/json"})
+    (error,) = rest.refused(400, "POST", "/jobs", content=body, headers={"content-type": "application/json"})
 
     assert error.startswith(told)
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-yaml", "application/x-www-form-urlencoded", "x"])
-def test_an_unknown_content_type_is_refused(porch: Porch, content_type: str) -> None:
+def test_an_unknown_content_type_is_refused(rest: RestHarness, content_type: str) -> None:
     """With the ones that are known."""
-    errors = porch.refused(400, "POST", "/jobs", content=b"{}", headers={"content-type": content_type})
+    errors = rest.refused(400, "POST", "/jobs", content=b"{}", headers={"content-type": content_type})
 
     assert errors == [f"content type {content_type!r}: send multipart/form-data or application/json"]
 
 
-def test_every_problem_is_told_and_nothing_is_stored(porch: Porch) -> None:
+def test_every_problem_is_told_and_nothing_is_stored(rest: RestHarness) -> None:
     """All problems of graph, parameters, files and configuration at once; neither blobs nor a job are left."""
     document = {
         **SPEC,
@@ -260,7 +260,7 @@ def test_every_problem_is_told_and_nothing_is_stored(porch: Porch) -> None:
         },
     }
 
-    errors = porch.refused(400, "POST", "/jobs", files=parts(document, lib_zip=LIB, more_zip=b"x"))
+    errors = rest.refused(400, "POST", "/jobs", files=parts(document, lib_zip=LIB, more_zip=b"x"))
 
     assert errors == [
         "job, field 'jobId': 'x' is not a job id: 32 lower-case hex digits",
@@ -272,14 +272,14 @@ def test_every_problem_is_told_and_nothing_is_stored(porch: Porch) -> None:
         "job, field 'config.rest.port': is an option of the cluster: a job cannot set it",
         "job, field 'config.restart-strategy.typ': unknown option; did you mean 'restart-strategy.type'?",
     ]
-    assert porch.blobs.content == {}
-    assert porch.blobs.held == []
-    assert porch.dispatcher.submissions == []
+    assert rest.blobs.content == {}
+    assert rest.blobs.held == []
+    assert rest.dispatcher.submissions == []
 
 
-def test_an_unknown_key_is_told_with_the_nearest(porch: Porch) -> None:
+def test_an_unknown_key_is_told_with_the_nearest(rest: RestHarness) -> None:
     """Nothing in a document is passed over."""
-    assert porch.refused(400, "POST", "/jobs", json={**SPEC, "parallelizm": 2}) == [
+    assert rest.refused(400, "POST", "/jobs", json={**SPEC, "parallelizm": 2}) == [
         "job, field 'parallelizm': unknown key; did you mean 'parallelism'?"
     ]
 
@@ -298,17 +298,17 @@ def test_an_unknown_key_is_told_with_the_nearest(porch: Porch) -> None:
         ([("request", (None, "{", "application/json"))], "the request is not JSON"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(porch: Porch, files: Files, told: str) -> None:
+def test_parts_that_do_not_fit_are_refused(rest: RestHarness, files: Files, told: str) -> None:
     """Which part, and what is wrong with it."""
-    (error,) = porch.refused(400, "POST", "/jobs", files=files)
+    (error,) = rest.refused(400, "POST", "/jobs", files=files)
 
     assert told in error
-    assert porch.blobs.content == {}
+    assert rest.blobs.content == {}
 
 
-def test_the_document_may_come_as_a_file_part(porch: Porch) -> None:
+def test_the_document_may_come_as_a_file_part(rest: RestHarness) -> None:
     """Some clients give every part a file name."""
-    response = porch.call("POST", "/jobs", files=[("request", ("job.json", json.dumps(SPEC), "application/json"))])
+    response = rest.call("POST", "/jobs", files=[("request", ("job.json", json.dumps(SPEC), "application/json"))])
 
     assert response.status_code == 202
 
@@ -324,21 +324,21 @@ def test_the_document_may_come_as_a_file_part(porch: Porch) -> None:
         ("multipart/form-data; boundary=x; charset=martian", b"--x\r\n"),
     ],
 )
-def test_a_broken_multipart_body_is_refused(porch: Porch, content_type: str, body: bytes) -> None:
+def test_a_broken_multipart_body_is_refused(rest: RestHarness, content_type: str, body: bytes) -> None:
     """However it is broken."""
-    porch.refused(400, "POST", "/jobs", content=body, headers={"content-type": content_type})
+    rest.refused(400, "POST", "/jobs", content=body, headers={"content-type": content_type})
 
-    assert porch.dispatcher.submissions == []
+    assert rest.dispatcher.submissions == []
 
 
 @settings(max_examples=50)
 @given(st.binary(max_size=200))
 def test_no_multipart_body_is_too_strange_to_be_refused(body: bytes) -> None:
     """Whatever stands between the boundaries."""
-    porch = Porch()
+    rest = RestHarness()
     start = b'--x\r\nContent-Disposition: form-data; name="request"\r\n\r\n'
 
-    porch.refused(
+    rest.refused(
         400, "POST", "/jobs", content=start + body, headers={"content-type": "multipart/form-data; boundary=x"}
     )
 
@@ -352,9 +352,9 @@ async def pieces(size: int) -> AsyncIterator[bytes]:
 @pytest.mark.parametrize("path", ["/jobs", "/blobs"])
 def test_what_is_announced_too_large_is_refused_unread(path: str) -> None:
     """413, before the first byte."""
-    porch = Porch(**{"rest.server.max-content-length": "10k"})
+    rest = RestHarness(**{"rest.server.max-content-length": "10k"})
 
-    (error,) = porch.refused(413, "POST", path, content=b"x" * 20_000)
+    (error,) = rest.refused(413, "POST", path, content=b"x" * 20_000)
 
     assert error == "the body has 20000 bytes; rest.server.max-content-length allows 10240"
 
@@ -368,22 +368,22 @@ def test_what_is_announced_too_large_is_refused_unread(path: str) -> None:
 )
 def test_what_turns_out_too_large_is_refused_as_soon_as_it_is(path: str, content_type: str) -> None:
     """413, though no length was announced; nothing of it stays."""
-    porch = Porch(**{"rest.server.max-content-length": "10k"})
+    rest = RestHarness(**{"rest.server.max-content-length": "10k"})
 
     async def send() -> tuple[int, dict[str, list[str]]]:
-        response = await porch.request("POST", path, content=pieces(50_000), headers={"content-type": content_type})
+        response = await rest.request("POST", path, content=pieces(50_000), headers={"content-type": content_type})
         return response.status_code, response.json()
 
     assert asyncio.run(send()) == (
         413,
         {"errors": ["the body is larger than the 10240 bytes that rest.server.max-content-length allows"]},
     )
-    assert porch.blobs.content == {}
+    assert rest.blobs.content == {}
 
 
 def test_a_file_that_is_too_large_is_refused_though_its_length_was_not_announced() -> None:
     """Files on their way to disk count like everything else."""
-    porch = Porch(**{"rest.server.max-content-length": "10k"})
+    rest = RestHarness(**{"rest.server.max-content-length": "10k"})
     head = (
         b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.zip"\r\n'
         b"Content-Type: application/octet-stream\r\n\r\n"
@@ -396,7 +396,7 @@ def test_a_file_that_is_too_large_is_refused_though_its_length_was_not_announced
 
     async def send() -> int:
         kind = {"content-type": "multipart/form-data; boundary=x"}
-        return (await porch.request("POST", "/jobs", content=body(), headers=kind)).status_code
+        return (await rest.request("POST", "/jobs", content=body(), headers=kind)).status_code
 
     assert asyncio.run(send()) == 413
 
@@ -409,8 +409,8 @@ def test_a_file_that_is_too_large_is_refused_though_its_length_was_not_announced
         ("/blobs", b"application/octet-stream"),
     ],
 )
-def test_a_client_that_goes_away_in_the_middle_leaves_nothing(porch: Porch, path: str, content_type: bytes) -> None:
-    """Half a body is no body; nobody is blamed for it in the log."""
+def test_nothing_remains_of_a_client_that_disconnects(rest: RestHarness, path: str, content_type: bytes) -> None:
+    """Half a body is no body, and it is not logged as an error."""
     heard: list[Any] = [
         {"type": "http.request", "body": b'--x\r\nContent-Disposition: form-data; name="request"', "more_body": True},
         {"type": "http.disconnect"},
@@ -425,36 +425,36 @@ def test_a_client_that_goes_away_in_the_middle_leaves_nothing(porch: Porch, path
 
     async def serve() -> None:
         scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
-        await porch.app({**scope, "headers": [(b"content-type", content_type)]}, receive, send)
+        await rest.app({**scope, "headers": [(b"content-type", content_type)]}, receive, send)
 
     asyncio.run(serve())
 
     assert sent[0]["status"] == 400
     assert b"the body ended before it was whole" in sent[1]["body"]
-    assert porch.blobs.content == {}
-    assert porch.dispatcher.submissions == []
+    assert rest.blobs.content == {}
+    assert rest.dispatcher.submissions == []
 
 
 @pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("not any more")])
-def test_without_a_leader_a_submission_may_be_repeated(porch: Porch, error: FlintlockError) -> None:
+def test_without_a_leader_a_submission_may_be_repeated(rest: RestHarness, error: FlintlockError) -> None:
     """503 with Retry-After; the client's key makes repeating safe."""
-    porch.dispatcher.fail_with = error
+    rest.dispatcher.fail_with = error
 
-    response = porch.call("POST", "/jobs", json=SPEC)
+    response = rest.call("POST", "/jobs", json=SPEC)
 
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert response.json() == {"errors": [error.public]}
 
 
-def test_blobs_are_addressed_by_their_content(porch: Porch) -> None:
+def test_blobs_are_addressed_by_their_content(rest: RestHarness) -> None:
     """The same content twice is one blob; empty content is one, too."""
-    keys = [porch.call("POST", "/blobs", content=content).json()["blob"] for content in (LIB, LIB, b"")]
+    keys = [rest.call("POST", "/blobs", content=content).json()["blob"] for content in (LIB, LIB, b"")]
 
     assert keys[0] == keys[1] == LIB_KEY
-    assert porch.blobs.content == {LIB_KEY: LIB, keys[2]: b""}
+    assert rest.blobs.content == {LIB_KEY: LIB, keys[2]: b""}
 
 
-def test_a_new_id_is_drawn_for_every_submission(porch: Porch) -> None:
+def test_a_new_id_is_drawn_for_every_submission(rest: RestHarness) -> None:
     """Two submissions without a key are two jobs."""
-    assert submit(porch) != submit(porch)
-    assert JobId(NEW_ID) in {submission.graph.job_id for submission in porch.dispatcher.submissions}
+    assert submit(rest) != submit(rest)
+    assert JobId(NEW_ID) in {submission.graph.job_id for submission in rest.dispatcher.submissions}

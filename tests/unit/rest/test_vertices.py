@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from tests.unit.rest.porch import T0, A, B, Porch, execution, graph, running, step
+from tests.unit.rest.rest_harness import T0, A, B, RestHarness, execution, graph, running, step
 
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
@@ -21,8 +21,8 @@ COUNTED = TaskMetrics(read_records=10, read_bytes=100, write_records=4, write_by
 
 
 @pytest.fixture
-def porch() -> Porch:
-    made = Porch()
+def rest() -> RestHarness:
+    made = RestHarness()
     made.dispatcher.put(running(A))
     return made
 
@@ -32,9 +32,9 @@ def at(name: str, rest: str = "", job: str = A) -> str:
     return f"/jobs/{job}/vertices/{vertex_id(A, name)}{rest}"
 
 
-def test_a_step_is_told_with_the_present_attempt_at_its_region(porch: Porch) -> None:
+def test_a_step_is_told_with_the_present_attempt_at_its_region(rest: RestHarness) -> None:
     """Where it ran, when, and how long it was in each state."""
-    answer = porch.get(at("clean"))
+    answer = rest.get(at("clean"))
 
     assert (answer["id"], answer["name"], answer["parallelism"], answer["now"]) == (
         vertex_id(A, "clean"),
@@ -58,15 +58,15 @@ def test_a_step_is_told_with_the_present_attempt_at_its_region(porch: Porch) -> 
         "INITIALIZING": -1,
         "RUNNING": 900,
     }
-    assert porch.get(at("clean", "/subtasks/0")) == subtask
+    assert rest.get(at("clean", "/subtasks/0")) == subtask
 
 
-def test_time_goes_on_only_for_a_state_that_lasts(porch: Porch) -> None:
+def test_time_goes_on_only_for_a_state_that_lasts(rest: RestHarness) -> None:
     """What runs has run until now, whatever else was entered in the same millisecond."""
     stamps = {E.CREATED: T0, E.SCHEDULED: T0, E.DEPLOYING: T0 + 7, E.INITIALIZING: T0 + 7, E.RUNNING: T0 + 7}
-    porch.dispatcher.put(structs.replace(running(A), executions=(execution(0, 0, E.RUNNING, stamps),)))
+    rest.dispatcher.put(structs.replace(running(A), executions=(execution(0, 0, E.RUNNING, stamps),)))
 
-    (subtask,) = porch.get(at("clean"))["subtasks"]
+    (subtask,) = rest.get(at("clean"))["subtasks"]
 
     assert subtask["status-duration"] == {
         "CREATED": 0,
@@ -78,18 +78,18 @@ def test_time_goes_on_only_for_a_state_that_lasts(porch: Porch) -> None:
     assert (subtask["end-time"], subtask["duration"]) == (-1, 9_993)
 
 
-def test_summaries_of_one_subtask_are_its_numbers(porch: Porch) -> None:
+def test_summaries_of_one_subtask_are_its_numbers(rest: RestHarness) -> None:
     """Every one of them."""
-    aggregated = porch.get(at("clean"))["aggregated"]
+    aggregated = rest.get(at("clean"))["aggregated"]
 
     assert set(aggregated["metrics"]["write-records"].values()) == {7}
     assert set(aggregated["status-duration"]["RUNNING"].values()) == {900}
     assert set(aggregated["status-duration"]["CREATED"].values()) == {0}
 
 
-def test_times_by_state(porch: Porch) -> None:
+def test_times_by_state(rest: RestHarness) -> None:
     """0 for a state that it has not been in; the duration counts from when it was scheduled."""
-    (never_scheduled,) = porch.get(at("out", "/subtasktimes"))["subtasks"]
+    (never_scheduled,) = rest.get(at("out", "/subtasktimes"))["subtasks"]
     assert {state: ms for state, ms in never_scheduled["timestamps"].items() if ms} == {
         "DEPLOYING": T0 + 1200,
         "RUNNING": T0 + 1300,
@@ -98,68 +98,68 @@ def test_times_by_state(porch: Porch) -> None:
     assert never_scheduled["duration"] == -1
 
     stamps = {E.SCHEDULED: T0 + 50, E.DEPLOYING: T0 + 60, E.FAILED: T0 + 90}
-    porch.dispatcher.put(structs.replace(running(A), executions=(execution(0, 0, E.FAILED, stamps),)))
-    (failed,) = porch.get(at("clean", "/subtasktimes"))["subtasks"]
+    rest.dispatcher.put(structs.replace(running(A), executions=(execution(0, 0, E.FAILED, stamps),)))
+    (failed,) = rest.get(at("clean", "/subtasktimes"))["subtasks"]
     assert failed["duration"] == 40
 
 
-def test_the_taskmanager_of_a_step(porch: Porch) -> None:
+def test_the_taskmanager_of_a_step(rest: RestHarness) -> None:
     """That of the present attempt."""
-    (place,) = porch.get(at("out", "/taskmanagers"))["taskmanagers"]
+    (place,) = rest.get(at("out", "/taskmanagers"))["taskmanagers"]
 
     assert (place["taskmanager-id"], place["endpoint"], place["status"]) == ("tm-1", "127.0.0.1:4711", "RUNNING")
     assert {state: count for state, count in place["status-counts"].items() if count} == {"RUNNING": 1}
     assert (place["start-time"], place["end-time"], place["duration"]) == (T0 + 1200, -1, 8800)
 
 
-def test_a_step_that_nobody_has_begun(porch: Porch) -> None:
+def test_a_step_that_nobody_has_begun(rest: RestHarness) -> None:
     """Every field, and nothing that is not so."""
-    porch.dispatcher.put(structs.replace(running(A), executions=()))
+    rest.dispatcher.put(structs.replace(running(A), executions=()))
 
-    (subtask,) = porch.get(at("clean"))["subtasks"]
+    (subtask,) = rest.get(at("clean"))["subtasks"]
 
     assert (subtask["status"], subtask["attempt"], subtask["start-time"]) == ("CREATED", 0, -1)
     assert (subtask["endpoint"], subtask["taskmanager-id"]) == ("(unassigned)", "(unassigned)")
     assert set(subtask["status-duration"].values()) == {-1}
     assert not any(value for key, value in subtask["metrics"].items() if key.endswith("-complete"))
-    (times,) = porch.get(at("clean", "/subtasktimes"))["subtasks"]
+    (times,) = rest.get(at("clean", "/subtasktimes"))["subtasks"]
     assert (times["duration"], set(times["timestamps"].values())) == (-1, {0})
 
 
-def test_what_does_not_exist_here_is_empty(porch: Porch) -> None:
+def test_what_does_not_exist_here_is_empty(rest: RestHarness) -> None:
     """Accumulators and watermarks are asked for by Flink's tools."""
-    assert porch.get(at("clean", "/accumulators"))["user-accumulators"] == []
-    assert porch.get(at("clean", "/watermarks")) == []
-    assert porch.get(f"/jobs/{A}/accumulators")["job-accumulators"] == []
-    (one,) = porch.get(at("clean", "/subtasks/accumulators"))["subtasks"]
+    assert rest.get(at("clean", "/accumulators"))["user-accumulators"] == []
+    assert rest.get(at("clean", "/watermarks")) == []
+    assert rest.get(f"/jobs/{A}/accumulators")["job-accumulators"] == []
+    (one,) = rest.get(at("clean", "/subtasks/accumulators"))["subtasks"]
     assert (one["attempt"], one["user-accumulators"]) == (1, [])
 
 
-@pytest.mark.parametrize("rest", ["", "/subtasktimes", "/taskmanagers", "/accumulators", "/watermarks", "/subtasks/0"])
-def test_an_unknown_step_is_not_found(porch: Porch, rest: str) -> None:
+@pytest.mark.parametrize("of", ["", "/subtasktimes", "/taskmanagers", "/accumulators", "/watermarks", "/subtasks/0"])
+def test_an_unknown_step_is_not_found(rest: RestHarness, of: str) -> None:
     """404, with its id; so is a step of a job that is not there."""
-    assert porch.refused(404, "GET", at("other", rest)) == [f"vertex {vertex_id(A, 'other')} of job {A} was not found"]
-    assert porch.refused(404, "GET", at("clean", rest, job=B)) == [f"job {B} was not found"]
+    assert rest.refused(404, "GET", at("other", of)) == [f"vertex {vertex_id(A, 'other')} of job {A} was not found"]
+    assert rest.refused(404, "GET", at("clean", of, job=B)) == [f"job {B} was not found"]
 
 
-def test_a_step_has_one_subtask(porch: Porch) -> None:
+def test_a_step_has_one_subtask(rest: RestHarness) -> None:
     """Another number is not found; what is no number is refused."""
-    assert porch.refused(404, "GET", at("clean", "/subtasks/1")) == ["subtask 1 of step 'clean' was not found"]
-    assert porch.refused(400, "GET", at("clean", "/subtasks/x")) == ["'x' is not the number of a subtask"]
-    assert porch.refused(400, "GET", at("clean", "/subtasks/²")) == ["'²' is not the number of a subtask"]
+    assert rest.refused(404, "GET", at("clean", "/subtasks/1")) == ["subtask 1 of step 'clean' was not found"]
+    assert rest.refused(400, "GET", at("clean", "/subtasks/x")) == ["'x' is not the number of a subtask"]
+    assert rest.refused(400, "GET", at("clean", "/subtasks/²")) == ["'²' is not the number of a subtask"]
 
 
-def numbers(porch: Porch, job: JobSnapshot) -> dict[str, tuple[int | None, int | None]]:
+def numbers(rest: RestHarness, job: JobSnapshot) -> dict[str, tuple[int | None, int | None]]:
     """What each step of a job read and wrote, in records; None where it cannot be told."""
-    porch.dispatcher.put(job)
+    rest.dispatcher.put(job)
     found: dict[str, tuple[int | None, int | None]] = {}
-    for vertex in porch.get(f"/jobs/{A}")["vertices"]:
+    for vertex in rest.get(f"/jobs/{A}")["vertices"]:
         told: dict[str, Any] = vertex["metrics"]
         found[vertex["name"]] = (
             told["read-records"] if told["read-records-complete"] else None,
             told["write-records"] if told["write-records-complete"] else None,
         )
-        own = porch.get(f"/jobs/{A}/vertices/{vertex['id']}")
+        own = rest.get(f"/jobs/{A}/vertices/{vertex['id']}")
         assert own["subtasks"][0]["metrics"] == told  # the same, wherever one looks
     return found
 
@@ -178,23 +178,23 @@ MORE = step(A, "more", Source(format="csv", paths=("in",)))
 OUT = step(A, "out", Sink(format="parquet", path="out"), "read")
 
 
-def test_the_only_reader_and_the_only_writer_have_the_attempts_numbers(porch: Porch) -> None:
+def test_the_only_reader_and_the_only_writer_have_the_attempts_numbers(rest: RestHarness) -> None:
     """From the moment that Spark has counted anything."""
-    assert numbers(porch, job_of(READ, OUT, executions=(ran(metrics=COUNTED),))) == {
+    assert numbers(rest, job_of(READ, OUT, executions=(ran(metrics=COUNTED),))) == {
         "Source: read": (10, None),
         "Sink: out": (None, 4),
     }
-    assert numbers(porch, job_of(READ, OUT, executions=(ran(state=E.RUNNING, metrics=COUNTED),))) == {
+    assert numbers(rest, job_of(READ, OUT, executions=(ran(state=E.RUNNING, metrics=COUNTED),))) == {
         "Source: read": (10, None),
         "Sink: out": (None, 4),
     }
-    assert numbers(porch, job_of(READ, OUT, executions=(ran(state=E.RUNNING),))) == {
+    assert numbers(rest, job_of(READ, OUT, executions=(ran(state=E.RUNNING),))) == {
         "Source: read": (None, None),
         "Sink: out": (None, None),
     }
 
 
-def test_what_several_steps_did_together_is_told_of_none(porch: Porch) -> None:
+def test_what_several_steps_did_together_is_told_of_none(rest: RestHarness) -> None:
     """Two sources share what was read; of two sinks each has its own rows once it has ended."""
     joined = step(A, "joined", Sql(query="SELECT 1"), "read", "more")
     first = step(A, "first", Sink(format="csv", path="one"), "joined")
@@ -202,9 +202,9 @@ def test_what_several_steps_did_together_is_told_of_none(porch: Porch) -> None:
     outputs = (StepOutput(step=StepName("first"), rows=3, bytes=30), StepOutput(step=StepName("second"), rows=1))
 
     running_now = job_of(READ, MORE, joined, first, second, executions=(ran(state=E.RUNNING, metrics=COUNTED),))
-    assert set(numbers(porch, running_now).values()) == {(None, None)}
+    assert set(numbers(rest, running_now).values()) == {(None, None)}
     ended = job_of(READ, MORE, joined, first, second, executions=(ran(metrics=COUNTED, outputs=outputs),))
-    assert numbers(porch, ended) == {
+    assert numbers(rest, ended) == {
         "Source: read": (None, None),
         "Source: more": (None, None),
         "joined": (None, None),
@@ -213,29 +213,29 @@ def test_what_several_steps_did_together_is_told_of_none(porch: Porch) -> None:
     }
 
 
-def test_a_program_reads_and_writes_by_itself(porch: Porch) -> None:
+def test_a_program_reads_and_writes_by_itself(rest: RestHarness) -> None:
     """All that its attempt did."""
     program = JobVertex(id=vertex_id(A, "main"), name=StepName("main"), operation=Program(file="main.py"))
 
-    assert numbers(porch, job_of(program, executions=(ran(metrics=COUNTED),))) == {"Program: main": (10, 4)}
+    assert numbers(rest, job_of(program, executions=(ran(metrics=COUNTED),))) == {"Program: main": (10, 4)}
 
 
-def test_a_query_that_reads_tables_by_itself_is_a_reader(porch: Porch) -> None:
+def test_a_query_that_reads_tables_by_itself_is_a_reader(rest: RestHarness) -> None:
     """A step without inputs has its rows from somewhere."""
     query = step(A, "read", Sql(query="SELECT * FROM db.t"))
 
-    assert numbers(porch, job_of(query, OUT, executions=(ran(metrics=COUNTED),))) == {
+    assert numbers(rest, job_of(query, OUT, executions=(ran(metrics=COUNTED),))) == {
         "read": (10, None),
         "Sink: out": (None, 4),
     }
 
 
-def test_a_blocking_result_is_read_by_its_consumer(porch: Porch) -> None:
+def test_a_blocking_result_is_read_by_its_consumer(rest: RestHarness) -> None:
     """And written by the step that makes it."""
     counted = structs.replace(running(A).executions[2], metrics=COUNTED)
     job = structs.replace(running(A), executions=(*running(A).executions[:2], counted))
 
-    assert numbers(porch, job) == {
+    assert numbers(rest, job) == {
         "Source: orders": (0, None),
         "clean": (None, 7),
         "priced": (10, None),
@@ -244,11 +244,11 @@ def test_a_blocking_result_is_read_by_its_consumer(porch: Porch) -> None:
     }
 
 
-def test_a_graph_that_cannot_be_planned_is_shown_without_its_regions(porch: Porch) -> None:
+def test_a_graph_that_cannot_be_planned_is_shown_without_its_regions(rest: RestHarness) -> None:
     """A job that was set aside has a graph and no regions: nothing breaks, and no step can be looked at."""
     aside = structs.replace(running(A), regions=(), executions=(), status=JobStatus.FAILED, graph=graph(A))
-    porch.dispatcher.put(aside)
+    rest.dispatcher.put(aside)
 
-    assert len(porch.get(f"/jobs/{A}")["plan"]["nodes"]) == 5
-    assert porch.get(f"/jobs/{A}")["vertices"] == []
-    porch.refused(404, "GET", at("clean"))
+    assert len(rest.get(f"/jobs/{A}")["plan"]["nodes"]) == 5
+    assert rest.get(f"/jobs/{A}")["vertices"] == []
+    rest.refused(404, "GET", at("clean"))

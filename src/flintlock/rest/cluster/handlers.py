@@ -13,14 +13,14 @@ from flintlock.model.states import JobStatus
 from flintlock.rest.cluster import translate
 from flintlock.rest.metrics.registry import job_counts
 from flintlock.rest.secrets import without_secrets
-from flintlock.rest.server.http import Answer, Call, answer, no_such
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 
 
-async def config(call: Call) -> Answer:
+async def config(call: RestCall) -> HttpResponse:
     """What a dashboard needs to know first."""
     services = call.services
     zone = time.localtime()
-    return answer(
+    return json_response(
         shapes.DashboardConfig(
             refresh_interval=int(services.configuration.get(WEB_REFRESH) * 1000),
             timezone_name=zone.tm_zone,
@@ -37,12 +37,12 @@ async def config(call: Call) -> Answer:
     )
 
 
-async def overview(call: Call) -> Answer:
+async def overview(call: RestCall) -> HttpResponse:
     """How many TaskManagers, slots and jobs there are."""
     services = call.services
     resources = await services.resource_manager.overview()
     counts = job_counts(await services.dispatcher.list_jobs())
-    return answer(
+    return json_response(
         shapes.ClusterOverview(
             taskmanagers=len(resources.task_managers),
             slots_total=sum(tm.slots for tm in resources.task_managers),
@@ -57,28 +57,28 @@ async def overview(call: Call) -> Answer:
     )
 
 
-async def task_managers(call: Call) -> Answer:
+async def task_managers(call: RestCall) -> HttpResponse:
     """All registered TaskManagers."""
     resources = await call.services.resource_manager.overview()
-    return answer(
+    return json_response(
         shapes.TaskManagersAnswer(taskmanagers=[translate.task_manager(tm) for tm in resources.task_managers])
     )
 
 
-async def task_manager(call: Call) -> Answer:
+async def task_manager(call: RestCall) -> HttpResponse:
     """One TaskManager with who holds its slots."""
     wanted = call.path("taskmanagerid")
     resources = await call.services.resource_manager.overview()
     for info in resources.task_managers:
         if info.id == wanted:
-            return answer(translate.task_manager_details(info))
+            return json_response(translate.task_manager_details(info))
     raise no_such("TaskManager", wanted)
 
 
-async def resources(call: Call) -> Answer:
+async def resources(call: RestCall) -> HttpResponse:
     """Who waits for slots, in order, and how many TaskManagers are starting."""
     seen = await call.services.resource_manager.overview()
-    return answer(
+    return json_response(
         shapes.ResourcesAnswer(
             waiting=[
                 shapes.WaitingAnswer(
@@ -96,39 +96,39 @@ async def resources(call: Call) -> Answer:
     )
 
 
-async def jobmanager_config(call: Call) -> Answer:
+async def jobmanager_config(call: RestCall) -> HttpResponse:
     """The JobManager's configuration: what was set, and what it is otherwise."""
-    return answer(_configuration(call))
+    return json_response(_configuration(call))
 
 
-async def job_jobmanager_config(call: Call) -> Answer:
+async def job_jobmanager_config(call: RestCall) -> HttpResponse:
     """The configuration of the JobManager that runs a job."""
     await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
-    return answer(_configuration(call))
+    return json_response(_configuration(call))
 
 
-def _configuration(call: Call) -> list[shapes.ConfigEntry]:
+def _configuration(call: RestCall) -> list[shapes.ConfigEntry]:
     given = call.services.configuration.as_dict()
     defaults = {option.key: option.default_text or str(option.default) for option in OPTIONS}
     effective = without_secrets({**defaults, **given})
     return [shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)]
 
 
-async def versions(call: Call) -> Answer:
+async def versions(call: RestCall) -> HttpResponse:
     """What runs here; clients compare before they pickle anything."""
     has = call.services.versions
-    return answer(shapes.VersionsAnswer(flintlock=has.flintlock, python=has.python, pyspark=has.pyspark))
+    return json_response(shapes.VersionsAnswer(flintlock=has.flintlock, python=has.python, pyspark=has.pyspark))
 
 
-async def healthz(_: Call) -> Answer:
+async def healthz(_: RestCall) -> HttpResponse:
     """The process lives."""
-    return answer(shapes.Health(status="ok"))
+    return json_response(shapes.Health(status="ok"))
 
 
-async def readyz(call: Call) -> Answer:
+async def readyz(call: RestCall) -> HttpResponse:
     """A Dispatcher leads and takes jobs."""
     try:
         await call.services.dispatcher.list_jobs()
     except Unavailable:
-        return answer(Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
-    return answer(shapes.Health(status="ready"))
+        return json_response(Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
+    return json_response(shapes.Health(status="ready"))

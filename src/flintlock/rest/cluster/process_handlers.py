@@ -8,19 +8,19 @@ from typing import Final
 from flintlock.api import process as shapes
 from flintlock.model.errors import NotFound
 from flintlock.rest.cluster import process
-from flintlock.rest.server.http import Answer, Call, answer, no_such
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 
 _TEXT: Final = "text/plain; charset=UTF-8"
 
 
-async def environment(_: Call) -> Answer:
+async def environment(_: RestCall) -> HttpResponse:
     """What the JobManager runs on."""
-    return answer(process.environment())
+    return json_response(process.environment())
 
 
-async def logs(call: Call) -> Answer:
+async def logs(call: RestCall) -> HttpResponse:
     """The log files on the JobManager's machine."""
-    return answer(
+    return json_response(
         shapes.LogFiles(
             logs=[
                 shapes.LogFile(name=name, size=seen.st_size, mtime=seen.st_mtime_ns // 1_000_000)
@@ -30,7 +30,7 @@ async def logs(call: Call) -> Answer:
     )
 
 
-async def log_file(call: Call) -> Answer:
+async def log_file(call: RestCall) -> HttpResponse:
     """One of the log files."""
     name, known = call.path("file"), call.services.logs
     if known.directory is None or name not in known.files():
@@ -38,7 +38,7 @@ async def log_file(call: Call) -> Answer:
     return _file(known.directory / name)
 
 
-async def log(call: Call) -> Answer:
+async def log(call: RestCall) -> HttpResponse:
     """The JobManager's own log."""
     found = call.services.logs.log
     if found is None:
@@ -46,7 +46,7 @@ async def log(call: Call) -> Answer:
     return _file(found)
 
 
-async def stdout(call: Call) -> Answer:
+async def stdout(call: RestCall) -> HttpResponse:
     """What the JobManager has printed; where it prints into its log, that."""
     found = call.services.logs.stdout
     if found is None:
@@ -54,10 +54,10 @@ async def stdout(call: Call) -> Answer:
     return _file(found)
 
 
-async def thread_dump(_: Call) -> Answer:
+async def thread_dump(_: RestCall) -> HttpResponse:
     """What every thread and every task of the JobManager does now."""
-    return answer(process.thread_dump())
+    return json_response(process.thread_dump())
 
 
-def _file(path: Path) -> Answer:
-    return Answer(pieces=process.read_pieces(path), content_type=_TEXT)
+def _file(path: Path) -> HttpResponse:
+    return HttpResponse(pieces=process.read_pieces(path), content_type=_TEXT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
@@ -27,16 +28,15 @@ from flintlock.model.jobs import (
 from flintlock.model.tasks import LogChunk, LogQuery
 from flintlock.rest.jobs import bodies, translate
 from flintlock.rest.jobs.submission import read_stream, reading_submission, store_uploads
-from flintlock.rest.server.http import ARROW, Answer, Call, answer, no_such
+from flintlock.rest.server.http import ARROW, HttpResponse, RestCall, json_response, no_such
 
-MAX_WAIT_S: Final = 600.0
 _EVENT_INTERVAL_S: Final = 0.25
 _EVENT_SILENCE_S: Final = 10.0
 _MAX_EXCEPTIONS: Final = 20
 _CANCEL_TIMEOUT_S: Final = 60.0
 
 
-async def submit(call: Call) -> Answer:
+async def submit(call: RestCall) -> HttpResponse:
     """Persist and start a job; the answer comes once it is durable."""
     services = call.services
     limit = services.configuration.get(UPLOAD_LIMIT)
@@ -47,63 +47,63 @@ async def submit(call: Call) -> Answer:
         if submitted.existing:  # its files came with the first one
             await services.blobs.abandon([upload.key for upload in submission.uploads])
     replay = {"Idempotent-Replay": "true"} if submitted.existing else {}
-    return answer(shapes.Jobid(jobid=submitted.job_id), 202, replay)
+    return json_response(shapes.Jobid(jobid=submitted.job_id), 202, replay)
 
 
-async def upload_blob(call: Call) -> Answer:
+async def upload_blob(call: RestCall) -> HttpResponse:
     """Store content that a later submission names."""
     stream = read_stream(call.request, call.services.configuration.get(UPLOAD_LIMIT))
     key, size = await call.services.blobs.put(stream)
-    return answer(shapes.BlobAnswer(blob=key, size=size), 201)
+    return json_response(shapes.BlobAnswer(blob=key, size=size), 201)
 
 
-async def list_ids(call: Call) -> Answer:
+async def list_ids(call: RestCall) -> HttpResponse:
     """All jobs: id and status."""
     listing = await call.services.dispatcher.list_jobs()
-    return answer(shapes.JobIds(jobs=[shapes.JobIdStatus(id=job.job_id, status=job.status) for job in listing.jobs]))
+    return json_response(
+        shapes.JobIds(jobs=[shapes.JobIdStatus(id=job.job_id, status=job.status) for job in listing.jobs])
+    )
 
 
-async def overview(call: Call) -> Answer:
+async def overview(call: RestCall) -> HttpResponse:
     """All jobs, a line each, newest first."""
     listing = await call.services.dispatcher.list_jobs()
-    entries = [translate.overview_entry(job, call.services.clock_ms()) for job in listing.jobs]
-    return answer(shapes.JobsOverviewAnswer(jobs=entries))
+    return HttpResponse(body=call.services.job_lines.encode(listing, call.services.clock_ms()))
 
 
-async def details(call: Call) -> Answer:
+async def details(call: RestCall) -> HttpResponse:
     """One job with its steps and its plan."""
-    return answer(translate.job_details(await _job(call), call.services.clock_ms()))
+    return json_response(translate.job_details(await _job(call), call.services.clock_ms()))
 
 
-async def plan(call: Call) -> Answer:
+async def plan(call: RestCall) -> HttpResponse:
     """The plan of one job."""
-    return answer(shapes.PlanAnswer(plan=translate.plan(await _job(call))))
+    return json_response(shapes.PlanAnswer(plan=translate.plan(await _job(call))))
 
 
-async def config(call: Call) -> Answer:
+async def config(call: RestCall) -> HttpResponse:
     """How one job was configured."""
-    return answer(translate.job_config(await _job(call)))
+    return json_response(translate.job_config(await _job(call)))
 
 
-async def status(call: Call) -> Answer:
+async def status(call: RestCall) -> HttpResponse:
     """The state of one job."""
-    return answer(shapes.JobStatusAnswer(status=(await _job(call)).status))
+    return json_response(shapes.JobStatusAnswer(status=(await _job(call)).status))
 
 
-async def exceptions(call: Call) -> Answer:
+async def exceptions(call: RestCall) -> HttpResponse:
     """The failures of one job, newest first."""
     at_most = call.integer("maxExceptions")
-    return answer(translate.exceptions(await _job(call), _MAX_EXCEPTIONS if at_most is None else at_most))
+    return json_response(translate.exceptions(await _job(call), _MAX_EXCEPTIONS if at_most is None else at_most))
 
 
-async def execution_result(call: Call) -> Answer:
+async def execution_result(call: RestCall) -> HttpResponse:
     """How one job ended; `wait` holds the answer until it has."""
-    wait_s = min(call.duration_s("wait"), MAX_WAIT_S)
-    job = await call.services.dispatcher.await_job(AwaitJob(job_id=call.job_id, wait_s=wait_s))
-    return answer(translate.execution_result(job))
+    job = await call.services.dispatcher.await_job(AwaitJob(job_id=call.job_id, wait_s=call.wait_s()))
+    return json_response(translate.execution_result(job))
 
 
-async def cancel(call: Call) -> Answer:
+async def cancel(call: RestCall) -> HttpResponse:
     """Ask a job to end."""
     mode = call.request.query_params.get("mode", "cancel")
     if mode != "cancel":
@@ -113,14 +113,14 @@ async def cancel(call: Call) -> Answer:
             await call.services.dispatcher.cancel_job(JobQuery(job_id=call.job_id))
     except TimeoutError:
         said = f"job {call.job_id} did not take the cancel within {_CANCEL_TIMEOUT_S:g} s; ask again"
-        return answer(shapes.Errors(errors=[said]), 408)
-    return answer(shapes.Empty(), 202)
+        return json_response(shapes.Errors(errors=[said]), 408)
+    return json_response(shapes.Empty(), 202)
 
 
-async def requirements(call: Call) -> Answer:
+async def requirements(call: RestCall) -> HttpResponse:
     """What the steps of a running job may use."""
     found = await call.services.dispatcher.requirements(JobQuery(job_id=call.job_id))
-    return answer(
+    return json_response(
         {
             name: bodies.VertexRequirements(
                 parallelism=bodies.ParallelismBounds(lower_bound=bounds.lower, upper_bound=bounds.upper)
@@ -130,7 +130,7 @@ async def requirements(call: Call) -> Answer:
     )
 
 
-async def update_requirements(call: Call) -> Answer:
+async def update_requirements(call: RestCall) -> HttpResponse:
     """Change what the steps of a running job may use; durable once it is answered."""
     job_id, given = call.job_id, await bodies.read_requirements(call.request)
     vertices = {
@@ -138,36 +138,36 @@ async def update_requirements(call: Call) -> Answer:
         for name, item in given.items()
     }
     await call.services.dispatcher.update_requirements(JobRequirements(job_id=job_id, vertices=vertices))
-    return answer(shapes.Empty())
+    return json_response(shapes.Empty())
 
 
-async def client_heartbeat(call: Call) -> Answer:
+async def client_heartbeat(call: RestCall) -> HttpResponse:
     """Say that the client of an attached job is there, and until when that counts."""
     job_id, given = call.job_id, await bodies.read_heartbeat(call.request)
     await call.services.dispatcher.client_heartbeat(ClientHeartbeat(job_id=job_id, expires_ms=given.expired_timestamp))
-    return answer(shapes.Empty(), 202)
+    return json_response(shapes.Empty(), 202)
 
 
-async def attempts(call: Call) -> Answer:
+async def attempts(call: RestCall) -> HttpResponse:
     """Every region of one job with every attempt at it."""
-    return answer(translate.attempts(await _job(call)))
+    return json_response(translate.attempts(await _job(call)))
 
 
-async def results(call: Call) -> Answer:
+async def results(call: RestCall) -> HttpResponse:
     """The names of the results that one job keeps."""
-    return answer(shapes.ResultNames(results=[*(await _job(call)).result_names]))
+    return json_response(shapes.ResultNames(results=[*(await _job(call)).result_names]))
 
 
-async def result(call: Call) -> Answer:
+async def result(call: RestCall) -> HttpResponse:
     """Rows that one job kept, as JSON or Arrow."""
     rows = await call.services.dispatcher.result(ResultQuery(job_id=call.job_id, name=call.path("name")))
     if ARROW in call.request.headers.get("accept", "").lower():
-        return Answer(body=rows.arrow, content_type=ARROW)
+        return HttpResponse(body=rows.arrow, content_type=ARROW)
     head = msgspec.json.encode({"name": rows.name, "truncated": rows.truncated})
-    return Answer(body=head[:-1] + b"," + rows.json[1:])
+    return HttpResponse(body=head[:-1] + b"," + rows.json[1:])
 
 
-async def logs(call: Call) -> Answer:
+async def logs(call: RestCall) -> HttpResponse:
     """What user code printed, by attempt; `offset` counts for one attempt, given with its region."""
     region, attempt = call.integer("region"), call.integer("attempt")
     offset = call.integer("offset", -(1 << 63)) or 0
@@ -179,11 +179,11 @@ async def logs(call: Call) -> Answer:
         wanted = f"region {'any' if region is None else region}, attempt {'any' if attempt is None else attempt}"
         raise no_such("output", f"of {wanted} of job {job.graph.job_id}")
     found = [await _log(call, job, item, item.task_manager, offset) for item in chosen if item.task_manager]
-    return answer(shapes.LogsAnswer(logs=found))
+    return json_response(shapes.LogsAnswer(logs=found))
 
 
 async def _log(
-    call: Call, job: JobSnapshot, item: ExecutionInfo, task_manager: TaskManagerId, offset: int
+    call: RestCall, job: JobSnapshot, item: ExecutionInfo, task_manager: TaskManagerId, offset: int
 ) -> shapes.LogAnswer:
     where = AttemptId(job_id=job.graph.job_id, region=item.region, attempt=item.attempt)
     try:
@@ -194,54 +194,52 @@ async def _log(
         start = max(offset, 0)
         ended = item.state.terminal and isinstance(error, NotFound)
         chunk = LogChunk(data=b"", offset=start, size=start, complete=ended)
-    whole = chunk.data if chunk.complete and chunk.offset + len(chunk.data) >= chunk.size else _characters(chunk.data)
+    # A character of which only the first bytes have been written is returned with the next piece.
+    at_end = chunk.complete and chunk.offset + len(chunk.data) >= chunk.size
+    text, consumed = codecs.utf_8_decode(chunk.data, "replace", at_end)
     return shapes.LogAnswer(
         region=item.region,
         attempt=item.attempt,
         taskmanager_id=task_manager,
         offset=chunk.offset,
-        next_offset=chunk.offset + len(whole),
+        next_offset=chunk.offset + consumed,
         size=chunk.size,
         complete=chunk.complete,
-        text=whole.decode(errors="replace"),
+        text=text,
     )
 
 
-def _characters(data: bytes) -> bytes:
-    """Leave out a character at the end that is not whole yet: its other half comes with the next piece."""
-    for back in range(1, min(3, len(data)) + 1):
-        byte = data[-back]
-        if byte >= 0xC0:  # begins a character of 2 to 4 bytes
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return data[:-back] if back < length else data
-        if byte < 0x80:
-            break
-    return data
+async def events(call: RestCall) -> HttpResponse:
+    """Server-sent events: one for each job that changed."""
+    await call.services.dispatcher.list_jobs()  # fails with its own status; once the stream has begun that is too late
+    return HttpResponse(
+        pieces=job_events(call), content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
 
 
-async def events(call: Call) -> AsyncGenerator[bytes]:
-    """Server-sent events: a line for each job that changed, beginning with all of them.
+async def job_events(call: RestCall) -> AsyncGenerator[bytes]:
+    """Yield an event for each job that changed, beginning with all jobs.
 
-    Says every few seconds that there is nothing to say, so that silence means that nobody is there. Ends when nobody
-    leads here for longer: whoever asks again is led to the one that does.
+    Yields a comment every few seconds if no job changes, so that a client can tell a quiet cluster from a lost
+    connection. Ends when there has been no leader here for some time: the client's next request reaches the new one.
     """
-    seen: dict[str, JobSummary] = {}
-    last: JobsOverview | None = None
+    sent: dict[str, JobSummary] = {}
+    previous: JobsOverview | None = None
     clock_s = asyncio.get_running_loop().time
-    said_s = led_s = clock_s()
+    sent_s = led_s = clock_s()
     while True:
         try:
             listing = await call.services.dispatcher.list_jobs()
-        except (Unavailable, Fenced):  # nobody leads for a moment: whoever leads next is asked next
+        except (Unavailable, Fenced):  # between two leaders
             if clock_s() - led_s > _EVENT_SILENCE_S:
                 return
         else:
             led_s = clock_s()
-            changed = [job for job in listing.jobs if seen.get(job.job_id) != job] if listing is not last else []
-            if listing is not last:
-                last, seen = listing, {job.job_id: job for job in listing.jobs}
-            if changed or clock_s() - said_s > _EVENT_SILENCE_S:
-                said_s = clock_s()
+            changed = [job for job in listing.jobs if sent.get(job.job_id) != job] if listing is not previous else []
+            if listing is not previous:
+                previous, sent = listing, {job.job_id: job for job in listing.jobs}
+            if changed or clock_s() - sent_s > _EVENT_SILENCE_S:
+                sent_s = clock_s()
                 yield b"".join(_event_lines(changed, call.services.clock_ms())) or b": nothing new\n\n"
         await asyncio.sleep(_EVENT_INTERVAL_S)
 
@@ -252,5 +250,5 @@ def _event_lines(changed: Iterable[JobSummary], now_ms: int) -> Iterable[bytes]:
         yield b"event: job\ndata: " + data + b"\n\n"
 
 
-async def _job(call: Call) -> JobSnapshot:
+async def _job(call: RestCall) -> JobSnapshot:
     return await call.services.dispatcher.job(JobQuery(job_id=call.job_id))

@@ -11,34 +11,34 @@ from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobs import JobQuery
 from flintlock.rest.metrics import registry as metrics
 from flintlock.rest.metrics.job_metrics import job_values, vertex_values
-from flintlock.rest.server.http import Answer, Call, answer, no_such
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 from flintlock.rest.vertices.handlers import subtask_of, view_of
 
 
-async def prometheus(call: Call) -> Answer:
+async def prometheus(call: RestCall) -> HttpResponse:
     """What Prometheus scrapes; without a leader, what this JobManager knows of itself."""
     found = metrics.families(call.services.registry, await _now(call))
-    return Answer(body=metrics.prometheus_text(found), content_type=CONTENT_TYPE_LATEST)
+    return HttpResponse(body=metrics.prometheus_text(found), content_type=CONTENT_TYPE_LATEST)
 
 
-async def jobmanager(call: Call) -> Answer:
+async def jobmanager(call: RestCall) -> HttpResponse:
     """The JobManager's metrics: their ids, or the values of those that `get` names."""
     now = await _now(call)
     values = metrics.jobmanager_values(metrics.families(call.services.registry, now), now)
-    return answer(metrics.listed(values, call.names("get")))
+    return json_response(metrics.listed(values, call.names("get")))
 
 
-async def task_manager(call: Call) -> Answer:
+async def task_manager(call: RestCall) -> HttpResponse:
     """What a TaskManager measures of itself: ids, or the values of those that `get` names."""
     wanted = call.path("taskmanagerid")
     resources = await call.services.resource_manager.overview()
     for info in resources.task_managers:
         if info.id == wanted:
-            return answer(metrics.listed(metrics.task_manager_values(info), call.names("get")))
+            return json_response(metrics.listed(metrics.task_manager_values(info), call.names("get")))
     raise no_such("TaskManager", wanted)
 
 
-async def task_managers(call: Call) -> Answer:
+async def task_managers(call: RestCall) -> HttpResponse:
     """What all TaskManagers (or those that `taskmanagers` names) measure, together."""
     chosen = call.names("taskmanagers")
     seen = (await call.services.resource_manager.overview()).task_managers
@@ -46,16 +46,16 @@ async def task_managers(call: Call) -> Answer:
     if unknown:
         raise no_such("TaskManager", unknown[0])
     many = [metrics.task_manager_values(info) for info in seen if not chosen or info.id in chosen]
-    return answer(_aggregated(call, many))
+    return json_response(_aggregated(call, many))
 
 
-async def job(call: Call) -> Answer:
+async def job(call: RestCall) -> HttpResponse:
     """The metrics of one job: ids, or the values of those that `get` names."""
     found = await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
-    return answer(metrics.listed(job_values(found, call.services.clock_ms()), call.names("get")))
+    return json_response(metrics.listed(job_values(found, call.services.clock_ms()), call.names("get")))
 
 
-async def jobs(call: Call) -> Answer:
+async def jobs(call: RestCall) -> HttpResponse:
     """The metrics of all jobs that have not ended (or of those that `jobs` names), together."""
     chosen = call.names("jobs")
     wrong = [name for name in chosen if not is_job_id(name)]
@@ -73,26 +73,26 @@ async def jobs(call: Call) -> Answer:
                 raise
             continue  # forgotten since it was listed
         many.append(job_values(found, call.services.clock_ms()))
-    return answer(_aggregated(call, many))
+    return json_response(_aggregated(call, many))
 
 
-async def vertex(call: Call) -> Answer:
+async def vertex(call: RestCall) -> HttpResponse:
     """The metrics of a step by subtask: ids, or the values of those that `get` names."""
     values = {f"0.{name}": value for name, value in vertex_values(await view_of(call)).items()}
-    return answer(metrics.listed(values, call.names("get")))
+    return json_response(metrics.listed(values, call.names("get")))
 
 
-async def subtask(call: Call) -> Answer:
+async def subtask(call: RestCall) -> HttpResponse:
     """The metrics of one subtask of a step."""
-    return answer(metrics.listed(vertex_values(await subtask_of(call)), call.names("get")))
+    return json_response(metrics.listed(vertex_values(await subtask_of(call)), call.names("get")))
 
 
-async def subtasks(call: Call) -> Answer:
+async def subtasks(call: RestCall) -> HttpResponse:
     """The metrics of all subtasks of a step, together."""
-    return answer(_aggregated(call, [vertex_values(await view_of(call))]))
+    return json_response(_aggregated(call, [vertex_values(await view_of(call))]))
 
 
-def _aggregated(call: Call, many: Sequence[metrics.Values]) -> object:
+def _aggregated(call: RestCall, many: Sequence[metrics.Values]) -> object:
     asked = tuple(name.lower() for name in call.names("agg"))
     unknown = [name for name in asked if name not in metrics.AGGREGATIONS]
     if unknown:
@@ -101,7 +101,7 @@ def _aggregated(call: Call, many: Sequence[metrics.Values]) -> object:
     return metrics.aggregated(many, call.names("get"), asked or metrics.AGGREGATIONS)
 
 
-async def _now(call: Call) -> metrics.ClusterView | None:
+async def _now(call: RestCall) -> metrics.ClusterView | None:
     """Return what the leader sees; None where nobody leads."""
     try:
         return metrics.ClusterView(

@@ -38,11 +38,11 @@ class ClusterView(Struct, frozen=True):
     resources: ResourceOverview
 
 
-class Submissions:
-    """Counts submissions by how they were answered, and how long that took. One for each registry."""
+class SubmissionTimer:
+    """Counts submissions by outcome and duration. One for each registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answered: Final = Histogram(
+        self._durations: Final = Histogram(
             "flintlock_rest_submission_seconds",
             "How long POST /jobs took to be answered, uploads included.",
             ["outcome"],
@@ -50,12 +50,12 @@ class Submissions:
             buckets=_SUBMISSION_BUCKETS,
         )
         for outcome in ("accepted", "refused", "failed"):
-            self._answered.labels(outcome)  # a series that begins with its first event hides that event
+            self._durations.labels(outcome)  # a series that starts with its first event hides that event from rate()
 
-    def answered(self, status: int, took_s: float) -> None:
-        """Note the answer to a submission."""
+    def observe(self, status: int, duration_s: float) -> None:
+        """Record the outcome of a submission."""
         outcome = "accepted" if status < 400 else "refused" if status < 500 else "failed"
-        self._answered.labels(outcome).observe(took_s)
+        self._durations.labels(outcome).observe(duration_s)
 
 
 def job_counts(listing: JobsOverview) -> dict[JobStatus, int]:

@@ -1,19 +1,17 @@
-"""The ASGI application: routes from the table, and errors to status codes."""
+"""The ASGI application: the routes of the table, its cached responses, and the status codes of errors."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
 from typing import Final, TypeAlias
 
-import msgspec
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
@@ -29,16 +27,17 @@ from flintlock.model.errors import (
     TooLarge,
     Unavailable,
 )
-from flintlock.rest.metrics.registry import Submissions
-from flintlock.rest.server.http import Answer, Call, RestServices, answer
-from flintlock.rest.server.openapi import openapi
-from flintlock.rest.server.overview import OverviewCache
-from flintlock.rest.server.routes import ENDPOINTS, EVENTS, Endpoint
+from flintlock.rest.server.http import HttpResponse, RestCall, RestServices, json_response
+from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
+from flintlock.rest.server.route import RequestTimer, Route
+from flintlock.rest.server.routes import ROUTES
 
 log = structlog.get_logger()
 Serve: TypeAlias = Callable[[Request], Awaitable[Response]]
 
-#: Which status an error becomes: the first that fits.
+PREFIXES: Final = ("", "/v1")
+
+#: The status of an error: that of its first matching class.
 STATUS_OF: Final[Mapping[type[FlintlockError], int]] = {
     NotFound: 404,
     Conflict: 409,
@@ -52,22 +51,59 @@ STATUS_OF: Final[Mapping[type[FlintlockError], int]] = {
 
 
 def rest_app(services: RestServices) -> ASGIApp:
-    """Return the application. Every path answers bare and under /v1. One for each registry: it counts submissions."""
+    """Return the application. Every path is served bare and under /v1. One for each registry: timers register there."""
     by_path: dict[str, dict[str, Serve]] = {}
-    for row in ENDPOINTS:
-        by_path.setdefault(row.path, {})[row.method] = _endpoint(row, services)
-    by_path["/jobs"]["POST"] = _measured(by_path["/jobs"]["POST"], Submissions(services.registry))
-    by_path[EVENTS.path] = {"GET": _stream(services)}
-    by_path["/openapi.json"] = {"GET": _openapi(services)}
-    routes = [Route(prefix + path, Methods(serve)) for prefix in ("", "/v1") for path, serve in by_path.items()]
+    for row in ROUTES:
+        by_path.setdefault(row.path, {})[row.method] = _timed(_serve(row, services), row, services)
+    routes = [StarletteRoute(prefix + path, Methods(serve)) for prefix in PREFIXES for path, serve in by_path.items()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _unexpected})
-    return OverviewCache(app, services, lambda error: _failed(error, "/jobs/overview"))
+    return CachedRoutes(app, services, {row: by_path[row.path]["GET"] for row in ROUTES if row.cache_version})
+
+
+class CachedRoutes:
+    """Serves the routes whose rows have a `cache_version` from ready bytes, and passes on everything else.
+
+    It comes before the router, which would cost more than the response.
+    """
+
+    def __init__(self, app: ASGIApp, services: RestServices, routes: Mapping[Route, Serve]) -> None:
+        self._app: Final = app
+        self._services: Final = services
+        self._routes: Final = {prefix + row.path: (row, serve) for prefix in PREFIXES for row, serve in routes.items()}
+        self._cache: Final = ResponseCache(self._now_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        found = self._routes.get(scope["path"]) if scope["type"] == "http" else None
+        if found is None or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        row, serve = found
+
+        async def fetch() -> CachedResponse:
+            requested_s = self._now_s()
+            made = await serve(Request(scope, receive, send))
+            return CachedResponse(
+                status=made.status_code, headers=made.raw_headers, body=bytes(made.body), requested_s=requested_s
+            )
+
+        try:
+            version = await row.cache_version(self._services) if row.cache_version else None
+            response = await self._cache.get(row.path, version, row.cache_s, fetch)
+        except FlintlockError as error:
+            await _failed(error, row.path)(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+        await send({"type": "http.response.body", "body": response.body})
+
+    def _now_s(self) -> float:
+        return self._services.clock_ms() / 1000
 
 
 class Methods:
-    """One path with all its methods. A method that it does not have gets 405 with those that it has.
+    """One path with all its methods. Any other method gets 405, with the methods that are allowed.
 
-    Left to the router, a path such as /jobs/overview would be looked for among /jobs/{jobid} for every other method.
+    The router itself would try /jobs/{jobid} for every method that /jobs/overview does not have.
     """
 
     def __init__(self, serve: Mapping[str, Serve]) -> None:
@@ -82,65 +118,49 @@ class Methods:
         await response(scope, receive, send)
 
 
-def error_answer(error: FlintlockError) -> Answer:
-    """Say what went wrong, with the status that fits."""
+def error_response(error: FlintlockError) -> HttpResponse:
+    """Return the response that reports an error."""
     status = next(code for kind, code in STATUS_OF.items() if isinstance(error, kind))
     lines = [*error.problems] if isinstance(error, Invalid) else [error.public]
-    return answer(shapes.Errors(errors=lines), status, {"Retry-After": "1"} if status == 503 else {})
+    return json_response(shapes.Errors(errors=lines), status, {"Retry-After": "1"} if status == 503 else {})
 
 
-def _endpoint(row: Endpoint, services: RestServices) -> Serve:
+def _serve(row: Route, services: RestServices) -> Serve:
     async def serve(request: Request) -> Response:
         try:
-            return _response(await row.handler(Call(request=request, services=services)))
+            call = RestCall(request=request, services=services, max_wait_s=row.max_wait_s)
+            return _response(await row.handler(call))
         except FlintlockError as error:
             return _failed(error, request.url.path)
 
     return serve
 
 
-def _measured(serve: Serve, submissions: Submissions) -> Serve:
-    async def measured(request: Request) -> Response:
+def _timed(serve: Serve, row: Route, services: RestServices) -> Serve:
+    if row.timer is None:
+        return serve
+    timer: RequestTimer = row.timer(services.registry)
+
+    async def timed(request: Request) -> Response:
         started_s = time.perf_counter()
         status = 500
         try:
             response = await serve(request)
             status = response.status_code
         finally:
-            submissions.answered(status, time.perf_counter() - started_s)
+            timer.observe(status, time.perf_counter() - started_s)
         return response
 
-    return measured
-
-
-def _stream(services: RestServices) -> Serve:
-    async def serve(request: Request) -> Response:
-        try:
-            await services.dispatcher.list_jobs()  # once the stream has begun, it is too late for another status
-        except FlintlockError as error:
-            return _failed(error, request.url.path)
-        source = EVENTS.source(Call(request=request, services=services))
-        return StreamingResponse(source, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-
-    return serve
-
-
-def _openapi(services: RestServices) -> Serve:
-    encoded = cache(lambda: msgspec.json.encode(openapi(services.versions.flintlock)))  # made when first asked for
-
-    async def serve(_: Request) -> Response:
-        return Response(encoded(), media_type="application/json")
-
-    return serve
+    return timed
 
 
 def _failed(error: FlintlockError, path: str) -> Response:
     if not isinstance(error, Refused | Unavailable | Fenced):
         log.error(log_events.REQUEST_FAILED, path=path, exc_info=error)
-    return _response(error_answer(error))
+    return _response(error_response(error))
 
 
-def _response(made: Answer) -> Response:
+def _response(made: HttpResponse) -> Response:
     if made.pieces is not None:
         return StreamingResponse(made.pieces, made.status, headers=dict(made.headers), media_type=made.content_type)
     return Response(made.body, made.status, headers=dict(made.headers), media_type=made.content_type)
@@ -150,13 +170,14 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return await _unexpected(request, error)
     text = {
-        404: f"there is nothing at {request.url.path}",
+        404: f"{request.url.path} was not found",
         405: f"{request.method} is not allowed at {request.url.path}",
     }
-    told = shapes.Errors(errors=[text.get(error.status_code, str(error.detail))])
-    return _response(answer(told, error.status_code, error.headers))
+    errors = shapes.Errors(errors=[text.get(error.status_code, str(error.detail))])
+    return _response(json_response(errors, error.status_code, error.headers))
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     log.error(log_events.REQUEST_FAILED, path=request.url.path, exc_info=error)
-    return _response(answer(shapes.Errors(errors=["internal error; the JobManager's log has it"]), 500))
+    text = "internal error; the JobManager's log has the details"
+    return _response(json_response(shapes.Errors(errors=[text]), 500))

@@ -1,21 +1,22 @@
-"""Every JobManager answers: one that does not lead passes requests on to the one that does.
+"""Every JobManager answers: a standby forwards requests to the leader.
 
-    leads                     answers itself
-    leads, but is cut off     503 with Retry-After: it does not know whether it still leads
-    stands by, leader known   passes on; what is asked all the time comes from a copy, marked with its age
-    nobody leads              503 with Retry-After
+    leads                        answers itself
+    leads, but is cut off        503 with Retry-After: it does not know whether it still leads
+    standby, leader known        forwards; what the route's row allows comes from a cache, marked with its age
+    there is no leader           503 with Retry-After
 
-Answers name the epoch of the leader that gave them. What concerns the process and not the cluster (its health, its
-metrics, its logs) is answered by the process that was asked. A request is passed on once: it carries a mark, and a
-JobManager that gets a marked one leads, or says that it does not. None is passed on to oneself.
+Responses name the epoch of the leader that made them. What concerns the process and not the cluster (its health, its
+metrics, its logs) is answered by the process that receives the request: the route's row says so. A request is
+forwarded once: it carries a header, and a JobManager that receives it with the header answers only if it leads. A
+JobManager does not forward to itself.
 
-When the leader changes, requests that still wait for the old one are given up: it may be frozen and never answer. They
-end with 503, or, where the answer has begun, with a broken connection; a stream of events just ends. One case is told
-apart: a submission without a key that the leader may have taken already gets 502, for sending it again could make two
-jobs.
+When the leader changes, requests that still wait for the previous one are given up: it may be frozen and never respond.
+They end with 503, or, where the response has begun, with an aborted connection; a stream of events just ends. There is
+one exception: a submission without a key that the leader may have accepted already gets 502, because a client that
+repeats it could create two jobs.
 
 Rejected: redirects, as the leader may not be reachable from where the client is, and few clients follow them with a
-body; passing on by RPC, which would need every call of every gateway a second time.
+body; forwarding by RPC, which would need every call of every gateway a second time.
 """
 
 from __future__ import annotations
@@ -36,26 +37,31 @@ from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.model.quantities import duration_s
-from flintlock.rest.server.http import JSON, answer
-from flintlock.rest.server.leader_cache import Copies, Copy
-from flintlock.rest.server.upstream import ANSWER_S, FORWARDED, Answered, Broken, ClientGone, RequestBody, Upstream
+from flintlock.rest.server.http import JSON, json_response
+from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
+from flintlock.rest.server.route import Route, ServedBy
+from flintlock.rest.server.routes import TABLE
+from flintlock.rest.server.upstream import (
+    FORWARDED,
+    RESPONSE_TIMEOUT_S,
+    ClientDisconnected,
+    RequestBody,
+    Upstream,
+    UpstreamFailed,
+    UpstreamResponse,
+)
 
 log = structlog.get_logger()
 
 EPOCH: Final = b"flintlock-leader-epoch"
-_OWN: Final = frozenset({"/config", "/healthz", "/metrics", "/openapi.json", "/versions"})
-_OWN_FOLDER: Final = "/jobmanager/"
-_COPIED: Final = frozenset({"/jobs", "/jobs/overview", "/overview"})
-_EVENTS: Final = "/events"
-_LONGEST_WAIT_S: Final = 600.0
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Forwarding:
-    """Stands before the application of one JobManager. `run` belongs to it for as long as it serves.
+    """Wraps the application of one JobManager. `run` has to run for as long as it serves.
 
-    `leading` gives the epoch in which this one leads, None if it does not; it raises Unavailable, with the reason, for
-    a leader that must not answer now.
+    `leading` returns the epoch in which this JobManager leads, None if it does not; it raises Unavailable, with the
+    reason, for a leader that must not answer now.
     """
 
     def __init__(
@@ -72,142 +78,149 @@ class Forwarding:
         self._leading: Final = leading
         self._leaders: Final = leaders
         self._upstream: Final = upstream
-        self._copies: Final = Copies(clock_s)
+        self._cache: Final = ResponseCache(clock_s)
         self._clock_s: Final = clock_s
         self._own_url: Final = own_url
-        self._waits: Final[dict[asyncio.Timeout, LeaderInfo]] = {}  # who waits for which leader's answer
+        self._pending: Final[dict[asyncio.Timeout, LeaderInfo]] = {}  # requests, by the leader that they wait for
 
     async def run(self) -> None:
-        """Give up what waits for a leader that leads no more, until cancelled."""
+        """Give up requests to a leader that no longer leads, until cancelled."""
         leader = self._leaders.told
         while True:
             leader = await self._leaders.changed(leader)
             now_s = asyncio.get_running_loop().time()
-            for wait, waited_for in self._waits.items():
-                if waited_for != leader and not wait.expired():
-                    wait.reschedule(now_s)
+            for timeout, requested in self._pending.items():
+                if requested != leader and not timeout.expired():
+                    timeout.reschedule(now_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or _is_own(path := _bare(scope["path"])):
+        route = TABLE.find(scope["method"], _bare(scope["path"])) if scope["type"] == "http" else None
+        if scope["type"] != "http" or (route is not None and route.served_by is ServedBy.ANY):
             await self._app(scope, receive, send)
             return
         try:
             epoch = self._leading()
         except Unavailable as paused:
-            await refuse(send, 503, paused.public)
+            await send_error(send, 503, paused.public)
             return
         if epoch is not None:
-            await self._app(scope, receive, _marked(send, epoch))
+            await self._app(scope, receive, _with_epoch(send, epoch))
             return
         leader = self._leaders.serving
         if leader is None or leader.rest == self._own_url:
-            await refuse(send, 503, "no JobManager leads at the moment; ask again")
+            await send_error(send, 503, "no JobManager leads at present; try again")
         elif any(name == FORWARDED for name, _ in scope["headers"]):
-            await refuse(send, 503, "this JobManager was taken for the leader and is not; ask again")
-        elif scope["method"] == "GET" and path in _COPIED and not _wants_fresh(scope):
-            await self._answer_from_copy(path, leader, send)
+            await send_error(send, 503, "the request was forwarded to this JobManager, which does not lead; try again")
+        elif route is not None and route.cache_s and scope["method"] == "GET" and not _refuses_cached(scope):
+            await self._send_cached(route, leader, send)
         else:
-            await self._forward(path, leader, scope, receive, send)
+            await self._forward(route, leader, scope, receive, send)
 
-    async def _answer_from_copy(self, path: str, leader: LeaderInfo, send: Send) -> None:
+    async def _send_cached(self, route: Route, leader: LeaderInfo, send: Send) -> None:
         try:
-            copy = await self._copies.get(path, leader, lambda: self._fetch(path, leader))
+            response = await self._cache.get(route.path, leader, route.cache_s, lambda: self._fetch(route, leader))
         except FlintlockError as error:
-            await refuse(send, 503, error.public)
+            await send_error(send, 503, error.public)
             return
-        age = b"%d" % int(self._copies.age_s(copy))
-        await send({"type": "http.response.start", "status": copy.status, "headers": [*copy.headers, (b"age", age)]})
-        await send({"type": "http.response.body", "body": copy.body})
+        headers = [*response.headers, (b"age", b"%d" % int(self._cache.age_s(response)))]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def _fetch(self, path: str, leader: LeaderInfo) -> Copy:
-        asked_s = self._clock_s()
+    async def _fetch(self, route: Route, leader: LeaderInfo) -> CachedResponse:
+        requested_s = self._clock_s()
         try:
-            async with self._waiting(leader, ANSWER_S), self._upstream.get(leader, path.encode()) as answered:
-                body = b"".join([piece async for piece in answered.pieces])
+            async with (
+                self._waiting_for(leader, RESPONSE_TIMEOUT_S),
+                self._upstream.get(leader, route.path.encode()) as response,
+            ):
+                body = b"".join([piece async for piece in response.pieces])
         except TimeoutError:
-            raise Unavailable(f"the leader at {leader.rest} does not answer; ask again") from None
-        return Copy(leader=leader, status=answered.status, headers=answered.headers, body=body, asked_s=asked_s)
+            raise Unavailable(f"the leader at {leader.rest} does not respond; try again") from None
+        return CachedResponse(status=response.status, headers=response.headers, body=body, requested_s=requested_s)
 
-    async def _forward(self, path: str, leader: LeaderInfo, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on, and its answer back."""
-        passage = _Passage(send)
+    async def _forward(
+        self, route: Route | None, leader: LeaderInfo, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Forward one request, and return its response."""
+        client = _ClientResponse(send, endless=route is not None and route.streams)
         body = RequestBody(scope, receive)
-        failure: Broken | None = None
+        failure: UpstreamFailed | None = None
         try:
-            async with self._waiting(leader, None) as wait, asyncio.TaskGroup() as tasks:
-                leaving = tasks.create_task(_given_up(body, passage, wait), name="client-leaves")
+            async with self._waiting_for(leader, None) as timeout, asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(_cancel_on_disconnect(body, client, timeout), name="client-disconnect")
                 try:
-                    async with self._upstream.forward(leader, scope, body, _answer_s(path, scope)) as answered:
-                        await passage.pass_back(answered)
-                except Broken as error:
+                    async with self._upstream.forward(leader, scope, body, _timeout_s(route, scope)) as response:
+                        await client.send(response)
+                except UpstreamFailed as error:
                     failure = error
-                except ClientGone:
+                except ClientDisconnected:
                     return
                 finally:
-                    leaving.cancel()
+                    watching.cancel()
         except TimeoutError:
-            failure = Broken(f"the leader at {leader.rest} leads no more; ask again")
+            failure = UpstreamFailed(f"the leader at {leader.rest} no longer leads; try again")
             failure.sent = True
         finally:
             if scope["method"] not in _SAFE:
-                self._copies.outdate()
+                self._cache.invalidate()
         if failure is not None:
-            await passage.fail(failure, keyless=_is_keyless_submission(path, scope))
+            await client.fail(failure, repeatable=not _is_without_key(route, scope))
 
     @asynccontextmanager
-    async def _waiting(self, leader: LeaderInfo, limit_s: float | None) -> AsyncGenerator[asyncio.Timeout]:
-        """Wait for this leader. Raises TimeoutError after `limit_s`, or when it leads no more."""
-        async with asyncio.timeout(limit_s) as wait:
-            self._waits[wait] = leader
+    async def _waiting_for(self, leader: LeaderInfo, limit_s: float | None) -> AsyncGenerator[asyncio.Timeout]:
+        """Wait for this leader. Raises TimeoutError after `limit_s`, or when it no longer leads."""
+        async with asyncio.timeout(limit_s) as timeout:
+            self._pending[timeout] = leader
             try:
-                yield wait
+                yield timeout
             finally:
-                del self._waits[wait]
+                del self._pending[timeout]
 
 
-class _Passage:
-    """The way back to one client."""
+class _ClientResponse:
+    """The response to one client."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, endless: bool) -> None:
         self._send: Final = send
-        self.complete = False  # all of the answer is on its way: a client that leaves now has had it
+        self._endless: Final = endless  # a stream that has no end of its own
+        self.complete = False  # all of the response is on its way: a client that disconnects now has received it
         self._begun = False  # the client has the status
-        self._events = False  # and what follows is a stream without an end of its own
+        self._succeeded = False
 
-    async def pass_back(self, answered: Answered) -> None:
-        """Give the client the leader's answer as it comes."""
+    async def send(self, response: UpstreamResponse) -> None:
+        """Send the leader's response piece by piece."""
         self._begun = True
-        self._events = any(name == b"content-type" and b"event-stream" in value for name, value in answered.headers)
-        await self._send({"type": "http.response.start", "status": answered.status, "headers": answered.headers})
-        async for piece in answered.pieces:
+        self._succeeded = response.status == 200
+        await self._send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+        async for piece in response.pieces:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self.complete = True
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def fail(self, failure: Broken, *, keyless: bool) -> None:
-        """Tell the client that there is no answer, or no more of it."""
+    async def fail(self, failure: UpstreamFailed, *, repeatable: bool) -> None:
+        """Report that there is no response, or end the one that has begun."""
         if not self._begun:
-            status = 502 if keyless and failure.sent else 503
-            doubt = "; whether the job was taken is not known, look before you send it again" if status == 502 else ""
-            await refuse(self._send, status, failure.public + doubt)
-        elif self._events:
+            status = 502 if failure.sent and not repeatable else 503
+            doubt = "; it is not known whether the job was accepted: list the jobs before you submit it again"
+            await send_error(self._send, status, failure.public + (doubt if status == 502 else ""))
+        elif self._endless and self._succeeded:
             await self._send({"type": "http.response.body", "body": b""})
         else:
-            # An answer that is left without its end makes the server close the connection: the client must not
-            # take the part for the whole.
+            # A response without its end makes the server close the connection: the client must not take the part
+            # that it has received for the whole.
             log.warning(log_events.RESPONSE_ABORTED, reason=failure.public)
 
 
-async def _given_up(body: RequestBody, passage: _Passage, wait: asyncio.Timeout) -> None:
-    await body.client_left()
-    if not passage.complete and not wait.expired():
-        wait.reschedule(asyncio.get_running_loop().time())
+async def _cancel_on_disconnect(body: RequestBody, client: _ClientResponse, waiting: asyncio.Timeout) -> None:
+    await body.client_disconnected()
+    if not client.complete and not waiting.expired():
+        waiting.reschedule(asyncio.get_running_loop().time())
 
 
-async def refuse(send: Send, status: int, text: str) -> None:
-    """Answer with an error."""
-    body = answer(shapes.Errors(errors=[text])).body
+async def send_error(send: Send, status: int, text: str) -> None:
+    """Send an error response."""
+    body = json_response(shapes.Errors(errors=[text])).body
     headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
     if status == 503:
         headers.append((b"retry-after", b"1"))
@@ -215,39 +228,38 @@ async def refuse(send: Send, status: int, text: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _marked(send: Send, epoch: Epoch) -> Send:
-    async def marked(message: Message) -> None:
+def _with_epoch(send: Send, epoch: Epoch) -> Send:
+    async def with_epoch(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], (EPOCH, b"%d" % epoch)]}
         await send(message)
 
-    return marked
+    return with_epoch
 
 
 def _bare(path: str) -> str:
     return path.removeprefix("/v1") if path.startswith("/v1/") else path
 
 
-def _is_own(path: str) -> bool:
-    return path in _OWN or path.startswith(_OWN_FOLDER)
-
-
-def _wants_fresh(scope: Scope) -> bool:
+def _refuses_cached(scope: Scope) -> bool:
     return any(name == b"cache-control" and b"no-cache" in value for name, value in scope["headers"])
 
 
-def _is_keyless_submission(path: str, scope: Scope) -> bool:
-    if (scope["method"], path) != ("POST", "/jobs"):
+def _is_without_key(route: Route | None, scope: Scope) -> bool:
+    """Return whether the request should have an idempotency key, and has none."""
+    if route is None or not route.idempotency_key or route.method != scope["method"]:
         return False
     return not any(name == b"idempotency-key" for name, _ in scope["headers"])
 
 
-def _answer_s(path: str, scope: Scope) -> float | None:
-    """Return how long to wait for each part of the answer: longer where the client asks for it to be held back."""
-    if path == _EVENTS:
+def _timeout_s(route: Route | None, scope: Scope) -> float | None:
+    """Return how long to wait for each part of the response: longer where the client asks for a delayed one."""
+    if route is not None and route.streams:
         return None
     wait = QueryParams(scope["query_string"]).get("wait")
+    if route is None or not wait:
+        return RESPONSE_TIMEOUT_S
     try:
-        return ANSWER_S + (min(duration_s(wait), _LONGEST_WAIT_S) if wait else 0.0)
+        return RESPONSE_TIMEOUT_S + min(duration_s(wait), route.max_wait_s)
     except ValueError:
-        return ANSWER_S  # the leader says what is wrong with it
+        return RESPONSE_TIMEOUT_S  # the leader reports what is wrong with it

@@ -1,4 +1,4 @@
-"""One HTTP call as a handler sees it, and the answer it gives."""
+"""One REST call as a handler receives it, and the HTTP response that it returns."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
 from flintlock.model.quantities import duration_s
 from flintlock.rest.cluster.process import ProcessLogs
+from flintlock.rest.jobs.overview import JobLineEncoder
 from flintlock.rest.jobs.submission import BlobUploads
 
 JSON: Final = "application/json; charset=UTF-8"
@@ -28,7 +29,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 @dataclass(frozen=True, kw_only=True)
 class RestServices:
-    """What the porch stands before."""
+    """What handlers use."""
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerGateway
@@ -38,27 +39,29 @@ class RestServices:
     clock_ms: Callable[[], int]
     new_job_id: Callable[[], JobId]
     revision: str = "unknown"
-    registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # one for the process; its rooms fill it
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # of this process
     logs: ProcessLogs = field(default_factory=ProcessLogs)
+    job_lines: JobLineEncoder = field(default_factory=JobLineEncoder)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What goes back."""
+class HttpResponse:
+    """What a handler returns."""
 
     body: bytes = b""
-    pieces: AsyncIterator[bytes] | None = None  # in place of a body that is too large to be held
+    pieces: AsyncIterator[bytes] | None = None  # instead of a body that is too large for memory, or endless
     status: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """What came in."""
+class RestCall:
+    """What a handler receives."""
 
     request: Request
     services: RestServices
+    max_wait_s: float = 0.0  # of the route
 
     @property
     def job_id(self) -> JobId:
@@ -72,8 +75,8 @@ class Call:
         """Return a path parameter."""
         return str(self.request.path_params[name])
 
-    def integer(self, name: str, least: int = 0) -> int | None:
-        """Return a query parameter as a whole number, None if it is not there. Raises Invalid."""
+    def integer(self, name: str, minimum: int = 0) -> int | None:
+        """Return a query parameter as an integer, None if the request has none. Raises Invalid."""
         text = self.request.query_params.get(name)
         if text is None:
             return None
@@ -81,16 +84,20 @@ class Call:
             value = int(text)
         except ValueError:
             raise Invalid(f"query parameter {name!r}: {text!r} is not a whole number") from None
-        if not least <= value <= _LARGEST:
-            raise Invalid(f"query parameter {name!r}: {value} is not from {least} to {_LARGEST}")
+        if not minimum <= value <= _LARGEST:
+            raise Invalid(f"query parameter {name!r}: {value} is not from {minimum} to {_LARGEST}")
         return value
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return a query parameter as names, which commas part; none if it is not there."""
+        """Return the comma-separated values of a query parameter; none if the request has none."""
         return tuple(part for text in self.request.query_params.getlist(name) for part in text.split(",") if part)
 
+    def wait_s(self) -> float:
+        """Return how long to delay the response: as the client asks and the route allows. Raises Invalid."""
+        return min(self.duration_s("wait"), self.max_wait_s)
+
     def duration_s(self, name: str) -> float:
-        """Return a query parameter as seconds; 0 if it is not there. Raises Invalid."""
+        """Return a query parameter as seconds; 0 if the request has none. Raises Invalid."""
         text = self.request.query_params.get(name)
         if text is None:
             return 0.0
@@ -100,14 +107,14 @@ class Call:
             raise Invalid(f"query parameter {name!r}: {error}") from None
 
 
-Handler: TypeAlias = Callable[[Call], Awaitable[Answer]]
+Handler: TypeAlias = Callable[[RestCall], Awaitable[HttpResponse]]
 
 
-def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    """Encode an answer."""
-    return Answer(body=_encoder.encode(value), status=status, headers=headers or {})
+def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    """Encode a value as JSON."""
+    return HttpResponse(body=_encoder.encode(value), status=status, headers=headers or {})
 
 
 def no_such(kind: str, name: str) -> NotFound:
-    """The error for something that is not there."""
+    """Return the error for something that does not exist."""
     return NotFound(f"{kind} {name} was not found")

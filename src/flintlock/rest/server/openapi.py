@@ -1,37 +1,28 @@
-"""/openapi.json, made from the table of endpoints."""
+"""The OpenAPI description, made from the route table."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from flintlock.api import jobs as shapes
-from flintlock.rest.server.routes import ENDPOINTS, EVENTS, Endpoint, Parameter
+from flintlock.rest.server.route import Parameter, Route
 
 _REF = "#/components/schemas/{name}"
 
 
-def openapi(version: str) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of every endpoint."""
-    named = [kind for row in ENDPOINTS for kind in (row.answers, row.takes)]
+def openapi(routes: Sequence[Route], version: str) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description of the routes."""
+    named = [kind for row in routes for kind in (row.answers, row.takes)]
     kinds = [*{id(kind): kind for kind in named}.values(), shapes.Errors]
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for row in ENDPOINTS:
+    for row in routes:
         paths.setdefault(row.path, {})[row.method.lower()] = _operation(row, schema_of)
-    paths[EVENTS.path] = {
-        "get": {
-            "summary": "Server-sent events: a line for each job that changed.",
-            "operationId": "get_events",
-            "responses": {
-                "200": {"description": "A stream.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
-                "503": _error(503, schema_of),
-            },
-        }
-    }
     return {
         "openapi": "3.1.0",
         "info": {"title": "Flintlock", "version": version},
@@ -40,7 +31,7 @@ def openapi(version: str) -> dict[str, Any]:
     }
 
 
-def _operation(row: Endpoint, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _operation(row: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
     path_parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", **_PATTERNS.get(name, {})}}
         for name in re.findall(r"{(\w+)}", row.path)
@@ -49,22 +40,26 @@ def _operation(row: Endpoint, schema_of: dict[int, dict[str, Any]]) -> dict[str,
         {"name": item.name, "in": item.where, "description": item.description, "schema": _parameter_schema(item)}
         for item in row.parameters
     ]
-    content_type = "text/plain" if row.answers is str else "application/json"
+    text = "text/event-stream" if row.streams else "text/plain"
+    content_type = text if row.answers is str else "application/json"
     content: dict[str, Any] = {content_type: {"schema": schema_of[id(row.answers)]}}
     if row.also is not None:
         content[row.also] = {"schema": _BINARY}
     operation: dict[str, Any] = {
-        "summary": row.title,
+        "summary": row.summary,
         "operationId": f"{row.method.lower()}{re.sub(r'[^a-z]+', '_', row.path)}".strip("_"),
         "parameters": path_parameters + parameters,
         "responses": {
             str(row.status): {"description": "Success.", "content": content},
             **{str(status): _error(status, schema_of) for status in row.errors},
         },
+        "x-flintlock-served-by": row.served_by,
+        **({"x-flintlock-cache-seconds": row.cache_s} if row.cache_s else {}),
+        **({"x-flintlock-max-wait-seconds": row.max_wait_s} if row.max_wait_s else {}),
     }
     if row.body:
         operation["requestBody"] = {
-            "required": row.body != (_BYTES,),  # no bytes are bytes, too
+            "required": row.body != (_BYTES,),  # an empty blob is valid
             "content": {kind: {"schema": _body_schema(kind, schema_of[id(row.takes)])} for kind in row.body},
         }
     return operation
@@ -91,7 +86,7 @@ def _error(status: int, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _parameter_schema(item: Parameter) -> dict[str, Any]:
-    bounds = {"minimum": item.least, "maxLength": item.longest}
+    bounds = {"minimum": item.minimum, "maxLength": item.max_length}
     return {"type": item.kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
 
 
@@ -101,11 +96,11 @@ _PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid
 _REASONS = {
     400: "Malformed.",
     404: "Not found.",
-    408: "It was not taken in time; ask again.",
-    409: "The present state forbids it.",
+    408: "The request timed out; repeat it.",
+    409: "The job's present state does not allow it.",
     413: "Too large.",
-    422: "The idempotency key came with another graph before.",
-    500: "It could not be done; nothing has changed.",
-    502: "The leader was lost on the way: whether the job was taken is not known (only without an Idempotency-Key).",
-    503: "Nobody leads at the moment; try again.",
+    422: "The idempotency key was used with another graph.",
+    500: "Internal error; no changes were made.",
+    502: "The leader was lost: it is unknown whether the job was accepted (only without an Idempotency-Key).",
+    503: "There is no leader at present; try again.",
 }

@@ -1,11 +1,11 @@
 """HTTP from a standby to the leader: one request in, the same request out, bodies streamed both ways.
 
-Nothing of a body is held: a submission of hundreds of megabytes passes piece by piece, and so does a stream of events.
-Connections are kept and used again. Each wait is bounded: for a connection, for the answer to begin (longer where the
-client asked for an answer that is held back), for each piece of it. A client that leaves takes its request along.
+No body is buffered: a submission of hundreds of megabytes is forwarded piece by piece, and so is a stream of events.
+Connections are reused. Each wait is bounded: for a connection, for the response to begin (longer where the client asked
+for a delayed one), for each piece of it. When a client disconnects, its request to the leader is cancelled.
 
-httpcore and not httpx: what passes through here must arrive as it was sent, headers in their order and bodies as they
-were encoded; httpx exists to do things to both.
+httpcore and not httpx: requests and responses must arrive as they were sent, headers in their order and bodies as they
+were encoded; httpx exists to change both.
 """
 
 from __future__ import annotations
@@ -24,19 +24,27 @@ from starlette.types import Receive, Scope
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.errors import Unavailable
 
-# For every lock and event httpcore asks sniffio which loop runs, and where that is not installed it looks for it anew
-# each time, through all of sys.path: a third of what a request costs. None is Python's way to say "it is not there".
-if find_spec("sniffio") is None:
-    sys.modules["sniffio"] = None  # pyright: ignore[reportArgumentType]
+
+def mark_sniffio_missing() -> None:
+    """Record in sys.modules that sniffio is not installed, if it is not.
+
+    httpcore imports sniffio for every lock and event that it makes, to learn which event loop runs. Python does not
+    remember that a module is missing, and searches all of sys.path each time: a third of the cost of a request.
+    """
+    if find_spec("sniffio") is None:
+        sys.modules["sniffio"] = None  # pyright: ignore[reportArgumentType] None: Python's record of a missing module
+
+
+mark_sniffio_missing()
 
 FORWARDED: Final = b"flintlock-forwarded"
-"""Whoever gets a request with this header answers it itself or not at all."""
+"""A JobManager that receives a request with this header answers it itself, or refuses it."""
 
-CONNECT_S: Final = 2.0
-ANSWER_S: Final = 30.0
-_POOL_S: Final = 5.0
-_CONNECTIONS: Final = 1000  # long polls and event streams hold one each
-_IDLE: Final = 100
+CONNECT_TIMEOUT_S: Final = 2.0
+RESPONSE_TIMEOUT_S: Final = 30.0
+_POOL_TIMEOUT_S: Final = 5.0
+_MAX_CONNECTIONS: Final = 1000  # long polls and event streams need one each
+_MAX_IDLE: Final = 100
 _IDLE_S: Final = 30.0  # less than the server keeps an idle one, so that none is used as it closes
 
 _HOP_BY_HOP: Final = frozenset(
@@ -49,18 +57,18 @@ _NOT_RETURNED: Final = _HOP_BY_HOP | {b"date", b"server"}  # this server adds it
 Headers = list[tuple[bytes, bytes]]
 
 
-class ClientGone(Exception):
-    """The client has left before its request was whole."""
+class ClientDisconnected(Exception):
+    """The client disconnected before its request was complete."""
 
 
-class Broken(Unavailable):
-    """The leader did not answer. `sent` says that it may have got the request, and may have done what it asks."""
+class UpstreamFailed(Unavailable):
+    """The leader did not respond. If `sent`, it may have received the request, and may have performed it."""
 
     sent: bool = False
 
 
-class Answered(Struct):
-    """The beginning of the leader's answer, and the rest as it comes."""
+class UpstreamResponse(Struct):
+    """The head of the leader's response; the body follows in pieces."""
 
     status: int
     headers: Headers
@@ -68,41 +76,41 @@ class Answered(Struct):
 
 
 class RequestBody:
-    """What the client sends, piece by piece; `taken` is set once the last piece was."""
+    """What the client sends, piece by piece; `complete` is set after the last piece."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         names = {name for name, _ in scope["headers"]}
-        self.there: Final = bool(names & {b"content-length", b"transfer-encoding"})
-        self.taken: Final = asyncio.Event()
+        self.present: Final = bool(names & {b"content-length", b"transfer-encoding"})
+        self.complete: Final = asyncio.Event()
         self._receive: Final = receive
-        if not self.there:
-            self.taken.set()
+        if not self.present:
+            self.complete.set()
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        """Yield the pieces. Raises ClientGone."""
-        while not self.taken.is_set():
+        """Yield the pieces. Raises ClientDisconnected."""
+        while not self.complete.is_set():
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise ClientGone
+                raise ClientDisconnected
             if not message.get("more_body", False):
-                self.taken.set()
+                self.complete.set()
             piece: bytes = message.get("body", b"")
             if piece:
                 yield piece
 
-    async def client_left(self) -> None:
-        """Wait until the client has left; before its request is whole, whoever sends that on hears of it."""
-        await self.taken.wait()
+    async def client_disconnected(self) -> None:
+        """Wait until the client disconnects after its request; before that, the reader of the pieces is notified."""
+        await self.complete.wait()
         while (await self._receive())["type"] != "http.disconnect":
             continue
 
 
 class Upstream:
-    """Connections to whoever leads. Use it as a context."""
+    """Connections to the leader. Use it as a context manager."""
 
     def __init__(self) -> None:
         self._pool: Final = httpcore.AsyncConnectionPool(
-            max_connections=_CONNECTIONS, max_keepalive_connections=_IDLE, keepalive_expiry=_IDLE_S
+            max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE, keepalive_expiry=_IDLE_S
         )
 
     async def __aenter__(self) -> Self:
@@ -112,34 +120,34 @@ class Upstream:
         await self._pool.aclose()
 
     @asynccontextmanager
-    async def get(self, leader: LeaderInfo, target: bytes) -> AsyncGenerator[Answered]:
-        """Ask the leader on one's own behalf."""
+    async def get(self, leader: LeaderInfo, target: bytes) -> AsyncGenerator[UpstreamResponse]:
+        """Send a request of this JobManager's own."""
         headers = [(b"accept", b"*/*"), (FORWARDED, b"1")]
-        async with self._answer(leader, b"GET", target, headers) as answered:
-            yield answered
+        async with self._send(leader, b"GET", target, headers) as response:
+            yield response
 
     @asynccontextmanager
     async def forward(
-        self, leader: LeaderInfo, scope: Scope, body: RequestBody, answer_s: float | None
-    ) -> AsyncGenerator[Answered]:
-        """Send on a client's request; `answer_s` bounds each wait for its answer.
+        self, leader: LeaderInfo, scope: Scope, body: RequestBody, timeout_s: float | None
+    ) -> AsyncGenerator[UpstreamResponse]:
+        """Forward a client's request; `timeout_s` bounds each wait for its response.
 
-        Raises Broken if there is none, ClientGone.
+        Raises UpstreamFailed if there is none, ClientDisconnected.
         """
-        headers = [*passed_on(scope["headers"], _NOT_SENT), (FORWARDED, b"1")]
-        if body.there and not any(name == b"content-length" for name, _ in headers):
+        headers = [*end_to_end(scope["headers"], _NOT_SENT), (FORWARDED, b"1")]
+        if body.present and not any(name == b"content-length" for name, _ in headers):
             headers.append((b"transfer-encoding", b"chunked"))
         target: bytes = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
-        content = body if body.there else None
-        async with self._answer(
-            leader, scope["method"].encode(), target, headers, content=content, answer_s=answer_s
-        ) as answered:
-            yield answered
+        content = body if body.present else None
+        async with self._send(
+            leader, scope["method"].encode(), target, headers, content=content, timeout_s=timeout_s
+        ) as response:
+            yield response
 
     @asynccontextmanager
-    async def _answer(
+    async def _send(
         self,
         leader: LeaderInfo,
         method: bytes,
@@ -147,31 +155,38 @@ class Upstream:
         headers: Headers,
         *,
         content: RequestBody | None = None,
-        answer_s: float | None = ANSWER_S,
-    ) -> AsyncGenerator[Answered]:
+        timeout_s: float | None = RESPONSE_TIMEOUT_S,
+    ) -> AsyncGenerator[UpstreamResponse]:
         base = httpcore.URL(leader.rest)
         url = httpcore.URL(scheme=base.scheme, host=base.host, port=base.port, target=target)
+        timeouts = {
+            "connect": CONNECT_TIMEOUT_S,
+            "pool": _POOL_TIMEOUT_S,
+            "write": RESPONSE_TIMEOUT_S,
+            "read": timeout_s,
+        }
         request = httpcore.Request(
             method,
             url,
             headers=[(b"host", base.host + b":%d" % (base.port or 80)), *headers],
             content=content,
-            extensions={"timeout": {"connect": CONNECT_S, "pool": _POOL_S, "write": ANSWER_S, "read": answer_s}},
+            extensions={"timeout": timeouts},
         )
         try:
             response = await self._pool.handle_async_request(request)
         except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
-            raise _broken(leader, error, sent=False) from error
+            raise _failed(leader, error, sent=False) from error
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-            raise _broken(leader, error, sent=True) from error
+            raise _failed(leader, error, sent=True) from error
         try:
-            yield Answered(response.status, passed_on(response.headers, _NOT_RETURNED), _pieces(response, leader))
+            headers = end_to_end(response.headers, _NOT_RETURNED)
+            yield UpstreamResponse(response.status, headers, _pieces(response, leader))
         finally:
             await response.aclose()
 
 
-def passed_on(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]) -> Headers:
-    """Return the headers that go on to the next hop."""
+def end_to_end(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]) -> Headers:
+    """Return the headers that are forwarded: all but the hop-by-hop ones and `without`."""
     given = [(name.lower(), value) for name, value in headers]
     named = {item.strip().lower() for name, value in given if name == b"connection" for item in value.split(b",")}
     return [(name, value) for name, value in given if name not in without and name not in named]
@@ -182,10 +197,11 @@ async def _pieces(response: httpcore.Response, leader: LeaderInfo) -> AsyncGener
         async for piece in response.aiter_stream():
             yield piece
     except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-        raise _broken(leader, error, sent=True) from error
+        raise _failed(leader, error, sent=True) from error
 
 
-def _broken(leader: LeaderInfo, error: Exception, *, sent: bool) -> Broken:
-    broken = Broken(f"the leader at {leader.rest} does not answer ({str(error) or type(error).__name__}); ask again")
-    broken.sent = sent
-    return broken
+def _failed(leader: LeaderInfo, error: Exception, *, sent: bool) -> UpstreamFailed:
+    reason = str(error) or type(error).__name__
+    failed = UpstreamFailed(f"the leader at {leader.rest} does not respond ({reason}); try again")
+    failed.sent = sent
+    return failed

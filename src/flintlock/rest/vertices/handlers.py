@@ -5,55 +5,55 @@ from __future__ import annotations
 from flintlock.api import vertices as shapes
 from flintlock.model.errors import Invalid
 from flintlock.model.jobs import JobQuery
-from flintlock.rest.server.http import Answer, Call, answer, no_such
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 from flintlock.rest.vertices import translate
 
 
-async def details(call: Call) -> Answer:
+async def details(call: RestCall) -> HttpResponse:
     """One step with its subtask: the present attempt at its region."""
-    return answer(translate.details(await view_of(call)))
+    return json_response(translate.details(await view_of(call)))
 
 
-async def times(call: Call) -> Answer:
+async def times(call: RestCall) -> HttpResponse:
     """When a step's subtask came into each state."""
-    return answer(translate.times(await view_of(call)))
+    return json_response(translate.times(await view_of(call)))
 
 
-async def task_managers(call: Call) -> Answer:
+async def task_managers(call: RestCall) -> HttpResponse:
     """Where a step runs."""
-    return answer(translate.task_managers(await view_of(call)))
+    return json_response(translate.task_managers(await view_of(call)))
 
 
-async def subtask(call: Call) -> Answer:
+async def subtask(call: RestCall) -> HttpResponse:
     """One subtask of a step; a step has one, number 0."""
-    return answer(translate.subtask(await subtask_of(call)))
+    return json_response(translate.subtask(await subtask_of(call)))
 
 
-async def accumulators(call: Call) -> Answer:
+async def accumulators(call: RestCall) -> HttpResponse:
     """The accumulators of a step: none."""
-    return answer(translate.accumulators(await view_of(call)))
+    return json_response(translate.accumulators(await view_of(call)))
 
 
-async def subtasks_accumulators(call: Call) -> Answer:
+async def subtasks_accumulators(call: RestCall) -> HttpResponse:
     """The accumulators of a step by subtask: none."""
-    return answer(translate.subtasks_accumulators(await view_of(call)))
+    return json_response(translate.subtasks_accumulators(await view_of(call)))
 
 
-async def watermarks(call: Call) -> Answer:
+async def watermarks(call: RestCall) -> HttpResponse:
     """The watermarks of a step: none."""
     await view_of(call)
-    return answer(())
+    return json_response(())
 
 
-async def job_accumulators(call: Call) -> Answer:
+async def job_accumulators(call: RestCall) -> HttpResponse:
     """The accumulators of a job: none."""
     await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
-    return answer(
+    return json_response(
         shapes.JobAccumulators(job_accumulators=[], user_task_accumulators=[], serialized_user_task_accumulators={})
     )
 
 
-async def view_of(call: Call) -> translate.VertexView:
+async def view_of(call: RestCall) -> translate.VertexView:
     """Return the step that the path names. Raises NotFound."""
     job = await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
     wanted = call.path("vertexid")
@@ -63,7 +63,7 @@ async def view_of(call: Call) -> translate.VertexView:
     return view
 
 
-async def subtask_of(call: Call) -> translate.VertexView:
+async def subtask_of(call: RestCall) -> translate.VertexView:
     """Return the step whose subtask the path names: every step has number 0 only. Raises NotFound, Invalid."""
     text = call.path("subtaskindex")
     if not text.isascii() or not text.isdigit():

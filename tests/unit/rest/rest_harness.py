@@ -1,4 +1,4 @@
-"""The porch with fakes behind it: one call at a time, answers as clients see them."""
+"""The REST application with fakes behind it: one call at a time, responses as clients see them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ FAILURE: Final = Failure(
 )
 
 
-class Porch:
-    """The REST application, what stands behind it, and a clock that the test moves."""
+class RestHarness:
+    """The REST application, its fake gateways, and a clock that the test moves."""
 
     def __init__(self, logs: ProcessLogs | None = None, /, **settings: str) -> None:
         self.registry = CollectorRegistry()
@@ -102,7 +102,7 @@ class Porch:
         )
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(server.serve(), name="uvicorn")
-            while not server.started:  # noqa: ASYNC110 uvicorn gives no other sign
+            while not server.started:  # noqa: ASYNC110 uvicorn has no event for it
                 await asyncio.sleep(0.01)
             host, port = server.servers[0].sockets[0].getsockname()[:2]
             try:
