@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import field
 
-from flintlock.api.jobs import Camel, Kebab, Shape
+from flintlock.api.base import ApiStruct, CamelCase, KebabCase
 
 
-class Features(Kebab, frozen=True, kw_only=True):
+class Features(KebabCase, frozen=True, kw_only=True):
     """What a dashboard may offer."""
 
     web_submit: bool
@@ -18,7 +18,7 @@ class Features(Kebab, frozen=True, kw_only=True):
     web_history: bool
 
 
-class DashboardConfig(Kebab, frozen=True, kw_only=True):
+class DashboardConfig(KebabCase, frozen=True, kw_only=True):
     """GET /config."""
 
     refresh_interval: int
@@ -29,7 +29,7 @@ class DashboardConfig(Kebab, frozen=True, kw_only=True):
     features: Features
 
 
-class ClusterOverview(Kebab, frozen=True, kw_only=True):
+class ClusterOverview(KebabCase, frozen=True, kw_only=True):
     """GET /overview."""
 
     taskmanagers: int
@@ -43,7 +43,7 @@ class ClusterOverview(Kebab, frozen=True, kw_only=True):
     flink_commit: str
 
 
-class Resource(Camel, frozen=True, kw_only=True):
+class ResourceProfileInfo(CamelCase, frozen=True, kw_only=True):
     """A share of a TaskManager."""
 
     cpu_cores: float
@@ -54,7 +54,7 @@ class Resource(Camel, frozen=True, kw_only=True):
     extended_resources: dict[str, Any]
 
 
-class HardwareAnswer(Camel, frozen=True, kw_only=True):
+class HardwareDescription(CamelCase, frozen=True, kw_only=True):
     """What a TaskManager's machine has."""
 
     cpu_cores: int
@@ -63,7 +63,7 @@ class HardwareAnswer(Camel, frozen=True, kw_only=True):
     managed_memory: int
 
 
-class MemoryConfiguration(Camel, frozen=True, kw_only=True):
+class MemoryConfiguration(CamelCase, frozen=True, kw_only=True):
     """A TaskManager's memory as Flink divides it; the engine's heap is the task heap, the rest does not exist here."""
 
     framework_heap: int
@@ -78,7 +78,7 @@ class MemoryConfiguration(Camel, frozen=True, kw_only=True):
     total_process_memory: int
 
 
-class TaskManagerAnswer(Camel, frozen=True, kw_only=True):
+class TaskManagerSummary(CamelCase, frozen=True, kw_only=True):
     """One entry of GET /taskmanagers."""
 
     id: str
@@ -89,27 +89,27 @@ class TaskManagerAnswer(Camel, frozen=True, kw_only=True):
     slots_number: int
     free_slots: int
     assigned_tasks: int
-    total_resource: Resource
-    free_resource: Resource
-    hardware: HardwareAnswer
+    total_resource: ResourceProfileInfo
+    free_resource: ResourceProfileInfo
+    hardware: HardwareDescription
     memory_configuration: MemoryConfiguration
 
 
-class TaskManagersAnswer(Shape, frozen=True, kw_only=True):
+class TaskManagersResponse(ApiStruct, frozen=True, kw_only=True):
     """GET /taskmanagers."""
 
-    taskmanagers: list[TaskManagerAnswer]
+    taskmanagers: list[TaskManagerSummary]
 
 
-class AllocatedSlotAnswer(Camel, frozen=True, kw_only=True):
+class AllocatedSlotInfo(CamelCase, frozen=True, kw_only=True):
     """One job's share of a TaskManager."""
 
     job_id: str
-    resource: Resource
+    resource: ResourceProfileInfo
     assigned_tasks: int
 
 
-class GarbageCollector(Camel, frozen=True, kw_only=True):
+class GarbageCollector(CamelCase, frozen=True, kw_only=True):
     """What one of a JVM's garbage collectors did."""
 
     name: str
@@ -117,7 +117,7 @@ class GarbageCollector(Camel, frozen=True, kw_only=True):
     time: int
 
 
-class TaskManagerMetrics(Camel, frozen=True, kw_only=True):
+class TaskManagerMetrics(CamelCase, frozen=True, kw_only=True):
     """A TaskManager's memory in use, as Flink's dashboard reads it; 0 where Flintlock does not measure it."""
 
     heap_used: int = 0
@@ -141,60 +141,52 @@ class TaskManagerMetrics(Camel, frozen=True, kw_only=True):
     garbage_collectors: list[GarbageCollector] = field(default_factory=list[GarbageCollector])
 
 
-class TaskManagerDetails(TaskManagerAnswer, frozen=True, kw_only=True):
+class TaskManagerDetails(TaskManagerSummary, frozen=True, kw_only=True):
     """GET /taskmanagers/:taskmanagerid."""
 
-    allocated_slots: list[AllocatedSlotAnswer]
+    allocated_slots: list[AllocatedSlotInfo]
     metrics: TaskManagerMetrics
 
 
-class ConfigEntry(Shape, frozen=True, kw_only=True):
+class ConfigEntry(ApiStruct, frozen=True, kw_only=True):
     """One entry of GET /jobmanager/config."""
 
     key: str
     value: str
 
 
-class VersionsAnswer(Shape, frozen=True, kw_only=True):
-    """GET /versions."""
+class WaitingJob(ApiStruct, frozen=True, kw_only=True):
+    """A position in the queue for slots: the model's WaitingRequest."""
 
-    flintlock: str
-    python: str
-    pyspark: str
-
-
-class WaitingAnswer(Shape, frozen=True, kw_only=True):
-    """A place in the queue for slots."""
-
-    jobid: str
-    name: str
-    priority: int
-    request: str
-    slots: int | None
-    since: int
+    job_id: str = field(name="jobid")
+    name: str = ""
+    priority: int = 0
+    request: str = ""
+    slots: int | None = None  # None: all slots of one TaskManager
+    since_ms: int = field(default=0, name="since")
 
 
-class ResourcesAnswer(Shape, frozen=True, kw_only=True):
-    """GET /resources: who waits for slots, in order; how many TaskManagers were asked for and are not there yet."""
+class ClusterResources(ApiStruct, frozen=True, kw_only=True):
+    """GET /resources: the jobs that wait for slots, in order, and how many TaskManagers are being started."""
 
-    waiting: list[WaitingAnswer]
-    starting: int
+    waiting: tuple[WaitingJob, ...] = ()
+    starting: int = 0
 
 
-class Health(Shape, frozen=True, kw_only=True):
+class Health(ApiStruct, frozen=True, kw_only=True):
     """GET /healthz and /readyz."""
 
     status: str
 
 
-class Metric(Shape, frozen=True, kw_only=True, omit_defaults=True):
+class Metric(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     """A metric by its id; with its value where that was asked for (`get`)."""
 
     id: str
     value: str | None = None
 
 
-class AggregatedMetric(Shape, frozen=True, kw_only=True, omit_defaults=True):
+class AggregatedMetric(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     """A metric of many by its id; with what was asked for of its values (`get`, `agg`)."""
 
     id: str

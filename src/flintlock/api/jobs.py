@@ -1,52 +1,46 @@
-"""What REST answers about jobs, field by field.
+"""What REST returns about jobs.
 
-Names and types are Flink's wherever the meaning is; `tests/data/flink-rest` holds real answers of Flink that these
-are compared with.
+Names and types are Flink's wherever the meaning is; `tests/data/flink-rest` holds responses of Flink that these are
+compared with. Where a message is Flintlock's own and shows a struct of the model, its attributes have the model's
+names: `msgspec.convert(…, from_attributes=True)` makes the one from the other, in both directions.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, field
 
-
-class Shape(Struct, frozen=True, kw_only=True):
-    """Base of all answers."""
-
-
-class Kebab(Shape, frozen=True, kw_only=True, rename="kebab"):
-    """An answer whose fields are written with hyphens."""
+from flintlock.api.base import ApiStruct, CamelCase, KebabCase
+from flintlock.model.jobgraph import MAX_PARALLELISM
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import FailureKind, Frame, StepOutput
 
 
-class Camel(Shape, frozen=True, kw_only=True, rename="camel"):
-    """An answer whose fields are written in camelCase."""
-
-
-class Empty(Shape, frozen=True, kw_only=True):
+class Empty(ApiStruct, frozen=True, kw_only=True):
     """An empty answer."""
 
 
-class Errors(Shape, frozen=True, kw_only=True):
+class Errors(ApiStruct, frozen=True, kw_only=True):
     """Every answer that is not a success."""
 
     errors: list[str]
 
 
-class JobIdStatus(Shape, frozen=True, kw_only=True):
+class JobIdStatus(ApiStruct, frozen=True, kw_only=True):
     """One entry of GET /jobs."""
 
     id: str
     status: str
 
 
-class JobIds(Shape, frozen=True, kw_only=True):
+class JobIds(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs."""
 
     jobs: list[JobIdStatus]
 
 
-class OverviewTasks(Shape, frozen=True, kw_only=True):
+class OverviewTasks(ApiStruct, frozen=True, kw_only=True):
     """Steps of a job, counted by state."""
 
     running: int
@@ -62,7 +56,7 @@ class OverviewTasks(Shape, frozen=True, kw_only=True):
     failed: int
 
 
-class JobsOverviewEntry(Shape, frozen=True, kw_only=True):
+class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True):
     """One entry of GET /jobs/overview."""
 
     jid: str
@@ -72,19 +66,19 @@ class JobsOverviewEntry(Shape, frozen=True, kw_only=True):
     start_time: int = field(name="start-time")
     end_time: int = field(name="end-time")
     duration: int
-    state: str
+    state: JobStatus
     last_modification: int = field(name="last-modification")
     tasks: OverviewTasks
     pending_operators: int = field(name="pending-operators")
 
 
-class JobsOverviewAnswer(Shape, frozen=True, kw_only=True):
+class JobsOverviewResponse(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/overview."""
 
-    jobs: list[JobsOverviewEntry]
+    jobs: tuple[JobsOverviewEntry, ...]
 
 
-class VertexMetrics(Kebab, frozen=True, kw_only=True):
+class VertexMetrics(KebabCase, frozen=True, kw_only=True):
     """What a step read and wrote. `…-complete` is false where Spark has not said, or not for this step alone."""
 
     read_bytes: int
@@ -100,7 +94,7 @@ class VertexMetrics(Kebab, frozen=True, kw_only=True):
     accumulated_busy_time: float
 
 
-class Vertex(Shape, frozen=True, kw_only=True):
+class Vertex(ApiStruct, frozen=True, kw_only=True):
     """One step in GET /jobs/:jobid."""
 
     id: str
@@ -116,7 +110,7 @@ class Vertex(Shape, frozen=True, kw_only=True):
     metrics: VertexMetrics
 
 
-class PlanInput(Shape, frozen=True, kw_only=True):
+class PlanInput(ApiStruct, frozen=True, kw_only=True):
     """An edge of the plan."""
 
     num: int
@@ -125,7 +119,7 @@ class PlanInput(Shape, frozen=True, kw_only=True):
     exchange: str
 
 
-class PlanNode(Shape, frozen=True, kw_only=True, omit_defaults=True):
+class PlanNode(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     """A node of the plan."""
 
     id: str
@@ -134,10 +128,10 @@ class PlanNode(Shape, frozen=True, kw_only=True, omit_defaults=True):
     operator_strategy: str = field()
     description: str
     optimizer_properties: dict[str, Any] = field()
-    inputs: list[PlanInput] = []
+    inputs: tuple[PlanInput, ...] = ()
 
 
-class Plan(Shape, frozen=True, kw_only=True):
+class Plan(ApiStruct, frozen=True, kw_only=True):
     """A job's plan."""
 
     jid: str
@@ -146,13 +140,13 @@ class Plan(Shape, frozen=True, kw_only=True):
     nodes: list[PlanNode]
 
 
-class PlanAnswer(Shape, frozen=True, kw_only=True):
+class PlanResponse(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/plan."""
 
     plan: Plan
 
 
-class JobDetails(Shape, frozen=True, kw_only=True):
+class JobDetails(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid."""
 
     jid: str
@@ -174,7 +168,7 @@ class JobDetails(Shape, frozen=True, kw_only=True):
     pending_operators: int = field(name="pending-operators")
 
 
-class ExecutionConfig(Kebab, frozen=True, kw_only=True):
+class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
     """How a job was configured."""
 
     restart_strategy: str
@@ -183,7 +177,7 @@ class ExecutionConfig(Kebab, frozen=True, kw_only=True):
     user_config: dict[str, str]
 
 
-class JobConfigAnswer(Shape, frozen=True, kw_only=True):
+class JobConfigResponse(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/config."""
 
     jid: str
@@ -191,13 +185,13 @@ class JobConfigAnswer(Shape, frozen=True, kw_only=True):
     execution_config: ExecutionConfig = field(name="execution-config")
 
 
-class JobStatusAnswer(Shape, frozen=True, kw_only=True):
+class JobStatusResponse(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/status."""
 
-    status: str
+    status: JobStatus
 
 
-class FailureCause(Kebab, frozen=True, kw_only=True):
+class FailureCause(KebabCase, frozen=True, kw_only=True):
     """Why a job failed, as Flink's clients read it."""
 
     class_: str = field(name="class")
@@ -205,7 +199,7 @@ class FailureCause(Kebab, frozen=True, kw_only=True):
     serialized_throwable: str
 
 
-class ExecutionResult(Kebab, frozen=True, kw_only=True, omit_defaults=True):
+class ExecutionResult(KebabCase, frozen=True, kw_only=True, omit_defaults=True):
     """How a job ended."""
 
     id: str
@@ -215,20 +209,20 @@ class ExecutionResult(Kebab, frozen=True, kw_only=True, omit_defaults=True):
     failure_cause: FailureCause | None = None
 
 
-class QueueStatus(Shape, frozen=True, kw_only=True):
+class QueueStatus(ApiStruct, frozen=True, kw_only=True):
     """COMPLETED or IN_PROGRESS."""
 
     id: str
 
 
-class ExecutionResultAnswer(Kebab, frozen=True, kw_only=True, omit_defaults=True):
+class ExecutionResultResponse(KebabCase, frozen=True, kw_only=True, omit_defaults=True):
     """GET /jobs/:jobid/execution-result."""
 
     status: QueueStatus
     job_execution_result: ExecutionResult | None = None
 
 
-class ExceptionInfo(Camel, frozen=True, kw_only=True):
+class ExceptionInfo(CamelCase, frozen=True, kw_only=True):
     """One failure of a job."""
 
     exception_name: str
@@ -246,170 +240,171 @@ class ExceptionHistoryEntry(ExceptionInfo, frozen=True, kw_only=True):
     concurrent_exceptions: list[ExceptionInfo]
 
 
-class ExceptionHistory(Shape, frozen=True, kw_only=True):
+class ExceptionHistory(ApiStruct, frozen=True, kw_only=True):
     """The last failures of a job, newest first."""
 
     entries: list[ExceptionHistoryEntry]
     truncated: bool
 
 
-class ExceptionsAnswer(Camel, frozen=True, kw_only=True):
+class ExceptionsResponse(CamelCase, frozen=True, kw_only=True):
     """GET /jobs/:jobid/exceptions."""
 
     exception_history: ExceptionHistory
 
 
-class Jobid(Shape, frozen=True, kw_only=True):
+class SubmittedJob(ApiStruct, frozen=True, kw_only=True):
     """POST /jobs: the job is durable."""
 
     jobid: str
 
 
-class BlobAnswer(Shape, frozen=True, kw_only=True):
+class StoredBlob(ApiStruct, frozen=True, kw_only=True):
     """POST /blobs."""
 
     blob: str
     size: int
 
 
-class ResultColumn(Shape, frozen=True, kw_only=True):
+class ResultColumn(ApiStruct, frozen=True, kw_only=True):
     """A column of a result, with Spark's name for its type."""
 
     name: str
-    type: str
+    type: str = ""
 
 
-class ResultAnswer(Shape, frozen=True, kw_only=True):
+class ResultTable(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/results/:name."""
 
     name: str
-    truncated: bool
-    columns: list[ResultColumn]
-    rows: list[list[Any]]
+    truncated: bool = False
+    columns: tuple[ResultColumn, ...] = ()
+    rows: tuple[tuple[Any, ...], ...] = ()
 
 
-class ResultNames(Shape, frozen=True, kw_only=True):
+class ResultNames(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/results."""
 
-    results: list[str]
+    results: tuple[str, ...] = ()
 
 
-class AttemptMetrics(Kebab, frozen=True, kw_only=True):
-    """What Spark counted for one attempt."""
+class ParallelismBounds(CamelCase, frozen=True, kw_only=True):
+    """How many slots a step may have."""
 
-    read_records: int
-    read_bytes: int
-    write_records: int
-    write_bytes: int
-    stages_done: int
-    stages_total: int
-    tasks_done: int
-    tasks_total: int
+    lower: Annotated[int, Meta(ge=1, le=MAX_PARALLELISM)] = field(default=1, name="lowerBound")
+    upper: Annotated[int, Meta(ge=1, le=MAX_PARALLELISM)] = field(name="upperBound")
 
 
-class OutputAnswer(Shape, frozen=True, kw_only=True):
-    """Rows and bytes of one output step."""
+class VertexRequirements(CamelCase, frozen=True, kw_only=True):
+    """What one step may use: a value of GET /jobs/:jobid/resource-requirements, by vertex id."""
 
-    step: str
-    rows: int
-    bytes: int
+    parallelism: ParallelismBounds
 
 
-class FrameAnswer(Shape, frozen=True, kw_only=True):
-    """One of the user's own stack frames."""
+class AttemptMetrics(KebabCase, frozen=True, kw_only=True):
+    """What Spark counted for one attempt: the model's TaskMetrics."""
 
-    file: str
-    line: int
-    function: str
-    source: str
+    read_records: int = 0
+    read_bytes: int = 0
+    write_records: int = 0
+    write_bytes: int = 0
+    stages_done: int = 0
+    stages_total: int = 0
+    tasks_done: int = 0
+    tasks_total: int = 0
 
 
-class FailureAnswer(Kebab, frozen=True, kw_only=True):
-    """A failure, whole."""
+class FailureInfo(KebabCase, frozen=True, kw_only=True):
+    """The model's Failure, complete."""
 
-    kind: str
+    kind: FailureKind
     message: str
-    exception: str
-    step: str | None
-    frames: list[FrameAnswer]
-    error_class: str | None
-    query_context: str | None
-    stack_trace: str
-    jvm_stack_trace: str | None
+    exception: str = ""
+    step: str | None = None
+    frames: tuple[Frame, ...] = ()
+    error_class: str | None = None
+    query_context: str | None = None
+    stack_trace: str = ""
+    jvm_stack_trace: str | None = None
 
 
-class AttemptAnswer(Kebab, frozen=True, kw_only=True):
-    """One attempt at one region."""
+class AttemptInfo(KebabCase, frozen=True, kw_only=True):
+    """One attempt at one region: the model's ExecutionInfo."""
 
     attempt: int
-    state: str
-    taskmanager_id: str | None
-    slots: int
-    timestamps: dict[str, int]
-    activity: str
-    metrics: AttemptMetrics
-    outputs: list[OutputAnswer]
-    failure: FailureAnswer | None
+    state: ExecutionState
+    task_manager: str | None = field(default=None, name="taskmanager-id")
+    slots: int = 0
+    timestamps: dict[str, int] = field(default_factory=dict[str, int])
+    activity: str = ""
+    metrics: AttemptMetrics = AttemptMetrics()
+    outputs: tuple[StepOutput, ...] = ()
+    failure: FailureInfo | None = None
 
 
-class RegionAnswer(Shape, frozen=True, kw_only=True):
-    """One region with all its attempts."""
+class RegionAttempts(ApiStruct, frozen=True, kw_only=True):
+    """One region with all its attempts, the latest last."""
 
-    region: int
-    steps: list[str]
-    parallelism: int | None
-    reads: list[str]
-    materialises: list[str]
-    attempts: list[AttemptAnswer]
+    id: int = field(name="region")
+    steps: tuple[str, ...] = ()
+    parallelism: int | None = None
+    reads: tuple[str, ...] = ()
+    materialises: tuple[str, ...] = ()
+    attempts: tuple[AttemptInfo, ...] = ()
+
+    @property
+    def latest(self) -> AttemptInfo | None:
+        """The attempt that counts now."""
+        return self.attempts[-1] if self.attempts else None
 
 
-class Publishing(Shape, frozen=True, kw_only=True):
-    """Files published so far."""
+class PublishingProgress(ApiStruct, frozen=True, kw_only=True):
+    """How many files are published."""
 
     done: int
     total: int
 
 
-class FailureLine(Kebab, frozen=True, kw_only=True):
-    """One failure of a job in a line; the whole of it is with its attempt, and in the exception history."""
+class FailureSummary(KebabCase, frozen=True, kw_only=True):
+    """One failure of a job in a line; its attempt and the exception history have the complete one."""
 
     timestamp: int
-    region: int | None  # None: the job as a whole
-    attempt: int
-    taskmanager_id: str | None
-    kind: str
-    headline: str
-    labels: dict[str, str]
-    concurrent: bool  # it came together with the one before it
+    region: int | None = None  # None: the job as a whole
+    attempt: int = 0
+    task_manager: str | None = field(default=None, name="taskmanager-id")
+    kind: str = ""
+    headline: str = ""
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    concurrent: bool = False  # it happened together with the one before it
 
 
-class AttemptsAnswer(Shape, frozen=True, kw_only=True):
-    """GET /jobs/:jobid/attempts."""
+class JobAttempts(ApiStruct, frozen=True, kw_only=True):
+    """GET /jobs/:jobid/attempts: everything that a display of a job needs."""
 
     jobid: str
     name: str
-    status: str
-    engine: str
-    regions: list[RegionAnswer]
-    publishing: Publishing | None
-    failure: FailureAnswer | None
-    failures: list[FailureLine]  # the last ones, the oldest of them first
+    status: JobStatus
+    engine: str = "shared"
+    regions: tuple[RegionAttempts, ...] = ()
+    publishing: PublishingProgress | None = None
+    failure: FailureInfo | None = None
+    failures: tuple[FailureSummary, ...] = ()  # the last ones, the oldest of them first
 
 
-class LogAnswer(Kebab, frozen=True, kw_only=True):
+class LogPart(KebabCase, frozen=True, kw_only=True):
     """A piece of one attempt's output."""
 
     region: int
     attempt: int
-    taskmanager_id: str
-    offset: int
+    taskmanager_id: str | None = None
+    offset: int = 0
     next_offset: int  # where the next piece begins: `text` is characters, offsets are bytes
-    size: int
-    complete: bool
-    text: str
+    size: int = 0
+    complete: bool = False
+    text: str = ""
 
 
-class LogsAnswer(Shape, frozen=True, kw_only=True):
+class JobLogs(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/logs."""
 
-    logs: list[LogAnswer]
+    logs: tuple[LogPart, ...] = ()

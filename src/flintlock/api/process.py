@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flintlock.api.jobs import Camel, Shape
+from flintlock.api.base import ApiStruct, CamelCase
 
 
-class Interpreter(Shape, frozen=True, kw_only=True):
+class Interpreter(ApiStruct, frozen=True, kw_only=True):
     """What the process runs on: Python, where Flink tells of its JVM."""
 
     version: str
@@ -13,14 +13,14 @@ class Interpreter(Shape, frozen=True, kw_only=True):
     options: list[str]
 
 
-class Environment(Shape, frozen=True, kw_only=True):
+class Environment(ApiStruct, frozen=True, kw_only=True):
     """GET /jobmanager/environment. `classpath` is where Python looks for modules."""
 
     jvm: Interpreter
     classpath: list[str]
 
 
-class LogFile(Shape, frozen=True, kw_only=True):
+class LogFile(ApiStruct, frozen=True, kw_only=True):
     """A log file."""
 
     name: str
@@ -28,20 +28,20 @@ class LogFile(Shape, frozen=True, kw_only=True):
     mtime: int
 
 
-class LogFiles(Shape, frozen=True, kw_only=True):
+class LogFiles(ApiStruct, frozen=True, kw_only=True):
     """GET /jobmanager/logs."""
 
     logs: list[LogFile]
 
 
-class ThreadInfo(Camel, frozen=True, kw_only=True):
+class ThreadInfo(CamelCase, frozen=True, kw_only=True):
     """What one thread, or one task of the event loop, does now."""
 
     thread_name: str
     stringified_thread_info: str
 
 
-class ThreadDump(Camel, frozen=True, kw_only=True):
+class ThreadDump(CamelCase, frozen=True, kw_only=True):
     """GET /jobmanager/thread-dump."""
 
     thread_infos: list[ThreadInfo]

@@ -9,13 +9,14 @@ from typing import Any
 
 from msgspec import field
 
-from flintlock.api.jobs import Camel, Kebab, Shape, VertexMetrics
+from flintlock.api.base import ApiStruct, CamelCase, KebabCase
+from flintlock.api.jobs import VertexMetrics
 
 UNASSIGNED = "(unassigned)"
 """Flink's word for the place of an attempt that has none yet."""
 
 
-class Subtask(Kebab, frozen=True, kw_only=True):
+class Subtask(KebabCase, frozen=True, kw_only=True):
     """The present attempt at a step's region. `status-duration` is -1 for states that it has not been in."""
 
     subtask: int
@@ -31,7 +32,7 @@ class Subtask(Kebab, frozen=True, kw_only=True):
     start_time_once_more: int = field(name="start_time")  # as older clients of Flink read it
 
 
-class Spread(Shape, frozen=True, kw_only=True):
+class Spread(ApiStruct, frozen=True, kw_only=True):
     """How a number is spread over the subtasks."""
 
     min: int
@@ -44,14 +45,14 @@ class Spread(Shape, frozen=True, kw_only=True):
     p95: int
 
 
-class Aggregated(Kebab, frozen=True, kw_only=True):
+class Aggregated(KebabCase, frozen=True, kw_only=True):
     """The numbers of all subtasks together."""
 
     metrics: dict[str, Spread]
     status_duration: dict[str, Spread]
 
 
-class VertexDetails(Camel, frozen=True, kw_only=True):
+class VertexDetails(CamelCase, frozen=True, kw_only=True):
     """GET /jobs/:jobid/vertices/:vertexid."""
 
     id: str
@@ -63,7 +64,7 @@ class VertexDetails(Camel, frozen=True, kw_only=True):
     aggregated: Aggregated
 
 
-class SubtaskTimes(Shape, frozen=True, kw_only=True):
+class SubtaskTimes(ApiStruct, frozen=True, kw_only=True):
     """When a subtask came into each state; 0 for states that it has not been in."""
 
     subtask: int
@@ -72,7 +73,7 @@ class SubtaskTimes(Shape, frozen=True, kw_only=True):
     timestamps: dict[str, int]
 
 
-class VertexTimes(Shape, frozen=True, kw_only=True):
+class VertexTimes(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/vertices/:vertexid/subtasktimes."""
 
     id: str
@@ -81,7 +82,7 @@ class VertexTimes(Shape, frozen=True, kw_only=True):
     subtasks: list[SubtaskTimes]
 
 
-class VertexTaskManager(Kebab, frozen=True, kw_only=True):
+class VertexTaskManager(KebabCase, frozen=True, kw_only=True):
     """What of a step runs on one TaskManager."""
 
     endpoint: str
@@ -95,7 +96,7 @@ class VertexTaskManager(Kebab, frozen=True, kw_only=True):
     aggregated: Aggregated
 
 
-class VertexTaskManagers(Shape, frozen=True, kw_only=True):
+class VertexTaskManagers(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/vertices/:vertexid/taskmanagers."""
 
     id: str
@@ -104,14 +105,14 @@ class VertexTaskManagers(Shape, frozen=True, kw_only=True):
     taskmanagers: list[VertexTaskManager]
 
 
-class VertexAccumulators(Kebab, frozen=True, kw_only=True):
+class VertexAccumulators(KebabCase, frozen=True, kw_only=True):
     """GET /jobs/:jobid/vertices/:vertexid/accumulators: Spark's accumulators are not shown here."""
 
     id: str
     user_accumulators: list[Any]
 
 
-class SubtaskAccumulators(Kebab, frozen=True, kw_only=True):
+class SubtaskAccumulators(KebabCase, frozen=True, kw_only=True):
     """One subtask's accumulators."""
 
     subtask: int
@@ -120,7 +121,7 @@ class SubtaskAccumulators(Kebab, frozen=True, kw_only=True):
     user_accumulators: list[Any]
 
 
-class SubtasksAccumulators(Shape, frozen=True, kw_only=True):
+class SubtasksAccumulators(ApiStruct, frozen=True, kw_only=True):
     """GET /jobs/:jobid/vertices/:vertexid/subtasks/accumulators."""
 
     id: str
@@ -128,7 +129,7 @@ class SubtasksAccumulators(Shape, frozen=True, kw_only=True):
     subtasks: list[SubtaskAccumulators]
 
 
-class JobAccumulators(Kebab, frozen=True, kw_only=True):
+class JobAccumulators(KebabCase, frozen=True, kw_only=True):
     """GET /jobs/:jobid/accumulators: as a client of Flink expects them, and always empty."""
 
     job_accumulators: list[Any]

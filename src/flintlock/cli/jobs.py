@@ -16,7 +16,7 @@ from flintlock.model.states import ExecutionState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flintlock.client.connection.answers import AttemptLine, JobLine
+    from flintlock.api.jobs import AttemptInfo, JobsOverviewEntry
     from flintlock.client.connection.client import Client
     from flintlock.client.connection.handle import JobHandle
 
@@ -35,12 +35,12 @@ def list_jobs(
     state_dir: str | None,
 ) -> None:  # fmt: skip
     """List the jobs of the cluster that have not ended, newest first, and who waits for slots."""
-    from flintlock.client.connection.answers import Resources
+    from flintlock.api.cluster import ClusterResources
     from flintlock.client.display.progress import waiting_notes
 
     with connect(urls, conf, state_dir) as client:
         jobs = chosen_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
-        seen = client.resources() if any(not job.state.globally_terminal for job in jobs) else Resources()
+        seen = client.resources() if any(not job.state.globally_terminal for job in jobs) else ClusterResources()
     if as_json:
         print_json({"jobs": jobs, "waiting": seen.waiting, "starting": seen.starting})
         return
@@ -65,8 +65,7 @@ def list_jobs(
 @cluster_options
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
     """Show one job: its regions, their attempts, its failures. JOB is an id, the beginning of one, or a name."""
-    from flintlock.client.connection.answers import read_failure
-    from flintlock.client.display.progress import failure_lines, publishing_line, region_rows, waiting_notes
+    from flintlock.client.display.progress import failure_lines, failure_of, publishing_line, region_rows, waiting_notes
 
     with connect(urls, conf, state_dir) as client:
         found = find_job(client, job).attempts()
@@ -77,7 +76,7 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         return
     click.echo(coloured(f"{found.name}  {found.jobid}  {found.status}"))
     rows = [
-        (str(region.region), row.title, row.state, str(len(region.attempts)), _where(region.latest), row.detail)
+        (str(region.id), row.title, row.state, str(len(region.attempts)), _where(region.latest), row.detail)
         for region, row in zip(found.regions, region_rows(found), strict=True)
     ]
     if rows:
@@ -92,7 +91,7 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         click.echo("\nfailures, the latest last:")
         for line in history:
             click.echo(f"  {line}")
-    failure = read_failure(found.failure)
+    failure = failure_of(found.failure)
     if failure is not None:
         from flintlock.model.failure_text import render
 
@@ -137,7 +136,9 @@ def rescale(*, job: str, parallelism: int, as_json: bool, urls: tuple[str, ...],
         click.echo(f"{handle.id}: up to {parallelism} slot{'' if parallelism == 1 else 's'} for what has yet to begin")
 
 
-def chosen_jobs(jobs: Sequence[JobLine], *, running: bool, scheduled: bool, everything: bool) -> tuple[JobLine, ...]:
+def chosen_jobs(
+    jobs: Sequence[JobsOverviewEntry], *, running: bool, scheduled: bool, everything: bool
+) -> tuple[JobsOverviewEntry, ...]:
     """Pick what the flags ask for; without any, the jobs that have not ended."""
     if everything:
         return tuple(jobs)
@@ -156,7 +157,7 @@ def find_job(client: Client, text: str) -> JobHandle:
     return client.job(matching(text, client.jobs()).jid)
 
 
-def matching(text: str, jobs: Sequence[JobLine]) -> JobLine:
+def matching(text: str, jobs: Sequence[JobsOverviewEntry]) -> JobsOverviewEntry:
     """Return the one job that `text` means. A name that several had means the newest that has not ended."""
     prefixed = [job for job in jobs if len(text) >= _SHORTEST_PREFIX and job.jid.startswith(text.lower())]
     named = [job for job in jobs if job.name == text]
@@ -170,9 +171,9 @@ def matching(text: str, jobs: Sequence[JobLine]) -> JobLine:
     raise NotFound(f"there is no job {text!r}; `flintlock list -a` shows all")
 
 
-def _tasks(job: JobLine) -> str:
-    return f"{job.tasks.get('finished', 0)}/{job.tasks.get('total', 0)}"
+def _tasks(job: JobsOverviewEntry) -> str:
+    return f"{job.tasks.finished}/{job.tasks.total}"
 
 
-def _where(attempt: AttemptLine | None) -> str:
-    return (attempt.taskmanager_id if attempt is not None else None) or "-"
+def _where(attempt: AttemptInfo | None) -> str:
+    return (attempt.task_manager if attempt is not None else None) or "-"

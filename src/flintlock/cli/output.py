@@ -13,7 +13,7 @@ from flintlock.cli.settings import cluster_options, connect, json_option, print_
 from flintlock.model.errors import NotFound, Refused
 
 if TYPE_CHECKING:
-    from flintlock.client.connection.answers import JobAttempts, LogPart
+    from flintlock.api.jobs import JobAttempts, LogPart
 
 _TICK_S: Final = 0.5
 
@@ -74,7 +74,7 @@ class Printer:
         """Write one piece."""
         whose = (part.region, part.attempt)
         if whose != self._last and (self._last is not None or sum(len(region.attempts) for region in job.regions) > 1):
-            steps = next((", ".join(region.steps) for region in job.regions if region.region == part.region), "")
+            steps = next((", ".join(region.steps) for region in job.regions if region.id == part.region), "")
             click.echo(f"==> region {part.region} ({steps}), attempt {part.attempt} on {part.taskmanager_id} <==")
         self._last = whose
         sys.stdout.write(part.text)

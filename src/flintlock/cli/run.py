@@ -29,9 +29,9 @@ from flintlock.model.jobgraph import EngineKind
 from flintlock.model.states import JobStatus
 
 if TYPE_CHECKING:
+    from flintlock.api.jobs import JobAttempts, ResultTable
     from flintlock.client.authoring.package import JobPackage, Overrides
     from flintlock.client.clusters.discovery import Chosen
-    from flintlock.client.connection.answers import JobAttempts, ResultTable
     from flintlock.client.connection.attachment import Attachment
     from flintlock.client.connection.handle import JobHandle
     from flintlock.client.display.console import Display
@@ -256,8 +256,8 @@ def _print_detached(handle: JobHandle, as_json: bool) -> None:
 def _print_end(
     end: JobAttempts, tables: Sequence[ResultTable], *, elapsed_s: float, verbose: bool, quiet: bool, as_json: bool
 ) -> None:
-    from flintlock.client.connection.answers import read_failure
     from flintlock.client.display.console import output_console, result_table, summary_line
+    from flintlock.client.display.progress import failure_lines, failure_of
 
     if as_json:
         print_json({"jobid": end.jobid, "name": end.name, "status": end.status, "failure": end.failure,
@@ -266,9 +266,8 @@ def _print_end(
         console = output_console()
         for table in tables:
             console.print(result_table(table))
-    failure = read_failure(end.failure) if end.status is JobStatus.FAILED else None
+    failure = failure_of(end.failure) if end.status is JobStatus.FAILED else None
     if failure is not None:
-        from flintlock.client.display.progress import failure_lines
         from flintlock.model.failure_text import render
 
         if len(end.failures) > 1 or any(line.labels for line in end.failures):

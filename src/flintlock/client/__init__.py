@@ -3,6 +3,6 @@
 Owns: the three ways to write a job (Python, YAML, program), what travels with one, the REST calls, clusters that are
 started as child processes.
 Never: decides anything about a job once it is submitted; imports a room of the cluster, PySpark or gRPC.
-Told by: REST answers (`answers.py`), configuration files, the user's own files.
+Inputs: REST responses (`flintlock.api`), configuration files, the user's own files.
 Rejected: a client that keeps state of its own; whatever it knows of a job it asks anew, so any client can take over.
 """

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from flintlock.client.authoring.package import Overrides, Packable
 from flintlock.client.clusters.discovery import chosen_cluster, standing_cluster
-from flintlock.client.connection.results import Result
+from flintlock.client.connection.results import ResultHandle
 from flintlock.client.display.console import (
     SilentDisplay,
     display_for,
@@ -31,9 +31,9 @@ class JobRun(Struct, frozen=True, kw_only=True):
 
     job_id: JobId
     name: str
-    results: dict[str, Result]
+    results: dict[str, ResultHandle]
 
-    def result(self, name: str) -> Result:
+    def result(self, name: str) -> ResultHandle:
         """Return a result by its step's name. Raises KeyError that names those that are there."""
         if name not in self.results:
             raise KeyError(f"no result {name!r}; there are: {', '.join(self.results) or 'none'}")

@@ -115,9 +115,9 @@ def test_the_python_client_does_without_the_extras(tmp_path: Path) -> None:
         "with fl.connect('http://127.0.0.1:9') as client:\n"
         "    try: client.jobs()\n"
         "    except fl.Unavailable as error: print(error.public)\n"
-        "from flintlock.client.connection.results import Result\n"
+        "from flintlock.client.connection.results import ResultHandle\n"
         "for form in ('arrow', 'pandas', 'rows'):\n"
-        "    try: getattr(Result('r', dict, bytes), form)()\n"
+        "    try: getattr(ResultHandle('r', dict, bytes), form)()\n"
         "    except fl.Refused as error: print(error.public)\n"
     )
 

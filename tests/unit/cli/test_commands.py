@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.client.answering import Server, serving, wait_for
+from tests.unit.client.answering import Server, job_entry, serving, wait_for
 
 from flintlock.cli.main import COMMANDS, HELP, run_app
 
@@ -38,8 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def line_of(jid: str, name: str, state: str) -> dict[str, Any]:
-    return {"jid": jid, "name": name, "state": state, "start-time": 1_700_000_000_000, "end-time": -1,
-            "duration": 61_000, "tasks": {"total": 2, "finished": 1}}  # fmt: skip
+    return job_entry(jid, name, state, total=2, finished=1)
 
 
 def test_every_command_can_be_imported_and_has_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +256,7 @@ def attempts(status: str, *states: str) -> dict[str, Any]:
 
 def log(region: int, offset: int, text: str, size: int, complete: bool) -> dict[str, Any]:
     part = {"region": region, "attempt": 0, "taskmanager-id": "tm-1", "offset": offset, "size": size,
-            "complete": complete, "text": text}  # fmt: skip
+            "next-offset": offset + len(text), "complete": complete, "text": text}  # fmt: skip
     return {"logs": [part]}
 
 

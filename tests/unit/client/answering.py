@@ -12,6 +12,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from flintlock.model.states import ExecutionState
+
 
 class Seen(Struct):
     """One request."""
@@ -62,6 +64,16 @@ class Handler(BaseHTTPRequestHandler):
         return super().date_time_string((timestamp or time.time()) + cast("Server", self.server).ahead_s)
 
     def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002 http.server's name
+
+
+def job_entry(jid: str, name: str, state: str, **tasks: int) -> dict[str, Any]:
+    """Return an entry of `GET /jobs/overview`, complete."""
+    counts = dict.fromkeys(map(str.lower, ExecutionState), 0)
+    return {
+        "jid": jid, "name": name, "state": state, "start-time": 1_700_000_000_000, "end-time": -1, "duration": 61_000,
+        "last-modification": 0, "jobType": "BATCH", "schedulerType": "Default", "pending-operators": 0,
+        "tasks": {"total": 0, **counts, **tasks},
+    }  # fmt: skip
 
 
 def wait_for(condition: Callable[[], bool], patience_s: float = 20.0) -> None:

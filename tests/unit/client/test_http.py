@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.client.answering import serving
+from tests.unit.client.answering import job_entry, serving
 
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.targets import read_target
@@ -303,8 +303,8 @@ def test_a_job_id_has_its_form() -> None:
 
 
 def _event(state: str, jid: str = JOB, **tasks: int) -> bytes:
-    line = {"jid": jid, "name": "small", "state": state, "tasks": tasks}
-    return b"event: job\ndata: " + json.dumps(line).encode() + b"\n\n"
+    entry = job_entry(jid, "small", state, **tasks)
+    return b"event: job\ndata: " + json.dumps(entry).encode() + b"\n\n"
 
 
 def test_events_tell_each_change_of_the_job_to_its_end_across_a_broken_connection() -> None:
@@ -315,13 +315,13 @@ def test_events_tell_each_change_of_the_job_to_its_end_across_a_broken_connectio
     ]
     answers = {f"GET /jobs/{JOB}/status": [(200, {"status": "RUNNING"})], "GET /events": streams}
     with serving(answers) as server, Client([server.url]) as client:
-        told = [(line.state, line.tasks) for line in client.job(JOB).events()]
+        seen = [(job.state, job.tasks.running, job.tasks.finished) for job in client.job(JOB).events()]
 
-    assert told == [
-        (JobStatus.CREATED, {}),
-        (JobStatus.RUNNING, {"running": 1}),
-        (JobStatus.RUNNING, {"finished": 1}),
-        (JobStatus.FINISHED, {"finished": 1}),
+    assert seen == [
+        (JobStatus.CREATED, 0, 0),
+        (JobStatus.RUNNING, 1, 0),
+        (JobStatus.RUNNING, 0, 1),
+        (JobStatus.FINISHED, 0, 1),
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from flintlock.client.connection.answers import Column, JobAttempts, ResultTable
+from flintlock.api.jobs import JobAttempts, ResultColumn, ResultTable
 from flintlock.client.display.console import LiveDisplay, PlainDisplay, display_for, job_table, result_table
 from flintlock.client.display.progress import changes, job_line, region_rows
 
@@ -126,7 +126,7 @@ def test_the_table_of_a_job_fits_its_terminal() -> None:
 def test_a_result_is_shown_as_spark_shows_it() -> None:
     table = ResultTable(
         name="top",
-        columns=(Column(name="city", type="string"), Column(name="[n]", type="decimal(10,2)")),
+        columns=(ResultColumn(name="city", type="string"), ResultColumn(name="[n]", type="decimal(10,2)")),
         rows=(("[bold]Paris", "1.50"), (None, None), ({"a": [1]}, True)),
         truncated=True,
     )

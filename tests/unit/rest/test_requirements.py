@@ -49,8 +49,8 @@ def test_a_lower_bound_may_be_left_out(rest: RestHarness) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ([], ["the body must be a mapping from vertex ids to what they may use"]),
-        ({}, ["the body names no vertex: give at least one with its parallelism"]),
+        ([], ["the body must be a mapping from vertex ids to their requirements"]),
+        ({}, ["the body names no vertex: give the parallelism of at least one"]),
         ({V: {}}, [f"{V}: needs the key 'parallelism'"]),
         ({V: wants("many")}, [f"{V}.parallelism.upperBound: expected 'int', got 'text'"]),
         ({V: wants(0)}, [f"{V}.parallelism.upperBound: expected 'int' >= 1"]),

@@ -10,8 +10,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from flintlock.api.cluster import ClusterOverview, ClusterResources
+from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
-from flintlock.client.connection.answers import JobLine, JobLines, Overview, Resources
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
 from flintlock.client.connection.versions import own_versions, require_fit
@@ -75,8 +76,8 @@ class Client:
             headers["Content-Type"] = "application/json"
         with ExitStack() as streams:
             response = self.http.call("POST", "/jobs", headers=headers, body=lambda: _body(package, streams))
-        answer = msgspec.json.decode(response.content, type=dict[str, Any])
-        return JobHandle(self.http, JobId(answer["jobid"]), package.spec.name)
+        submitted = msgspec.json.decode(response.content, type=SubmittedJob)
+        return JobHandle(self.http, JobId(submitted.jobid), package.spec.name)
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of the job with this id. Raises Refused if it cannot be one; nothing is asked yet."""
@@ -84,17 +85,17 @@ class Client:
             raise Refused(f"{job_id!r} is not a job id: they have 32 hexadecimal digits")
         return JobHandle(self.http, JobId(job_id))
 
-    def jobs(self) -> tuple[JobLine, ...]:
+    def jobs(self) -> tuple[JobsOverviewEntry, ...]:
         """Return all jobs that the cluster knows, newest first."""
-        return self.http.get("/jobs/overview", JobLines).jobs
+        return self.http.get("/jobs/overview", JobsOverviewResponse).jobs
 
-    def overview(self) -> Overview:
+    def overview(self) -> ClusterOverview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""
-        return self.http.get("/overview", Overview)
+        return self.http.get("/overview", ClusterOverview)
 
-    def resources(self) -> Resources:
+    def resources(self) -> ClusterResources:
         """Return who waits for slots, in order."""
-        return self.http.get("/resources", Resources)
+        return self.http.get("/resources", ClusterResources)
 
     def versions(self) -> Versions:
         """Return what the cluster runs. Asked once."""

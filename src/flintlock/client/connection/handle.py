@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from flintlock.client.connection.answers import (
-    Bounds,
+from flintlock.api.jobs import (
+    ExecutionResultResponse,
     JobAttempts,
-    JobLine,
+    JobLogs,
+    JobsOverviewEntry,
+    JobStatusResponse,
     LogPart,
-    LogParts,
+    ParallelismBounds,
     ResultNames,
     ResultTable,
-    StepRequirements,
-    read_failure,
+    VertexRequirements,
 )
 from flintlock.client.connection.http import Http
-from flintlock.client.connection.results import Result
-from flintlock.client.display.progress import failure_lines
+from flintlock.client.connection.results import ResultHandle
+from flintlock.client.display.progress import failure_lines, failure_of
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
@@ -41,8 +42,7 @@ class JobHandle:
     @property
     def status(self) -> JobStatus:
         """The job's state now."""
-        answer = self._http.get(f"/jobs/{self.id}/status", dict[str, str])
-        return JobStatus(answer["status"])
+        return self._http.get(f"/jobs/{self.id}/status", JobStatusResponse).status
 
     def wait(self, timeout: float | None = None) -> JobHandle:
         """Wait until the job is FINISHED and return the handle.
@@ -63,11 +63,11 @@ class JobHandle:
         """Wait up to `wait_s` for the job's end and tell whether it has come."""
         answer = self._http.get(
             f"/jobs/{self.id}/execution-result",
-            dict[str, Any],
+            ExecutionResultResponse,
             params={"wait": f"{int(wait_s * 1000)}ms"} if wait_s > 0 else None,
             hold_s=wait_s,
         )
-        return answer["status"]["id"] == "COMPLETED"
+        return answer.status.id == "COMPLETED"
 
     def require_success(self) -> JobHandle:
         """Return the handle of an ended job if it is FINISHED, else raise JobFailed or JobCanceled."""
@@ -96,22 +96,22 @@ class JobHandle:
     ) -> tuple[LogPart, ...]:
         """Return what user code wrote, for each attempt; of one attempt from `offset` on."""
         params = {} if region is None else {"region": region, "attempt": attempt or 0, "offset": offset}
-        return self._http.get(f"/jobs/{self.id}/logs", LogParts, params=params, patience_s=patience_s).logs
+        return self._http.get(f"/jobs/{self.id}/logs", JobLogs, params=params, patience_s=patience_s).logs
 
-    def events(self) -> Generator[JobLine]:
+    def events(self) -> Generator[JobsOverviewEntry]:
         """Yield the job as it is, then each time that it has changed, until it has ended.
 
         A JobManager that restarts meanwhile is waited for. Raises NotFound for a job that the cluster does not know.
         """
-        last: JobLine | None = None
+        last: JobsOverviewEntry | None = None
         while True:
             _ = self.status  # waits for a leader, and knows whether there is such a job
             for line in self._http.lines("/events"):
                 kind, _, data = line.partition(": ")
                 if kind != "data" or str(self.id) not in data:
                     continue
-                job = msgspec.json.decode(data, type=JobLine)
-                if job.jid != self.id or job.same_as(last):
+                job = msgspec.json.decode(data, type=JobsOverviewEntry)
+                if job.jid != self.id or (last is not None and (job.state, job.tasks) == (last.state, last.tasks)):
                     continue
                 last = job
                 yield job
@@ -122,10 +122,10 @@ class JobHandle:
         """Return the names of the results that are there."""
         return self._http.get(f"/jobs/{self.id}/results", ResultNames).results
 
-    def result(self, name: str) -> Result:
+    def result(self, name: str) -> ResultHandle:
         """Return a result by its step's name. Its rows are fetched when asked for; NotFound if there are none."""
         path = f"/jobs/{self.id}/results/{name}"
-        return Result(
+        return ResultHandle(
             name,
             lambda: self._http.get(path, ResultTable),
             lambda: self._http.call("GET", path, headers={"Accept": ARROW_STREAM}).content,
@@ -135,19 +135,19 @@ class JobHandle:
         """Ask for the job's end; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
         self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"}, patience_s=patience_s)
 
-    def requirements(self) -> dict[str, StepRequirements]:
+    def requirements(self) -> dict[str, VertexRequirements]:
         """Return what each step may use, by its vertex id. Raises NotFound."""
-        return self._http.get(f"/jobs/{self.id}/resource-requirements", dict[str, StepRequirements])
+        return self._http.get(f"/jobs/{self.id}/resource-requirements", dict[str, VertexRequirements])
 
-    def rescale(self, parallelism: int) -> dict[str, StepRequirements]:
+    def rescale(self, parallelism: int) -> dict[str, VertexRequirements]:
         """Let every step have up to so many slots, durably, and return what holds now.
 
         It counts for what has not been sent to a TaskManager yet; what runs goes on as it is. Raises Invalid for what
         the graph does not allow, Conflict while another change is under way or once the job has ended.
         """
         wanted = {
-            name: StepRequirements(
-                parallelism=Bounds(lower_bound=min(step.parallelism.lower_bound, parallelism), upper_bound=parallelism)
+            name: VertexRequirements(
+                parallelism=ParallelismBounds(lower=min(step.parallelism.lower, parallelism), upper=parallelism)
             )
             for name, step in self.requirements().items()
         }
@@ -163,7 +163,7 @@ class JobHandle:
 
 def failed(job: JobAttempts) -> JobFailed:
     """Return the error for a failed job: its text is what a user should read first."""
-    failure = read_failure(job.failure)
+    failure = failure_of(job.failure)
     if failure is None:
         error = JobFailed(f"job {job.name!r} ({job.jobid}) failed")
     else:

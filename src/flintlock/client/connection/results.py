@@ -7,7 +7,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from flintlock.client.connection.answers import Column, ResultTable
+from flintlock.api.jobs import ResultColumn, ResultTable
 from flintlock.model.errors import Refused
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 
-class Result:
+class ResultHandle:
     """Rows of one result step. Nothing is fetched before it is needed, and nothing twice."""
 
     def __init__(self, name: str, fetch_table: Callable[[], ResultTable], fetch_arrow: Callable[[], bytes]) -> None:
@@ -29,7 +29,7 @@ class Result:
         return self._fetch_table()
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[ResultColumn, ...]:
         """Names and Spark types of the columns."""
         return self.table.columns
 
@@ -69,7 +69,7 @@ class Result:
         make = Row(*table.column_names)
         return [make(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)]
 
-    def fetch(self) -> Result:
+    def fetch(self) -> ResultHandle:
         """Fetch both forms now: for a result that must outlive its cluster."""
         _ = self.table, self.arrow_stream
         return self

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
+from flintlock.api.jobs import JobAttempts, ResultTable
 from flintlock.client.authoring.package import is_program
-from flintlock.client.connection.answers import JobAttempts, ResultTable
 from flintlock.client.display.progress import changes, job_line, publishing_line, region_rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from flintlock.client.connection.answers import JobAttempts, LogPart
+from flintlock.api.jobs import JobAttempts, LogPart
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.display.console import Display
 from flintlock.model.errors import NotFound, Unavailable
@@ -26,7 +26,7 @@ class OutputReader:
         """Yield what is new, attempt by attempt."""
         for region in job.regions:
             for attempt in region.attempts:
-                key = (region.region, attempt.attempt)
+                key = (region.id, attempt.attempt)
                 if attempt.state.may_have_output and key not in self._complete:
                     yield from self._read(key)
 
@@ -40,21 +40,13 @@ class OutputReader:
             part = next((item for item in parts if (item.region, item.attempt) == key), None)
             if part is None:
                 return
-            self._offsets[key] = following = next_offset(part)
+            self._offsets[key] = following = part.next_offset
             if part.complete and following >= part.size:
                 self._complete.add(key)
             if part.text:
                 yield part
             if following >= part.size or following == offset:
                 return
-
-
-def next_offset(part: LogPart) -> int:
-    """Return where the next piece of an attempt's output begins: as the server says, or else by the text's length."""
-    if part.next_offset is not None:
-        return part.next_offset
-    measured = part.offset + len(part.text.encode())
-    return min(part.size, measured)
 
 
 def follow(

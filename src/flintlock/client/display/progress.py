@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import msgspec
 from msgspec import Struct
 
-from flintlock.client.connection.answers import (
-    AttemptLine,
-    FailureLine,
-    JobAttempts,
-    RegionLine,
-    Resources,
-    read_failure,
-)
+from flintlock.api.cluster import ClusterResources
+from flintlock.api.jobs import AttemptInfo, FailureInfo, FailureSummary, JobAttempts, RegionAttempts
 from flintlock.model.failure_text import headline
 from flintlock.model.states import ExecutionState
+from flintlock.model.tasks import Failure
 
 _LONGEST = 120  # characters of a failure in a line; the whole of it is shown elsewhere
 
@@ -60,7 +56,7 @@ def region_rows(job: JobAttempts) -> tuple[RegionRow, ...]:
     )
 
 
-def region_title(region: RegionLine) -> str:
+def region_title(region: RegionAttempts) -> str:
     """Name a region by its steps; of many, by the first and the last."""
     steps = region.steps
     return ", ".join(steps) if len(steps) <= 4 else f"{steps[0]}, {steps[1]} … {steps[-1]}"
@@ -68,13 +64,18 @@ def region_title(region: RegionLine) -> str:
 
 def failure_lines(job: JobAttempts) -> list[str]:
     """Say of each failure which attempt it was, where, when and why, with its labels; the oldest first."""
-    titles = {region.region: region_title(region) for region in job.regions}
+    titles = {region.id: region_title(region) for region in job.regions}
     return [_failure_line(line, titles) for line in job.failures]
 
 
-def waiting_notes(seen: Resources) -> dict[str, str]:
+def failure_of(info: FailureInfo | None) -> Failure | None:
+    """Return a failure as a struct of the model, which has the functions that format it."""
+    return None if info is None else msgspec.convert(info, Failure, from_attributes=True)
+
+
+def waiting_notes(seen: ClusterResources) -> dict[str, str]:
     """Say of each job that waits for slots where it stands and what for; by job id."""
-    order = list(dict.fromkeys(item.jobid for item in seen.waiting))
+    order = list(dict.fromkeys(item.job_id for item in seen.waiting))
     starting = f"; {_counted(seen.starting, 'TaskManager')} starting" if seen.starting else ""
     return {
         jobid: f"{place} of {len(order)} in the queue, for {_wanted(jobid, seen)}{starting}"
@@ -87,9 +88,9 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     lines: list[str] = []
     if before is None or before.status != after.status:
         lines.append(f"{after.name}: {after.status}")
-    known = {} if before is None else {region.region: region for region in before.regions}
+    known = {} if before is None else {region.id: region for region in before.regions}
     for region in after.regions:
-        old, new = known.get(region.region), region.latest
+        old, new = known.get(region.id), region.latest
         seen = old.latest if old is not None else None
         if new is None or new.state.waiting or (seen and (seen.attempt, seen.state) == (new.attempt, new.state)):
             continue
@@ -100,18 +101,18 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     return lines
 
 
-def _failure_line(line: FailureLine, titles: Mapping[int, str]) -> str:
+def _failure_line(line: FailureSummary, titles: Mapping[int, str]) -> str:
     at = datetime.fromtimestamp(line.timestamp / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     whose = "the job" if line.region is None else f"attempt {line.attempt + 1} at [{titles.get(line.region, '')}]"
-    place = f" on {line.taskmanager_id}" if line.taskmanager_id else ""
+    place = f" on {line.task_manager}" if line.task_manager else ""
     labels = ", ".join(f"{key}={value}" for key, value in sorted(line.labels.items()))
     also = "and " if line.concurrent else ""
     return f"{at}  {also}{whose}{place}: {line.kind}: {_shortened(line.headline)}" + (f" ({labels})" if labels else "")
 
 
-def _wanted(jobid: str, seen: Resources) -> str:
+def _wanted(jobid: str, seen: ClusterResources) -> str:
     """Say what a job waits for: all its requests together. None stands for all slots of some TaskManager."""
-    wishes = [item.slots for item in seen.waiting if item.jobid == jobid]
+    wishes = [item.slots for item in seen.waiting if item.job_id == jobid]
     slots = sum(wish for wish in wishes if wish is not None)
     whole = sum(wish is None for wish in wishes)
     said = [_counted(slots, "slot")] if slots else []
@@ -119,28 +120,28 @@ def _wanted(jobid: str, seen: Resources) -> str:
     return " and ".join(said)
 
 
-def _state(region: RegionLine) -> ExecutionState:
+def _state(region: RegionAttempts) -> ExecutionState:
     return region.latest.state if region.latest is not None else ExecutionState.CREATED
 
 
-def _detail(region: RegionLine, job: JobAttempts) -> str:
+def _detail(region: RegionAttempts, job: JobAttempts) -> str:
     attempt = region.latest
     again = [f"attempt {attempt.attempt + 1}"] if attempt is not None and attempt.attempt > 0 else []
     if attempt is None or attempt.state.waiting:
         return ", ".join([*again, _waiting_for(region, job)])
     match attempt.state:
         case ExecutionState.DEPLOYING:
-            return ", ".join([*again, f"on {attempt.taskmanager_id}"] if attempt.taskmanager_id else again)
+            return ", ".join([*again, f"on {attempt.task_manager}"] if attempt.task_manager else again)
         case ExecutionState.FINISHED:
             return ", ".join([*again, *_outputs(attempt)])
         case ExecutionState.FAILED:
-            failure = read_failure(attempt.failure)
+            failure = failure_of(attempt.failure)
             return ", ".join([*again, *([_shortened(headline(failure))] if failure is not None else [])])
         case _:
             return ", ".join([*again, *_work(attempt)])
 
 
-def _waiting_for(region: RegionLine, job: JobAttempts) -> str:
+def _waiting_for(region: RegionAttempts, job: JobAttempts) -> str:
     """Say what a region waits for: its inputs first, else slots."""
     if not job.status.schedules_regions:
         return ""
@@ -149,7 +150,7 @@ def _waiting_for(region: RegionLine, job: JobAttempts) -> str:
     return f"waits for {', '.join(missing)}" if missing else "waits for slots"
 
 
-def _work(attempt: AttemptLine) -> list[str]:
+def _work(attempt: AttemptInfo) -> list[str]:
     said: list[str] = [attempt.activity] if attempt.activity else []
     counted = attempt.metrics
     if counted.stages_total:
@@ -163,11 +164,11 @@ def _work(attempt: AttemptLine) -> list[str]:
     return said
 
 
-def _outputs(attempt: AttemptLine) -> list[str]:
+def _outputs(attempt: AttemptInfo) -> list[str]:
     return [f"{output.step}: {_counted(output.rows, 'row')}" for output in attempt.outputs]
 
 
-def _fraction(region: RegionLine) -> float | None:
+def _fraction(region: RegionAttempts) -> float | None:
     attempt = region.latest
     if attempt is None or attempt.state.waiting:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from flintlock.api import cluster as shapes
 from flintlock.api.jobs import Errors
 from flintlock.config.options import OPTIONS, WEB_CANCEL, WEB_REFRESH
@@ -61,7 +63,7 @@ async def task_managers(call: RestCall) -> HttpResponse:
     """All registered TaskManagers."""
     resources = await call.services.resource_manager.overview()
     return json_response(
-        shapes.TaskManagersAnswer(taskmanagers=[translate.task_manager(tm) for tm in resources.task_managers])
+        shapes.TaskManagersResponse(taskmanagers=[translate.task_manager(tm) for tm in resources.task_managers])
     )
 
 
@@ -77,23 +79,8 @@ async def task_manager(call: RestCall) -> HttpResponse:
 
 async def resources(call: RestCall) -> HttpResponse:
     """Who waits for slots, in order, and how many TaskManagers are starting."""
-    seen = await call.services.resource_manager.overview()
-    return json_response(
-        shapes.ResourcesAnswer(
-            waiting=[
-                shapes.WaitingAnswer(
-                    jobid=item.job_id,
-                    name=item.name,
-                    priority=item.priority,
-                    request=item.request,
-                    slots=item.slots,
-                    since=item.since_ms,
-                )
-                for item in seen.waiting
-            ],
-            starting=seen.starting,
-        )
-    )
+    resources = await call.services.resource_manager.overview()
+    return json_response(msgspec.convert(resources, shapes.ClusterResources, from_attributes=True))
 
 
 async def jobmanager_config(call: RestCall) -> HttpResponse:
@@ -116,8 +103,7 @@ def _configuration(call: RestCall) -> list[shapes.ConfigEntry]:
 
 async def versions(call: RestCall) -> HttpResponse:
     """What runs here; clients compare before they pickle anything."""
-    has = call.services.versions
-    return json_response(shapes.VersionsAnswer(flintlock=has.flintlock, python=has.python, pyspark=has.pyspark))
+    return json_response(call.services.versions)
 
 
 async def healthz(_: RestCall) -> HttpResponse:

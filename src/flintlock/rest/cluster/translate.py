@@ -8,9 +8,9 @@ from flintlock.api import cluster as shapes
 from flintlock.model.slots import TaskManagerInfo
 
 
-def task_manager(info: TaskManagerInfo) -> shapes.TaskManagerAnswer:
+def task_manager(info: TaskManagerInfo) -> shapes.TaskManagerSummary:
     """One TaskManager in a listing."""
-    return shapes.TaskManagerAnswer(**_task_manager_fields(info))
+    return shapes.TaskManagerSummary(**_task_manager_fields(info))
 
 
 def task_manager_details(info: TaskManagerInfo) -> shapes.TaskManagerDetails:
@@ -18,7 +18,7 @@ def task_manager_details(info: TaskManagerInfo) -> shapes.TaskManagerDetails:
     return shapes.TaskManagerDetails(
         **_task_manager_fields(info),
         allocated_slots=[
-            shapes.AllocatedSlotAnswer(job_id=share.job_id, resource=_resource(info, share.slots), assigned_tasks=1)
+            shapes.AllocatedSlotInfo(job_id=share.job_id, resource=_resource(info, share.slots), assigned_tasks=1)
             for share in info.allocated
         ],
         metrics=shapes.TaskManagerMetrics(heap_max=info.hardware.managed_memory),
@@ -38,7 +38,7 @@ def _task_manager_fields(info: TaskManagerInfo) -> dict[str, Any]:
         "assigned_tasks": len(info.allocated),
         "total_resource": _resource(info, info.slots),
         "free_resource": _resource(info, info.free_slots),
-        "hardware": shapes.HardwareAnswer(
+        "hardware": shapes.HardwareDescription(
             cpu_cores=info.hardware.cpu_cores,
             physical_memory=info.hardware.physical_memory,
             free_memory=info.hardware.free_memory,
@@ -59,9 +59,9 @@ def _task_manager_fields(info: TaskManagerInfo) -> dict[str, Any]:
     }
 
 
-def _resource(info: TaskManagerInfo, slots: int) -> shapes.Resource:
+def _resource(info: TaskManagerInfo, slots: int) -> shapes.ResourceProfileInfo:
     share = info.hardware.managed_memory * slots // max(info.slots, 1)
-    return shapes.Resource(
+    return shapes.ResourceProfileInfo(
         cpu_cores=float(slots),
         task_heap_memory=share >> 20,
         task_off_heap_memory=0,

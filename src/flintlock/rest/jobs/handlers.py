@@ -26,7 +26,7 @@ from flintlock.model.jobs import (
     ResultQuery,
 )
 from flintlock.model.tasks import LogChunk, LogQuery
-from flintlock.rest.jobs import bodies, translate
+from flintlock.rest.jobs import request_bodies, translate
 from flintlock.rest.jobs.submission import read_stream, reading_submission, store_uploads
 from flintlock.rest.server.http import ARROW, HttpResponse, RestCall, json_response, no_such
 
@@ -47,14 +47,14 @@ async def submit(call: RestCall) -> HttpResponse:
         if submitted.existing:  # its files came with the first one
             await services.blobs.abandon([upload.key for upload in submission.uploads])
     replay = {"Idempotent-Replay": "true"} if submitted.existing else {}
-    return json_response(shapes.Jobid(jobid=submitted.job_id), 202, replay)
+    return json_response(shapes.SubmittedJob(jobid=submitted.job_id), 202, replay)
 
 
 async def upload_blob(call: RestCall) -> HttpResponse:
     """Store content that a later submission names."""
     stream = read_stream(call.request, call.services.configuration.get(UPLOAD_LIMIT))
     key, size = await call.services.blobs.put(stream)
-    return json_response(shapes.BlobAnswer(blob=key, size=size), 201)
+    return json_response(shapes.StoredBlob(blob=key, size=size), 201)
 
 
 async def list_ids(call: RestCall) -> HttpResponse:
@@ -78,7 +78,7 @@ async def details(call: RestCall) -> HttpResponse:
 
 async def plan(call: RestCall) -> HttpResponse:
     """The plan of one job."""
-    return json_response(shapes.PlanAnswer(plan=translate.plan(await _job(call))))
+    return json_response(shapes.PlanResponse(plan=translate.plan(await _job(call))))
 
 
 async def config(call: RestCall) -> HttpResponse:
@@ -88,7 +88,7 @@ async def config(call: RestCall) -> HttpResponse:
 
 async def status(call: RestCall) -> HttpResponse:
     """The state of one job."""
-    return json_response(shapes.JobStatusAnswer(status=(await _job(call)).status))
+    return json_response(shapes.JobStatusResponse(status=(await _job(call)).status))
 
 
 async def exceptions(call: RestCall) -> HttpResponse:
@@ -122,8 +122,8 @@ async def requirements(call: RestCall) -> HttpResponse:
     found = await call.services.dispatcher.requirements(JobQuery(job_id=call.job_id))
     return json_response(
         {
-            name: bodies.VertexRequirements(
-                parallelism=bodies.ParallelismBounds(lower_bound=bounds.lower, upper_bound=bounds.upper)
+            name: shapes.VertexRequirements(
+                parallelism=msgspec.convert(bounds, shapes.ParallelismBounds, from_attributes=True)
             )
             for name, bounds in found.vertices.items()
         }
@@ -131,10 +131,10 @@ async def requirements(call: RestCall) -> HttpResponse:
 
 
 async def update_requirements(call: RestCall) -> HttpResponse:
-    """Change what the steps of a running job may use; durable once it is answered."""
-    job_id, given = call.job_id, await bodies.read_requirements(call.request)
+    """Change what the steps of a running job may use; the change is durable once the response arrives."""
+    job_id, given = call.job_id, await request_bodies.read_requirements(call.request)
     vertices = {
-        VertexId(name): ParallelismRange(lower=item.parallelism.lower_bound, upper=item.parallelism.upper_bound)
+        VertexId(name): msgspec.convert(item.parallelism, ParallelismRange, from_attributes=True)
         for name, item in given.items()
     }
     await call.services.dispatcher.update_requirements(JobRequirements(job_id=job_id, vertices=vertices))
@@ -142,8 +142,8 @@ async def update_requirements(call: RestCall) -> HttpResponse:
 
 
 async def client_heartbeat(call: RestCall) -> HttpResponse:
-    """Say that the client of an attached job is there, and until when that counts."""
-    job_id, given = call.job_id, await bodies.read_heartbeat(call.request)
+    """Report that the client of an attached job is alive, and until when that counts."""
+    job_id, given = call.job_id, await request_bodies.read_heartbeat(call.request)
     await call.services.dispatcher.client_heartbeat(ClientHeartbeat(job_id=job_id, expires_ms=given.expired_timestamp))
     return json_response(shapes.Empty(), 202)
 
@@ -155,7 +155,7 @@ async def attempts(call: RestCall) -> HttpResponse:
 
 async def results(call: RestCall) -> HttpResponse:
     """The names of the results that one job keeps."""
-    return json_response(shapes.ResultNames(results=[*(await _job(call)).result_names]))
+    return json_response(shapes.ResultNames(results=(await _job(call)).result_names))
 
 
 async def result(call: RestCall) -> HttpResponse:
@@ -179,12 +179,12 @@ async def logs(call: RestCall) -> HttpResponse:
         wanted = f"region {'any' if region is None else region}, attempt {'any' if attempt is None else attempt}"
         raise no_such("output", f"of {wanted} of job {job.graph.job_id}")
     found = [await _log(call, job, item, item.task_manager, offset) for item in chosen if item.task_manager]
-    return json_response(shapes.LogsAnswer(logs=found))
+    return json_response(shapes.JobLogs(logs=tuple(found)))
 
 
 async def _log(
     call: RestCall, job: JobSnapshot, item: ExecutionInfo, task_manager: TaskManagerId, offset: int
-) -> shapes.LogAnswer:
+) -> shapes.LogPart:
     where = AttemptId(job_id=job.graph.job_id, region=item.region, attempt=item.attempt)
     try:
         chunk = await call.services.resource_manager.read_log(
@@ -197,7 +197,7 @@ async def _log(
     # A character of which only the first bytes have been written is returned with the next piece.
     at_end = chunk.complete and chunk.offset + len(chunk.data) >= chunk.size
     text, consumed = codecs.utf_8_decode(chunk.data, "replace", at_end)
-    return shapes.LogAnswer(
+    return shapes.LogPart(
         region=item.region,
         attempt=item.attempt,
         taskmanager_id=task_manager,

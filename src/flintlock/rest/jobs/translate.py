@@ -1,17 +1,21 @@
-"""From our words to Flink's: pure functions from snapshots to the shapes of REST."""
+"""From snapshots of jobs to the messages of REST. Pure; only what is Flink's is translated field by field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
 
+import msgspec
+from msgspec import structs
+
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
 from flintlock.model.failure_text import headline, render
 from flintlock.model.jobgraph import Exchange
-from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
+from flintlock.model.jobs import ExceptionEntry, JobSnapshot, JobSummary
+from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import Failure, TaskMetrics
+from flintlock.model.tasks import Failure
 from flintlock.rest.secrets import without_secrets
 from flintlock.rest.vertices import translate as vertices_of
 
@@ -87,7 +91,7 @@ def plan(job: JobSnapshot) -> shapes.Plan:
                 operator_strategy="",
                 description=vertex.title,
                 optimizer_properties={},
-                inputs=[
+                inputs=tuple(
                     shapes.PlanInput(
                         num=number,
                         id=graph.vertex(source).id,
@@ -97,19 +101,19 @@ def plan(job: JobSnapshot) -> shapes.Plan:
                         else "pipelined_bounded",
                     )
                     for number, source in enumerate(vertex.inputs)
-                ],
+                ),
             )
             for vertex in graph.vertices
         ],
     )
 
 
-def execution_result(job: JobSnapshot) -> shapes.ExecutionResultAnswer:
+def execution_result(job: JobSnapshot) -> shapes.ExecutionResultResponse:
     """How the job ended, or that it has not."""
     if not job.status.globally_terminal:
-        return shapes.ExecutionResultAnswer(status=shapes.QueueStatus(id="IN_PROGRESS"))
+        return shapes.ExecutionResultResponse(status=shapes.QueueStatus(id="IN_PROGRESS"))
     failure = last_failure(job) if job.status is JobStatus.FAILED else None
-    return shapes.ExecutionResultAnswer(
+    return shapes.ExecutionResultResponse(
         status=shapes.QueueStatus(id="COMPLETED"),
         job_execution_result=shapes.ExecutionResult(
             id=job.graph.job_id,
@@ -127,10 +131,10 @@ def execution_result(job: JobSnapshot) -> shapes.ExecutionResultAnswer:
     )
 
 
-def exceptions(job: JobSnapshot, at_most: int) -> shapes.ExceptionsAnswer:
+def exceptions(job: JobSnapshot, at_most: int) -> shapes.ExceptionsResponse:
     """The failures of a job, newest first."""
     newest = list(reversed(job.exceptions))
-    return shapes.ExceptionsAnswer(
+    return shapes.ExceptionsResponse(
         exception_history=shapes.ExceptionHistory(
             entries=[_history_entry(entry) for entry in newest[:at_most]],
             truncated=job.exceptions_truncated or len(newest) > at_most,
@@ -138,11 +142,11 @@ def exceptions(job: JobSnapshot, at_most: int) -> shapes.ExceptionsAnswer:
     )
 
 
-def job_config(job: JobSnapshot) -> shapes.JobConfigAnswer:
+def job_config(job: JobSnapshot) -> shapes.JobConfigResponse:
     """How a job was configured."""
     graph = job.graph
     strategy = graph.config.get(RESTART_TYPE.key, "Cluster level default restart strategy")
-    return shapes.JobConfigAnswer(
+    return shapes.JobConfigResponse(
         jid=graph.job_id,
         name=graph.name,
         execution_config=shapes.ExecutionConfig(
@@ -154,58 +158,30 @@ def job_config(job: JobSnapshot) -> shapes.JobConfigAnswer:
     )
 
 
-def attempts(job: JobSnapshot) -> shapes.AttemptsAnswer:
+def attempts(job: JobSnapshot) -> shapes.JobAttempts:
     """Every region with every attempt."""
     failure = last_failure(job)
-    return shapes.AttemptsAnswer(
+    return shapes.JobAttempts(
         jobid=job.graph.job_id,
         name=job.graph.name,
         status=job.status,
         engine=job.graph.engine,
-        regions=[
-            shapes.RegionAnswer(
-                region=region.id,
-                steps=[*region.steps],
-                parallelism=region.parallelism,
-                reads=[*region.reads],
-                materialises=[*region.materialises],
-                attempts=[_attempt(item) for item in job.executions if item.region == region.id],
-            )
-            for region in job.regions
-        ],
+        regions=tuple(_region(job, region) for region in job.regions),
         publishing=None
         if job.publishing is None
-        else shapes.Publishing(done=job.publishing[0], total=job.publishing[1]),
-        failure=None if failure is None else failure_answer(failure),
-        failures=[
-            _failure_line(item, concurrent=item is not entry)
+        else shapes.PublishingProgress(done=job.publishing[0], total=job.publishing[1]),
+        failure=None if failure is None else msgspec.convert(failure, shapes.FailureInfo, from_attributes=True),
+        failures=tuple(
+            _failure_summary(item, concurrent=item is not entry)
             for entry in job.exceptions
             for item in (entry, *entry.concurrent)
-        ],
+        ),
     )
 
 
 def last_failure(job: JobSnapshot) -> Failure | None:
     """The job's latest failure."""
     return job.exceptions[-1].failure if job.exceptions else None
-
-
-def failure_answer(failure: Failure) -> shapes.FailureAnswer:
-    """A failure, whole."""
-    return shapes.FailureAnswer(
-        kind=failure.kind,
-        message=failure.message,
-        exception=failure.exception,
-        step=failure.step,
-        frames=[
-            shapes.FrameAnswer(file=frame.file, line=frame.line, function=frame.function, source=frame.source)
-            for frame in failure.frames
-        ],
-        error_class=failure.error_class,
-        query_context=failure.query_context,
-        stack_trace=failure.stack_trace,
-        jvm_stack_trace=failure.jvm_stack_trace,
-    )
 
 
 def _history_entry(entry: ExceptionEntry) -> shapes.ExceptionHistoryEntry:
@@ -227,12 +203,12 @@ def _exception_fields(entry: ExceptionEntry) -> dict[str, Any]:
     }
 
 
-def _failure_line(entry: ExceptionEntry, *, concurrent: bool) -> shapes.FailureLine:
-    return shapes.FailureLine(
+def _failure_summary(entry: ExceptionEntry, *, concurrent: bool) -> shapes.FailureSummary:
+    return shapes.FailureSummary(
         timestamp=entry.timestamp_ms,
         region=entry.region,
         attempt=entry.attempt,
-        taskmanager_id=entry.task_manager,
+        task_manager=entry.task_manager,
         kind=entry.failure.kind,
         headline=headline(entry.failure),
         labels=entry.labels,
@@ -240,28 +216,8 @@ def _failure_line(entry: ExceptionEntry, *, concurrent: bool) -> shapes.FailureL
     )
 
 
-def _attempt(info: ExecutionInfo) -> shapes.AttemptAnswer:
-    return shapes.AttemptAnswer(
-        attempt=info.attempt,
-        state=info.state,
-        taskmanager_id=info.task_manager,
-        slots=info.slots,
-        timestamps={str(state): stamp for state, stamp in info.timestamps.items()},
-        activity=info.activity,
-        metrics=_attempt_metrics(info.metrics),
-        outputs=[shapes.OutputAnswer(step=out.step, rows=out.rows, bytes=out.bytes) for out in info.outputs],
-        failure=None if info.failure is None else failure_answer(info.failure),
-    )
-
-
-def _attempt_metrics(metrics: TaskMetrics) -> shapes.AttemptMetrics:
-    return shapes.AttemptMetrics(
-        read_records=metrics.read_records,
-        read_bytes=metrics.read_bytes,
-        write_records=metrics.write_records,
-        write_bytes=metrics.write_bytes,
-        stages_done=metrics.stages_done,
-        stages_total=metrics.stages_total,
-        tasks_done=metrics.tasks_done,
-        tasks_total=metrics.tasks_total,
-    )
+def _region(job: JobSnapshot, region: Region) -> shapes.RegionAttempts:
+    made = msgspec.convert(region, shapes.RegionAttempts, from_attributes=True)
+    executions = [item for item in job.executions if item.region == region.id]
+    attempts = msgspec.convert(executions, tuple[shapes.AttemptInfo, ...], from_attributes=True)
+    return structs.replace(made, attempts=attempts)

@@ -9,9 +9,10 @@ from flintlock.api import cluster as of_cluster
 from flintlock.api import jobs as shapes
 from flintlock.api import process as of_process
 from flintlock.api import vertices as of_vertices
+from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
+from flintlock.model.jobgraph import Versions
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
-from flintlock.rest.jobs import bodies
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -76,11 +77,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
-        method="GET", path="/jobs/overview", handler=jobs.overview, answers=shapes.JobsOverviewAnswer, errors=(503,),
+        method="GET", path="/jobs/overview", handler=jobs.overview, answers=shapes.JobsOverviewResponse, errors=(503,),
         cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
-        method="POST", path="/jobs", handler=jobs.submit, answers=shapes.Jobid, status=202, idempotency_key=True,
+        method="POST", path="/jobs", handler=jobs.submit, answers=shapes.SubmittedJob, status=202, idempotency_key=True,
         body=("multipart/form-data", "application/json"), errors=(400, 409, 413, 422, 502, 503),
         timer=SubmissionTimer,
     ),
@@ -90,27 +91,27 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PATCH", path="/jobs/{jobid}", handler=jobs.cancel, answers=shapes.Empty, status=202,
         query=(_MODE,), errors=(*_JOB, 408, 409),
     ),
-    _get("/jobs/{jobid}/resource-requirements", jobs.requirements, bodies.Requirements, errors=_JOB),
+    _get("/jobs/{jobid}/resource-requirements", jobs.requirements, dict[str, shapes.VertexRequirements], errors=_JOB),
     Route(
         method="PUT", path="/jobs/{jobid}/resource-requirements", handler=jobs.update_requirements,
-        answers=shapes.Empty, body=_JSON, takes=bodies.Requirements, errors=(*_JOB, 409, 413, 500),
+        answers=shapes.Empty, body=_JSON, takes=dict[str, VertexRequirementsRequest], errors=(*_JOB, 409, 413, 500),
     ),
     Route(
         method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, answers=shapes.Empty,
-        status=202, body=_JSON, takes=bodies.ClientHeartbeatBody, errors=(*_JOB, 413),
+        status=202, body=_JSON, takes=ClientHeartbeatRequest, errors=(*_JOB, 413),
     ),
     _get("/jobs/{jobid}/metrics", metrics.job, _METRICS, _GET, errors=_JOB),
     _get("/jobs/{jobid}/jobmanager/config", cluster.job_jobmanager_config, list[of_cluster.ConfigEntry], errors=_JOB),
-    _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanAnswer, errors=_JOB),
-    _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigAnswer, errors=_JOB),
-    _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusAnswer, errors=_JOB),
-    _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsAnswer, _MAX, errors=_JOB),
+    _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanResponse, errors=_JOB),
+    _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigResponse, errors=_JOB),
+    _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusResponse, errors=_JOB),
+    _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsResponse, _MAX, errors=_JOB),
     Route(
         method="GET", path="/jobs/{jobid}/execution-result", handler=jobs.execution_result,
-        answers=shapes.ExecutionResultAnswer, errors=_JOB, max_wait_s=600.0,
+        answers=shapes.ExecutionResultResponse, errors=_JOB, max_wait_s=600.0,
     ),
-    _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.AttemptsAnswer, errors=_JOB),
-    _get("/jobs/{jobid}/logs", jobs.logs, shapes.LogsAnswer, _REGION, _ATTEMPT, _OFFSET, errors=_JOB),
+    _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.JobAttempts, errors=_JOB),
+    _get("/jobs/{jobid}/logs", jobs.logs, shapes.JobLogs, _REGION, _ATTEMPT, _OFFSET, errors=_JOB),
     _get("/jobs/{jobid}/accumulators", vertices.job_accumulators, of_vertices.JobAccumulators, errors=_JOB),
     _get(_VERTEX, vertices.details, of_vertices.VertexDetails, errors=_JOB),
     _get(f"{_VERTEX}/subtasktimes", vertices.times, of_vertices.VertexTimes, errors=_JOB),
@@ -127,20 +128,20 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(f"{_VERTEX}/subtasks/{{subtaskindex}}/metrics", metrics.subtask, _METRICS, _GET, errors=_JOB),
     _get("/jobs/{jobid}/results", jobs.results, shapes.ResultNames, errors=_JOB),
     Route(
-        method="GET", path="/jobs/{jobid}/results/{name}", handler=jobs.result, answers=shapes.ResultAnswer,
+        method="GET", path="/jobs/{jobid}/results/{name}", handler=jobs.result, answers=shapes.ResultTable,
         errors=(*_JOB, 409), also=ARROW,
     ),
     Route(
-        method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.BlobAnswer, status=201,
+        method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.StoredBlob, status=201,
         body=("application/octet-stream",), errors=(400, 413, 503),
     ),
-    _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersAnswer, errors=(503,)),
+    _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
     _get(
         "/taskmanagers/metrics", metrics.task_managers, _AGGREGATED, _GET, _AGG, _TASK_MANAGERS, errors=(400, 404, 503)
     ),
     _get("/taskmanagers/{taskmanagerid}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503)),
     _get("/taskmanagers/{taskmanagerid}", cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503)),
-    _get("/resources", cluster.resources, of_cluster.ResourcesAnswer, errors=(503,)),
+    _get("/resources", cluster.resources, of_cluster.ClusterResources, errors=(503,)),
     _get("/jobmanager/config", cluster.jobmanager_config, list[of_cluster.ConfigEntry], served_by=_ANY),
     _get("/jobmanager/environment", process.environment, of_process.Environment, served_by=_ANY),
     _get("/jobmanager/metrics", metrics.jobmanager, _METRICS, _GET, served_by=_ANY),
@@ -149,7 +150,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/jobmanager/log", process.log, str, errors=(404,), served_by=_ANY),
     _get("/jobmanager/stdout", process.stdout, str, errors=(404,), served_by=_ANY),
     _get("/jobmanager/thread-dump", process.thread_dump, of_process.ThreadDump, served_by=_ANY),
-    _get("/versions", cluster.versions, of_cluster.VersionsAnswer, served_by=_ANY),
+    _get("/versions", cluster.versions, Versions, served_by=_ANY),
     _get("/healthz", cluster.healthz, of_cluster.Health, served_by=_ANY),
     _get("/readyz", cluster.readyz, of_cluster.Health, errors=(503,)),
     _get("/metrics", metrics.prometheus, str, served_by=_ANY),
