@@ -106,7 +106,7 @@ class ZooKeeperContest:
         usurper = await self.enter("usurper")
         async with asyncio.TaskGroup() as tasks, asyncio.timeout(30):
             usurping = tasks.create_task(_lead_once(usurper.election.terms()), name="usurper")
-            assert await usurper.leader.bury(await _latest(usurper))
+            assert await usurper.leader.declare_dead(await _latest(usurper))
             await usurping
 
 
@@ -332,7 +332,7 @@ async def test_burying_somebody_who_does_not_lead_does_nothing(contest: Contest)
         async with await anext(first.election.terms()) as old:
             pass
         async with await anext(second.election.terms()) as new:
-            assert not await first.leader.bury(old)
+            assert not await first.leader.declare_dead(old)
             await second.stores(new).graphs.put(stored_job())
 
 

@@ -63,7 +63,7 @@ async def overtaken(stage: Stage, host: Host, directory: Path, jobs: dict[JobId,
     async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
         another = tasks.create_task(leading(stage, directory, jobs), name="another")
         while not another.done():  # the first may lead again, as long as the other does not contend
-            await host.leader.ha.leader.bury(host.leader.tokens[-1])
+            await host.leader.ha.leader.declare_dead(host.leader.tokens[-1])
             await asyncio.sleep(0.05)
     return another.result()
 

@@ -175,7 +175,7 @@ async def test_a_buried_leader_that_lives_steps_down_and_stands_by(stage: Stage)
     second = stage.contend(await stage.process(timeout_s=15))
 
     async with asyncio.timeout(5):
-        assert await second.ha.leader.bury(one.tokens[0])
+        assert await second.ha.leader.declare_dead(one.tokens[0])
         await second.until(lambda leader: leader.leads)
         await one.until(lambda leader: not leader.leads)
 
@@ -188,10 +188,10 @@ async def test_a_leader_whose_latch_is_gone_steps_down_though_nobody_else_leads(
     bystander = await stage.process(timeout_s=15)
 
     async with asyncio.timeout(5):
-        assert await bystander.leader.bury(leader.tokens[0])
+        assert await bystander.leader.declare_dead(leader.tokens[0])
         await leader.until(lambda leader: len(leader.tokens) == 2)
 
-    assert not await bystander.leader.bury(leader.tokens[0]), "it leads in another term now"
+    assert not await bystander.leader.declare_dead(leader.tokens[0]), "it leads in another term now"
 
 
 async def test_no_term_begins_for_a_candidate_whose_latch_has_gone_meanwhile(stage: Stage) -> None:
@@ -231,7 +231,7 @@ async def test_a_killed_leader_is_replaced_at_once_by_who_knows_that_it_is_dead(
         await process.wait()
 
         async with asyncio.timeout(5):
-            assert await standby.leader.bury(dead)
+            assert await standby.leader.declare_dead(dead)
             await new.until(lambda leader: leader.leads)
 
     assert new.tokens[0].epoch > dead.epoch

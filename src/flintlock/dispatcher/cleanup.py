@@ -27,9 +27,7 @@ Removals: TypeAlias = Mapping[Resource, Callable[[], Awaitable[None]]]
 """How each resource of a job is removed."""
 
 
-async def clean_up(
-    job_id: JobId, removals: Removals, backoff: Backoff, standing: LeaderGate, *, failures: int = 0
-) -> None:
+async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: LeaderGate, *, failures: int = 0) -> None:
     """Remove everything, however often it takes; return when all is gone. A leader that must not act waits.
 
     `failures` counts the rounds that failed before. Cancelled, it leaves the rest. Raises (in a group) Fenced: a
@@ -41,7 +39,7 @@ async def clean_up(
         before = REMOVED_AFTER.get(resource)
         if before is not None and before in gone:
             await gone[before].wait()
-        await _until_gone(job_id, resource, removals[resource], backoff, standing=standing, failures=failures)
+        await _until_gone(job_id, resource, removals[resource], backoff, gate=gate, failures=failures)
         gone[resource].set()
 
     async with asyncio.TaskGroup() as tasks:
@@ -75,13 +73,13 @@ async def _until_gone(
     remove: Callable[[], Awaitable[None]],
     backoff: Backoff,
     *,
-    standing: LeaderGate,
+    gate: LeaderGate,
     failures: int,
 ) -> None:
     if failures:
         await asyncio.sleep(backoff.delay_s(failures))
     while True:
-        await standing.cleared()
+        await gate.wait_until_active()
         try:
             await remove()
         except Fenced:

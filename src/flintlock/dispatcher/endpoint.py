@@ -91,8 +91,8 @@ class Dispatcher:
         configuration = services.configuration
         self._services: Final = services
         self._stores: Final = term.stores
-        self._standing: Final = term.standing
-        self._writes: Final = TermWrites(term.stores, term.standing)
+        self._gate: Final = term.gate
+        self._writes: Final = TermWrites(term.stores, term.gate)
         self._tasks: Final = tasks
         self._retention_s: Final = configuration.get(JOB_RETENTION)
         self._overrides: Final = configuration.get(PARALLELISM_OVERRIDES)
@@ -375,7 +375,7 @@ class Dispatcher:
         """Remove the blobs of jobs that are no more. Dirty ones keep theirs until their cleanup comes to them."""
         needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
-        await self._standing.cleared()
+        await self._gate.wait_until_active()
         with log_and_continue(log_events.BLOB_PRUNING_FAILED):
             await self._services.blobs.retain_only(needed)
 
@@ -383,7 +383,7 @@ class Dispatcher:
         """Forget ended jobs when their retention is over."""
         open_try = False  # the last one raised: it may have forgotten some of which nobody was told
         while True:
-            await self._standing.cleared()
+            await self._gate.wait_until_active()
             before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
             open_try, look = True, open_try
             with log_and_continue(log_events.JOB_EXPIRY_FAILED):
@@ -402,7 +402,7 @@ class Dispatcher:
         retention_s = self._services.configuration.get(BLOB_RETENTION)
         while True:
             await asyncio.sleep(core.expiry_period_s(retention_s))
-            await self._standing.cleared()
+            await self._gate.wait_until_active()
             with log_and_continue(log_events.BLOB_PRUNING_FAILED):
                 gone = await self._services.blobs.expire_unreferenced(retention_s)
                 if gone:

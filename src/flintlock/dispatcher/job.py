@@ -161,7 +161,7 @@ class DispatchedJob:
 
     def _client_gone(self) -> None:
         timeout_s = self._job().graph.client_timeout_s
-        if self._services.term.standing.paused is not None and timeout_s is not None:
+        if self._services.term.gate.paused is not None and timeout_s is not None:
             self._client.expect(timeout_s)  # it could not be heard: it gets the whole timeout anew
             return
         log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
@@ -282,7 +282,7 @@ class DispatchedJob:
         accepted.set_exception(answer)
         if failed:
             left = {resource: removals[resource] for resource in failed}
-            await clean_up(self.job_id, left, self._services.backoff, self._services.term.standing, failures=1)
+            await clean_up(self.job_id, left, self._services.backoff, self._services.term.gate, failures=1)
 
     async def _run_and_end(self, progress: tuple[RegionRecord, ...]) -> None:
         outcome = await self._outcome(progress)
@@ -361,7 +361,7 @@ class DispatchedJob:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
         blobs, scratch = self._result.blobs, self._result.scratch
         removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
-        await clean_up(self.job_id, removals, self._services.backoff, self._services.term.standing)
+        await clean_up(self.job_id, removals, self._services.backoff, self._services.term.gate)
         with log_and_continue(
             log_events.JOB_RESULT_NOT_MARKED_CLEAN, job_id=self.job_id
         ):  # the next leader cleans up once more

@@ -63,7 +63,7 @@ class DispatcherLeaderProcess:
             self._move(LeaderState.RUNNING)
             try:
                 async with self._open_term(self.token, self._stores) as term:
-                    recovery = await recover(self._stores, self._services.blobs, self._services.clock_ms, term.standing)
+                    recovery = await recover(self._stores, self._services.blobs, self._services.clock_ms, term.gate)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
                     async with dispatching(self._services, term, recovery) as dispatcher:
                         await asyncio.sleep(0)  # each recovered job takes its first step: its JobMaster is there

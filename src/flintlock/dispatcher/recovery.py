@@ -3,7 +3,7 @@
 Dirty results are read first: a job that has one has ended and is only cleaned up, whatever else is stored of it. The
 other graphs are run on. What cannot be read is set aside, shown as FAILED with the reason, and the rest goes on; only
 a store that cannot be listed at all is fatal, and one that a newer version has written, in which nothing is wrong. A
-store that does not answer is asked again, as `ha.standing` says; one that can be reached and does not answer for
+store that does not answer is asked again, as `ha.leader_gate` says; one that can be reached and does not answer for
 `PATIENCE_S` is fatal too, so that a JobManager that can read it may lead.
 
 A job of which nothing was ever deployed is set aside too if an artifact of it is gone or damaged. One that has run has
@@ -63,23 +63,21 @@ class Recovery(Struct, frozen=True, kw_only=True):
 
 
 async def recover(
-    stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: LeaderGate | None = None
+    stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], gate: LeaderGate | None = None
 ) -> Recovery:
     """Read what the term begins with. Raises Fenced, and what makes a store that cannot be listed or read fatal."""
-    return await _Recovering(stores, blobs, clock_ms, standing or LeaderGate()).recover()
+    return await _Recovering(stores, blobs, clock_ms, gate or LeaderGate()).recover()
 
 
 class _Recovering:
     """One recovery under way."""
 
-    def __init__(
-        self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], standing: LeaderGate
-    ) -> None:
+    def __init__(self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], gate: LeaderGate) -> None:
         self._stores: Final = stores
         self._blobs: Final = blobs
         self._clock_ms: Final = clock_ms
-        self._standing: Final = standing
-        self._writes: Final = TermWrites(stores, standing)
+        self._gate: Final = gate
+        self._writes: Final = TermWrites(stores, gate)
         self._ended: Final[dict[JobId, JobSummary]] = {}  # what is listed as ended; what is set aside enters it
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
@@ -116,7 +114,7 @@ class _Recovering:
         return tuple(job for job in found if job is not None)
 
     async def _known(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await self._standing.until_known(read, patience_s=PATIENCE_S)
+        return await self._gate.retry_until_acknowledged(read, patience_s=PATIENCE_S)
 
     async def _has_ended(self, job_id: JobId) -> bool:
         """Tell whether a graph without a readable dirty result belongs to a job that has ended, and put it away."""

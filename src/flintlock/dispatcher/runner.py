@@ -20,7 +20,7 @@ from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
-from flintlock.gateways.leader import LeaderLiveness
+from flintlock.gateways.leader import LeaderLivenessProbe
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.model import log_events
@@ -65,7 +65,7 @@ class DispatcherRunner:
         """Tell whether this process is in that term, confirmed or not."""
         return token in self._terms
 
-    async def attend(self, message: LeaderLiveness) -> None:
+    async def watch_liveness(self, message: LeaderLivenessProbe) -> None:
         """Answer when that term is over here."""
         over = self._terms.get(message.token)
         if over is not None:

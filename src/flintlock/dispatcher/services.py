@@ -63,7 +63,7 @@ class TermServices:
     job_masters: JobMasterFactory
     resource_manager: ResourceManagerGateway
     admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
-    standing: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
+    gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
 
 
 #: Opens what a term needs; leaving the scope ends it.

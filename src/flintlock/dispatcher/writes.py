@@ -1,4 +1,4 @@
-"""The Dispatcher's writes of one term, each by the rule of `ha.standing`: done again until it is known to be done.
+"""The Dispatcher's writes of one term, each by the rule of `ha.leader_gate`: done again until it is known to be done.
 
 Only a submission is not written here (`job`): its client does not wait, and what may be there of it is removed.
 """
@@ -18,13 +18,15 @@ from flintlock.model.tasks import RegionRecord, ResultRows
 class TermWrites:
     """Writes under one term. Cancelled when the term ends: then the next leader finds out what took place."""
 
-    def __init__(self, stores: Stores, standing: LeaderGate) -> None:
+    def __init__(self, stores: Stores, gate: LeaderGate) -> None:
         self._stores: Final = stores
-        self._standing: Final = standing
+        self._gate: Final = gate
 
     async def archive(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
         """Keep an ended job. Raises Unavailable after a while: one that does not fit keeps no job from ending."""
-        await self._standing.until_known(lambda: self._stores.ended.put(snapshot, results), patience_s=PATIENCE_S)
+        await self._gate.retry_until_acknowledged(
+            lambda: self._stores.ended.put(snapshot, results), patience_s=PATIENCE_S
+        )
 
     async def end(self, result: JobResult) -> None:
         """Make durable how a job ended. Raises InvariantBroken if it has ended before, and otherwise."""
@@ -41,19 +43,19 @@ class TermWrites:
                 if not again or await self._stores.results.get(result.job_id) != result:
                     raise  # else it is our own, of which we had not heard
 
-        await self._standing.until_known(create)
+        await self._gate.retry_until_acknowledged(create)
 
     async def mark_clean(self, job_id: JobId) -> None:
         """Cleanup is done."""
-        await self._standing.until_known(lambda: self._stores.results.mark_clean(job_id))
+        await self._gate.retry_until_acknowledged(lambda: self._stores.results.mark_clean(job_id))
 
     async def set_aside(self, job_id: JobId, reason: str) -> None:
         """Set a graph aside."""
-        await self._standing.until_known(lambda: self._stores.graphs.quarantine(job_id, reason))
+        await self._gate.retry_until_acknowledged(lambda: self._stores.graphs.quarantine(job_id, reason))
 
     async def remove_graph(self, job_id: JobId) -> None:
         """Remove what is left of a job that has ended."""
-        await self._standing.until_known(lambda: self._stores.graphs.remove(job_id))
+        await self._gate.retry_until_acknowledged(lambda: self._stores.graphs.remove(job_id))
 
     async def set_back(self, job: StoredJob) -> None:
         """Store a job as it was before a change whose outcome is open. Harmless if the job has ended meanwhile."""
@@ -64,8 +66,10 @@ class TermWrites:
             except NotFound:
                 return
 
-        await self._standing.until_known(replace)
+        await self._gate.retry_until_acknowledged(replace)
 
     async def progress(self, job_id: JobId) -> tuple[RegionRecord, ...]:
         """Return what is recorded of a job. Raises Corrupt; Unavailable after a while."""
-        return await self._standing.until_known(lambda: self._stores.progress.read(job_id), patience_s=PATIENCE_S)
+        return await self._gate.retry_until_acknowledged(
+            lambda: self._stores.progress.read(job_id), patience_s=PATIENCE_S
+        )

@@ -37,8 +37,7 @@ from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.term import CurrentResourceManager, TermParts
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.leader import LeaderGateway
-from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderAddresses
+from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
 from flintlock.ha.protocols import LeaderElection
 from flintlock.ha.zookeeper.settings import uses_zookeeper
 from flintlock.host.addresses import reached_at
@@ -49,8 +48,8 @@ from flintlock.model.ids import Epoch, JobId
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.server.http import RestServices
-from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.client import RpcChannels
+from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.server import RpcServer
 
 log = structlog.get_logger()
@@ -141,7 +140,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
             watch = LeaderWatch(
                 known=leader,
                 register=ha.leader,
-                connect=lambda address: channels.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
+                connect=lambda address: channels.connect(LeaderGateway, address, timeout_s=LIVENESS_CALL_TIMEOUT_S),
                 is_own=runner.is_in,
                 host=socket.gethostname(),
             )
@@ -151,7 +150,7 @@ async def serve(settings: Settings, instrument: Instrument = plain) -> None:
                 Announcement(cluster_id=configuration.get(CLUSTER_ID), rest=rest_url, rpc=rpc.address),
             )
             running = [
-                tasks.create_task(leader.follow(ha.leader), name="known-leader"),
+                tasks.create_task(leader.follow(ha.leader.changes()), name="known-leader"),
                 tasks.create_task(watch.run(), name="leader-watch"),
                 tasks.create_task(runner.run(), name="dispatcher-runner"),
             ]

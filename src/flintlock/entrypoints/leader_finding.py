@@ -13,7 +13,7 @@ import msgspec
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import JM_RPC_ADDRESS, JM_RPC_PORT
 from flintlock.entrypoints.process import Settings
-from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import KnownLeader
 from flintlock.ha.zookeeper.settings import leader_retrieval, uses_zookeeper
 from flintlock.host.pid_files import job_managers
 from flintlock.model.errors import Unavailable
@@ -59,9 +59,9 @@ async def leader_finder(settings: Settings) -> AsyncGenerator[LeaderFinder]:
         return
     known = KnownLeader()
     async with leader_retrieval(configuration) as retrieval, asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(known.follow(retrieval), name="known-leader")
+        following = tasks.create_task(known.follow(retrieval.changes()), name="known-leader")
         try:
-            yield LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.told))
+            yield LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.latest))
         finally:
             following.cancel()
 

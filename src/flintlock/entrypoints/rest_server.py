@@ -12,7 +12,7 @@ from typing import Final
 import uvicorn
 
 from flintlock.config.options import REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
-from flintlock.ha.known_leader import KnownLeader
+from flintlock.ha.leader_info import KnownLeader
 from flintlock.host.addresses import in_url, reached_at
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch

@@ -30,8 +30,8 @@ from flintlock.model.ids import FencingToken, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
-from flintlock.rpc.attendance import ATTENDING_S
 from flintlock.rpc.description import Message
+from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.routing import gated, routed
 from flintlock.rpc.transport import Connector, Host
 
@@ -80,12 +80,12 @@ class GatedWorkerDriver:
 
     async def start(self) -> TaskManagerId:
         """Start a worker."""
-        await self._gate.cleared()
+        await self._gate.wait_until_active()
         return await self._driver.start()
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a worker."""
-        await self._gate.cleared()
+        await self._gate.wait_until_active()
         await self._driver.release(worker)
 
     async def ended(self) -> WorkerEnded:
@@ -119,28 +119,28 @@ class TermParts:
 @asynccontextmanager
 async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
     directory = JobMasterDirectory()
-    standing = LeaderGate(lambda: parts.paused(token))
+    gate = LeaderGate(lambda: parts.paused(token))
 
     def connect(address: str) -> TaskManagerGateway:
         target = parts.connector.connect(TaskManagerGateway, address, lambda: token)
-        return gated(TaskManagerGateway, target, standing.cleared)
+        return gated(TaskManagerGateway, target, gate.wait_until_active)
 
-    def connect_attending(address: str) -> TaskManagerGateway:
-        target = parts.connector.connect(TaskManagerGateway, address, lambda: token, ATTENDING_S)
-        return gated(TaskManagerGateway, target, standing.cleared)
+    def connect_for_liveness(address: str) -> TaskManagerGateway:
+        target = parts.connector.connect(TaskManagerGateway, address, lambda: token, LIVENESS_CALL_TIMEOUT_S)
+        return gated(TaskManagerGateway, target, gate.wait_until_active)
 
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:
             raise Fenced(f"epoch {presented.epoch} is over: epoch {token.epoch} leads")
-        standing.check()  # a leader that does not know whether it leads takes nobody in and renews no lease
+        gate.check()  # a leader that does not know whether it leads takes nobody in and renews no lease
 
     async with AsyncExitStack() as term:
         driver = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
-        workers = None if driver is None else GatedWorkerDriver(driver, standing)
+        workers = None if driver is None else GatedWorkerDriver(driver, gate)
         resource_manager = ResourceManager(
             job_masters=directory.gateway,
             task_managers=connect,
-            attending=connect_attending,
+            liveness_connector=connect_for_liveness,
             token=token,
             versions=parts.versions,
             configuration=parts.configuration,
@@ -160,7 +160,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 random=parts.random,
                 enrichers=parts.enrichers,
                 metrics=parts.job_master_metrics,
-                standing=standing,
+                gate=gate,
             )
         )
 
@@ -177,7 +177,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                     job_masters=job_masters,
                     resource_manager=resource_manager,
                     admit=admit,
-                    standing=standing,
+                    gate=gate,
                 )
             finally:
                 running.cancel()

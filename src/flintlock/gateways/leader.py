@@ -1,4 +1,4 @@
-"""What JobManagers may ask of the one that leads."""
+"""What JobManagers may ask of the leader."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msgspec import Struct
 from flintlock.model.ids import FencingToken
 
 
-class LeaderLiveness(Struct, frozen=True, kw_only=True):
-    """JobManager to JobManager: for as long as nobody answers this, that term goes on."""
+class LeaderLivenessProbe(Struct, frozen=True, kw_only=True):
+    """JobManager to JobManager: answered once that term has ended."""
 
     token: FencingToken
 
@@ -18,9 +18,9 @@ class LeaderLiveness(Struct, frozen=True, kw_only=True):
 class LeaderGateway(Protocol):
     """A JobManager, whether it leads or not."""
 
-    async def attend(self, message: LeaderLiveness) -> None:
-        """Answer when that term is over, at once if this process is not in it.
+    async def watch_liveness(self, message: LeaderLivenessProbe) -> None:
+        """Return when that term is over, at once if this process does not lead in it.
 
-        Whoever asks hears of a death by the breaking of the connection, long before a session would expire.
+        A caller notices the death of the process by its broken connection, long before the session would expire.
         """
         ...

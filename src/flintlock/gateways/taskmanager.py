@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flintlock.model.slots import Attendance
+from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
     CancelTask,
     DeployTask,
@@ -37,10 +37,10 @@ class TaskManagerGateway(Protocol):
         """Remove directories that are Flintlock's own; return when they are gone. Idempotent."""
         ...
 
-    async def attend(self, message: Attendance) -> None:
-        """Answer when that life of the TaskManager is over, at once for one that is over or never was.
+    async def watch_liveness(self, message: LivenessProbe) -> None:
+        """Return when that incarnation of the TaskManager has ended, at once for one that has ended or never was.
 
-        Whoever asks hears of a death by the breaking of the connection, long before a silence would tell.
+        A caller notices the death of the process by its broken connection, long before the heartbeat timeout.
         """
         ...
 

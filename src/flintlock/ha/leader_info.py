@@ -1,6 +1,9 @@
-"""Where the leader listens."""
+"""Where the leader listens, and what one process knows of it."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
@@ -8,10 +11,10 @@ from flintlock.model.ids import FencingToken
 
 
 class LeaderInfo(Struct, frozen=True, kw_only=True):
-    """What a leader tells the others about itself.
+    """What a leader publishes about itself.
 
-    It tells twice: when its term begins, so that its death is noticed from then on, and when it is ready to serve
-    (`confirmed`), which is when clients and TaskManagers may turn to it.
+    It does so twice: when its term begins, so that its death is noticed from then on, and when it is ready to serve
+    (`confirmed`), from which on clients and TaskManagers may connect to it.
     """
 
     token: FencingToken
@@ -29,5 +32,41 @@ class LeaderAddresses(Struct, frozen=True, kw_only=True):
     host: str = ""
 
     def leads(self, token: FencingToken, *, confirmed: bool) -> LeaderInfo:
-        """Return what it tells when it leads."""
+        """Return what it publishes when it leads."""
         return LeaderInfo(token=token, rpc=self.rpc, rest=self.rest, confirmed=confirmed, host=self.host)
+
+
+class KnownLeader:
+    """The leader that this process knows of, for readers that must not wait for a store. `follow` keeps it current."""
+
+    def __init__(self) -> None:
+        self._latest: LeaderInfo | None = None  # written by `update`
+        self._changed = asyncio.Event()  # set, and replaced, with each change
+
+    @property
+    def latest(self) -> LeaderInfo | None:
+        """The leader, ready or not; it may have died meanwhile."""
+        return self._latest
+
+    @property
+    def serving(self) -> LeaderInfo | None:
+        """The leader if it is ready to serve; it may have died meanwhile."""
+        return self._latest if self._latest is not None and self._latest.confirmed else None
+
+    def update(self, latest: LeaderInfo | None) -> None:
+        """Replace what is known, and wake those that wait for a change."""
+        if latest != self._latest:
+            self._latest = latest
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def changed(self, seen: LeaderInfo | None) -> LeaderInfo | None:
+        """Wait until the latest differs from `seen`; return it."""
+        while self._latest == seen:
+            await self._changed.wait()
+        return self._latest
+
+    async def follow(self, changes: AsyncIterator[LeaderInfo | None]) -> None:
+        """Apply each change (see `LeaderRetrieval.changes`) until cancelled."""
+        async for latest in changes:
+            self.update(latest)

@@ -239,7 +239,7 @@ class LeaderRegister(LeaderRetrieval, Protocol):
         """
         ...
 
-    async def bury(self, dead: FencingToken) -> bool:
+    async def declare_dead(self, dead: FencingToken) -> bool:
         """The process that led under this token is dead: let another one lead at once, not after a timeout.
 
         For whoever saw its connection refused. A wrong guess is harmless: a leader that lives steps down, and contends

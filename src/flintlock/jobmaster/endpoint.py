@@ -25,7 +25,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobListener, JobMasterFactory, JobMasterRunner
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
-from flintlock.ha.leader_gate import LeaderGate, waits
+from flintlock.ha.leader_gate import LeaderGate, backoff
 from flintlock.ha.protocols import JobProgressStore
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted_attempts
 from flintlock.jobmaster.directory import JobMasterDirectory
@@ -65,8 +65,8 @@ from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBr
 from flintlock.model.ids import RegionId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
-    Attendance,
     DeployedTasks,
+    LivenessProbe,
     NoResources,
     ResourceRequirements,
     SlotGrant,
@@ -102,7 +102,7 @@ class JobMasterServices:
     work_dir: str  # contains a directory with the blocking results of each job
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
-    standing: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
+    gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
@@ -323,7 +323,7 @@ class JobMaster:
     async def _record(self, record: RegionRecord, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait((before,))
-        await self._services.standing.until_known(lambda: self._services.progress.record(record))
+        await self._services.gate.retry_until_acknowledged(lambda: self._services.progress.record(record))
         if self._recording.get(record.region) is asyncio.current_task():
             del self._recording[record.region]
         self._handle(Recorded(record))
@@ -334,11 +334,11 @@ class JobMaster:
             self._declaring = self._spawn(scope, self._declare_requirements, "declare")
 
     async def _declare_requirements(self) -> None:
-        pauses = waits()
+        pauses = backoff()
         while (requirements := self._undeclared) is not None:
             try:
                 await self._services.resource_manager.declare_requirements(requirements)
-                pauses = waits()
+                pauses = backoff()
                 if self._undeclared is requirements:
                     self._undeclared = None
             except Unavailable as error:
@@ -377,7 +377,7 @@ class JobMaster:
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 gateway = self._services.task_managers(effect.address)
-                await gateway.attend(Attendance(instance=effect.instance))
+                await gateway.watch_liveness(LivenessProbe(instance=effect.instance))
                 over = True
         except Fenced:
             raise

@@ -89,8 +89,8 @@ class UnwantedTasks(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptId, ...] = ()
 
 
-class Attendance(Struct, frozen=True, kw_only=True):
-    """ResourceManager to TaskManager: for as long as nobody answers this, that life of it goes on."""
+class LivenessProbe(Struct, frozen=True, kw_only=True):
+    """ResourceManager to TaskManager: answered once that incarnation of the TaskManager has ended."""
 
     instance: InstanceId
 

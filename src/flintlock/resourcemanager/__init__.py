@@ -8,7 +8,8 @@ Rejected: persisting slots; after a change of leader they are reported and decla
 
 `core` decides which incarnations of TaskManagers count (`incarnations`) and which request gets which slots
 (`slot_manager`, with `request_queue`, `free_slots` and `capacity`); `workers` decides how many workers to start and
-which to release. `endpoint` is the shell; it sends through `jobmaster_outbox` and has workers started through `active`.
+which to release. `endpoint` is the shell; it sends through `jobmaster_outbox`, watches
+TaskManagers through `liveness` and has workers started through `active`.
 
 Its cores are objects that change in place, not a `step` over frozen state as the JobMaster's: with ten thousand waiting
 requests, copying the state for each event would cost more than deciding. There are two, because `workers` depends on a

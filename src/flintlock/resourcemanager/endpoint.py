@@ -34,7 +34,6 @@ from flintlock.model.slots import (
 )
 from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
 from flintlock.resourcemanager.active import ActiveWorkers, worker_rules
-from flintlock.resourcemanager.attendance import attend
 from flintlock.resourcemanager.capacity import Capacity
 from flintlock.resourcemanager.core import (
     ResourceManagerCore,
@@ -43,6 +42,7 @@ from flintlock.resourcemanager.core import (
     TaskManagerLeft,
 )
 from flintlock.resourcemanager.jobmaster_outbox import JobMasterOutbox, find_unwanted
+from flintlock.resourcemanager.liveness import watch_liveness
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.resourcemanager.slot_manager import SlotRules
 
@@ -52,8 +52,9 @@ log: FilteringBoundLogger = structlog.get_logger()
 class ResourceManager:
     """Implements ResourceManagerGateway. It accepts calls from the beginning, and sends messages while `run` runs.
 
-    `attending` gives gateways whose calls may stay open for long. With `workers`, TaskManagers are started when jobs
-    wait for slots, and released when they are idle (active mode). Once `run` has ended, every call raises Unavailable.
+    `liveness_connector` gives gateways whose calls may stay open for long. With `workers`, TaskManagers are started
+    when jobs wait for slots, and released when they are idle (active mode). Once `run` has ended, every call raises
+    Unavailable.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ResourceManager:
         *,
         job_masters: JobMasterGateway,
         task_managers: TaskManagerConnector,
-        attending: TaskManagerConnector,
+        liveness_connector: TaskManagerConnector,
         clock_ms: Callable[[], int],
         token: FencingToken,
         versions: Versions,
@@ -71,7 +72,7 @@ class ResourceManager:
     ) -> None:
         self._job_masters = job_masters
         self._connect = task_managers
-        self._connect_attending = attending
+        self._connect_for_liveness = liveness_connector
         self._clock_ms = clock_ms
         self._metrics = metrics or ResourceManagerMetrics(CollectorRegistry())  # else one that is never scraped
         self._answer: Final = RegistrationAnswer(
@@ -93,7 +94,7 @@ class ResourceManager:
         self._due_s = 0.0  # when `_watch_timers` wakes next
         self._sooner = asyncio.Event()  # set when it has to wake before that
         self._registered: dict[TaskManagerId, TaskManagerEntered] = {}  # the incarnations that count
-        self._attendants: dict[TaskManagerId, asyncio.Task[None]] = {}  # one for each of them, while it runs
+        self._liveness_watches: dict[TaskManagerId, asyncio.Task[None]] = {}  # one for each of them, while it runs
 
     async def run(self) -> None:
         """Serve for a term. Ends only by being cancelled, or with Fenced if a JobMaster follows a newer leader."""
@@ -194,7 +195,7 @@ class ResourceManager:
         self._core.slots.begin(_now_s())
         self._outbox.open(scope)
         for incarnation in self._registered.values():
-            self._attend(scope, incarnation)
+            self._start_liveness_watch(scope, incarnation)
         if self._workers is not None:
             scope.create_task(self._workers.run(), name="workers")
 
@@ -227,15 +228,15 @@ class ResourceManager:
         log.info(log_events.TASKMANAGER_REGISTERED, task_manager=incarnation.id, instance=incarnation.instance)
         self._registered[incarnation.id] = incarnation
         if self._scope is not None:
-            self._attend(self._scope, incarnation)
+            self._start_liveness_watch(self._scope, incarnation)
         if self._workers is not None:
             self._workers.entered(incarnation.id)
 
     def _left(self, left: TaskManagerLeft) -> None:
         del self._registered[left.id]
-        attendant = self._attendants.pop(left.id, None)
-        if attendant is not None:
-            attendant.cancel()
+        watch = self._liveness_watches.pop(left.id, None)
+        if watch is not None:
+            watch.cancel()
         if self._workers is not None and self._workers.is_being_released(left.id):
             log.info(log_events.TASKMANAGER_RELEASED, task_manager=left.id, instance=left.instance, reason=left.reason)
             return
@@ -244,13 +245,13 @@ class ResourceManager:
         if self._workers is not None:
             self._workers.left(left.id, left.reason, returns=left.returns)
 
-    def _attend(self, scope: asyncio.TaskGroup, incarnation: TaskManagerEntered) -> None:
-        task = scope.create_task(self._attend_to(incarnation), name=f"attend-{incarnation.id}")
-        self._attendants[incarnation.id] = task
+    def _start_liveness_watch(self, scope: asyncio.TaskGroup, incarnation: TaskManagerEntered) -> None:
+        task = scope.create_task(self._watch_liveness(incarnation), name=f"liveness-{incarnation.id}")
+        self._liveness_watches[incarnation.id] = task
 
-    async def _attend_to(self, incarnation: TaskManagerEntered) -> None:
+    async def _watch_liveness(self, incarnation: TaskManagerEntered) -> None:
         try:
-            gone = await attend(self._connect_attending(incarnation.address), incarnation)
+            gone = await watch_liveness(self._connect_for_liveness(incarnation.address), incarnation)
         except FlintlockError as error:  # its heartbeat timeout decides
             log.warning(
                 log_events.TASKMANAGER_LIVENESS_CHECK_FAILED,

@@ -14,7 +14,7 @@ import structlog
 from flintlock.model import log_events
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId
-from flintlock.model.slots import Attendance, RegistrationAnswer
+from flintlock.model.slots import LivenessProbe, RegistrationAnswer
 from flintlock.model.tasks import (
     CancelTask,
     DeployTask,
@@ -123,7 +123,7 @@ class TaskManager:
         running = self._open is not None and message.attempt in self._open.core.running()
         return await asyncio.to_thread(_read_log, path, message, running)
 
-    async def attend(self, message: Attendance) -> None:
+    async def watch_liveness(self, message: LivenessProbe) -> None:
         """Return when that incarnation is over, with all its work."""
         while self._instance == message.instance:
             await self._instance_changed.wait()

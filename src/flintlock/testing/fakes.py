@@ -13,10 +13,10 @@ from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
-    Attendance,
     DeployedTasks,
     Heartbeat,
     HeartbeatAnswer,
+    LivenessProbe,
     NoResources,
     RegistrationAnswer,
     ResourceOverview,
@@ -79,7 +79,7 @@ class FakeTaskManager:
         self._try()
         self.removed.append(message)
 
-    async def attend(self, message: Attendance) -> None:
+    async def watch_liveness(self, message: LivenessProbe) -> None:
         """Answer once that life is over."""
         self._try()
         if message.instance not in self.over:

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, TypeAlias
 
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.ha.rules import fence
+from flintlock.ha.store_rules import fence
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model.ids import Epoch, FencingToken
 
@@ -252,9 +252,9 @@ class MemoryLeaderRegister:
         finally:
             self._leadership.told.discard(changed)
 
-    async def bury(self, dead: FencingToken) -> bool:
+    async def declare_dead(self, dead: FencingToken) -> bool:
         """Let another one lead."""
-        await self._step("leader.bury:before")
+        await self._step("leader.declare_dead:before")
         in_the_way = self._leadership.buries(dead)
-        await self._step("leader.bury:after")
+        await self._step("leader.declare_dead:after")
         return in_the_way

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.rules import duplicate_job, fence, key_reused
+from flintlock.ha.store_rules import duplicate_job, fence, key_reused
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob

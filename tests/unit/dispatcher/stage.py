@@ -237,7 +237,7 @@ class Stage:
             stores=stores,
             job_masters=self.job_masters,
             resource_manager=self.resource_manager,
-            standing=LeaderGate(lambda: self.ha.election.paused(token)),
+            gate=LeaderGate(lambda: self.ha.election.paused(token)),
         )
 
     def cut_off(self) -> None:
@@ -257,7 +257,7 @@ class Stage:
         stores = self.stores()
         async with asyncio.timeout(30 * 86400):
             term = self.term(stores)
-            recovery = await recover(stores, self.blobs, now_ms, term.standing)
+            recovery = await recover(stores, self.blobs, now_ms, term.gate)
             async with dispatching(self.services, term, recovery) as dispatcher:
                 yield dispatcher
 

@@ -1,4 +1,4 @@
-"""A dead leader is buried at once, a silent one is left to its session: on the simulated network, on virtual time."""
+"""A dead leader is declared dead at once, a silent one keeps its session: on the simulated network, on virtual time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from random import Random
 import pytest
 
 from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch, is_loopback
-from flintlock.gateways.leader import LeaderGateway, LeaderLiveness
-from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderInfo
+from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
+from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
@@ -31,7 +30,7 @@ class Leader:
         self.over = asyncio.Event()
         self.fail_with: Exception | None = None
 
-    async def attend(self, message: LeaderLiveness) -> None:
+    async def watch_liveness(self, message: LeaderLivenessProbe) -> None:
         self.asked.append(message.token)
         if self.fail_with is not None:
             raise self.fail_with
@@ -40,17 +39,17 @@ class Leader:
 
 
 class Register:
-    """Notes who is buried."""
+    """Records which leaders were declared dead."""
 
     def __init__(self) -> None:
-        self.buried: list[FencingToken] = []
+        self.declared_dead: list[FencingToken] = []
         self.failures = 0
 
-    async def bury(self, dead: FencingToken) -> bool:
+    async def declare_dead(self, dead: FencingToken) -> bool:
         if self.failures:
             self.failures -= 1
             raise Unavailable("out of reach")
-        self.buried.append(dead)
+        self.declared_dead.append(dead)
         return True
 
     async def publish(self, info: LeaderInfo) -> None:
@@ -81,7 +80,7 @@ class Scene:
         return process
 
     def tell(self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True, host: str = "there") -> None:
-        self.known.hear(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed, host=host))
+        self.known.update(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed, host=host))
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[None]:
@@ -104,15 +103,15 @@ async def test_a_killed_leader_is_buried_within_the_grace_though_it_was_not_conf
     async with scene.watching():
         scene.tell(FIRST, confirmed=False)
         await asyncio.sleep(1000)
-        assert (scene.register.buried, scene.leader.asked) == ([], [FIRST])
+        assert (scene.register.declared_dead, scene.leader.asked) == ([], [FIRST])
 
         scene.process.crash()
         await asyncio.sleep(GRACE_S - 0.05)
-        assert scene.register.buried == []
+        assert scene.register.declared_dead == []
         await asyncio.sleep(0.2)
-        assert scene.register.buried == [FIRST]
+        assert scene.register.declared_dead == [FIRST]
         await asyncio.sleep(1000)
-        assert scene.register.buried == [FIRST], "it is said once"
+        assert scene.register.declared_dead == [FIRST], "once is enough"
 
 
 @virtual_time
@@ -137,7 +136,7 @@ async def test_a_frozen_leader_and_one_whose_host_is_gone_are_left_to_their_sess
         scene.process.thaw()
         scene.process.crash(host_too=True)
         await asyncio.sleep(10_000)
-        assert scene.register.buried == []
+        assert scene.register.declared_dead == []
 
 
 @virtual_time
@@ -149,7 +148,7 @@ async def test_a_process_that_was_started_again_at_its_address_has_left_its_term
         scene.process.crash()
         scene.start(Leader())
         await asyncio.sleep(GRACE_S + 0.2)
-        assert scene.register.buried == [FIRST]
+        assert scene.register.declared_dead == [FIRST]
 
 
 @virtual_time
@@ -160,9 +159,9 @@ async def test_a_store_that_is_out_of_reach_is_told_as_soon_as_it_is_back() -> N
         scene.tell(FIRST)
         scene.process.crash()
         await asyncio.sleep(3)
-        assert scene.register.buried == []
+        assert scene.register.declared_dead == []
         await asyncio.sleep(3)
-        assert scene.register.buried == [FIRST]
+        assert scene.register.declared_dead == [FIRST]
 
 
 @virtual_time
@@ -173,16 +172,16 @@ async def test_the_next_leader_is_watched_and_the_former_one_no_more() -> None:
     async with scene.watching():
         scene.tell(FIRST)
         await asyncio.sleep(1)
-        scene.known.hear(None)
+        scene.known.update(None)
         await asyncio.sleep(1)
         scene.tell(SECOND, address="jm-2:1")
         await asyncio.sleep(1)
         scene.process.crash()
         await asyncio.sleep(10)
-        assert (scene.register.buried, second.asked) == ([], [SECOND])
+        assert (scene.register.declared_dead, second.asked) == ([], [SECOND])
         machine.crash()
         await asyncio.sleep(1)
-        assert scene.register.buried == [SECOND]
+        assert scene.register.declared_dead == [SECOND]
 
 
 @virtual_time
@@ -202,21 +201,21 @@ async def test_a_leader_that_cannot_be_asked_such_a_thing_is_left_to_its_session
     async with scene.watching():
         scene.tell(FIRST)
         await asyncio.sleep(100)
-    assert scene.register.buried == []
+    assert scene.register.declared_dead == []
 
 
 @virtual_time
 async def test_a_loopback_address_of_another_machine_proves_nothing() -> None:
-    """Else two machines with that setting would bury each other's leaders for ever."""
+    """Else two machines with that setting would declare each other's leaders dead for ever."""
     scene = Scene()
     async with scene.watching():
         scene.tell(FIRST, address="127.0.0.1:9")
         await asyncio.sleep(100)
-        assert scene.register.buried == []
+        assert scene.register.declared_dead == []
 
         scene.tell(SECOND, address="127.0.0.1:9", host="here")
         await asyncio.sleep(1)
-        assert scene.register.buried == [SECOND]
+        assert scene.register.declared_dead == [SECOND]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leader_process import DispatcherLeaderProcess, LeaderState
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
-from flintlock.gateways.leader import LeaderLiveness
+from flintlock.gateways.leader import LeaderLivenessProbe
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import InvariantBroken, Unavailable
@@ -376,18 +376,18 @@ async def test_a_store_that_cannot_be_told_now_is_told_later_and_holds_up_nobody
 
 
 @virtual_time
-async def test_whoever_attends_to_a_term_is_answered_when_it_is_over_or_never_was() -> None:
+async def test_a_liveness_call_is_answered_when_the_term_is_over_or_never_was() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
         await lead(manager)
         token = manager.stage.cluster.token
-        await manager.runner.attend(LeaderLiveness(token=FencingToken(Epoch(7), "other")))
-        attending = tasks.create_task(manager.runner.attend(LeaderLiveness(token=token)))
+        await manager.runner.watch_liveness(LeaderLivenessProbe(token=FencingToken(Epoch(7), "other")))
+        watching = tasks.create_task(manager.runner.watch_liveness(LeaderLivenessProbe(token=token)))
         await asyncio.sleep(100)
-        assert not attending.done()
+        assert not watching.done()
         assert manager.runner.is_in(token)
 
         manager.stage.cluster.revoke()
-        await attending
+        await watching
         assert not manager.runner.is_in(token)
 
 

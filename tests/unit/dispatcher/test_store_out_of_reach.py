@@ -1,4 +1,4 @@
-"""A leader that cannot reach the stores, and writes that take place without an answer: the rule of `ha.standing`."""
+"""A leader that cannot reach the stores, and writes that take place without an answer: the rule of `ha.leader_gate`."""
 
 import asyncio
 

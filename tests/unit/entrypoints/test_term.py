@@ -21,7 +21,7 @@ from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
-from flintlock.model.slots import Attendance, Heartbeat, TaskManagerRegistration
+from flintlock.model.slots import Heartbeat, LivenessProbe, TaskManagerRegistration
 from flintlock.model.tasks import (
     CancelTask,
     DeployTask,
@@ -64,7 +64,7 @@ class RecordingTaskManager:
     async def read_log(self, message: LogQuery) -> LogChunk:
         raise NotFound("no log")
 
-    async def attend(self, message: Attendance) -> None:
+    async def watch_liveness(self, message: LivenessProbe) -> None:
         await asyncio.Event().wait()
 
 

@@ -52,7 +52,7 @@ class Stage:
         self.manager = ResourceManager(
             job_masters=self.jobs,
             task_managers=self.machines,
-            attending=self.machines,
+            liveness_connector=self.machines,
             clock_ms=now_ms,
             token=TOKEN,
             versions=VERSIONS,

@@ -16,8 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from tests.unit.rest.rest_harness import A, RestHarness, running
 
-from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rest.server.forwarding import Forwarding
@@ -35,7 +34,7 @@ class Leaders(KnownLeader):
 
     def lead(self, url: str | None, epoch: int = 1, *, confirmed: bool = True) -> None:
         token = FencingToken(Epoch(epoch), "s")
-        self.hear(None if url is None else LeaderInfo(rest=url, rpc="", token=token, confirmed=confirmed))
+        self.update(None if url is None else LeaderInfo(rest=url, rpc="", token=token, confirmed=confirmed))
 
 
 @asynccontextmanager

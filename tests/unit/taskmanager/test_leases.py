@@ -13,7 +13,7 @@ from tests.unit.taskmanager.stage import Stage, ToldResourceManager, until
 
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import InstanceId
-from flintlock.model.slots import AttemptSlots, Attendance, Heartbeat, HeartbeatAnswer
+from flintlock.model.slots import AttemptSlots, Heartbeat, HeartbeatAnswer, LivenessProbe
 from flintlock.model.tasks import TaskCanceled, TaskFailed, TaskFinished, TaskRunning
 from flintlock.testing.virtual_time import run_virtual, virtual_time
 
@@ -201,33 +201,37 @@ async def test_a_late_answer_after_a_freeze_renews_nothing(stage: Stage) -> None
 
 
 @virtual_time
-async def test_who_attends_hears_of_the_end_when_all_work_is_gone(stage: Stage) -> None:
+async def test_a_liveness_call_is_answered_when_all_work_has_ended(stage: Stage) -> None:
     """Not before: whoever hears it may start the same task elsewhere."""
     async with stage.playing() as task_manager, asyncio.TaskGroup() as tasks:
         await task_manager.deploy(order(A, cancel_timeout_s=5))
         await stage.runner(A)
-        attended = tasks.create_task(task_manager.attend(Attendance(instance=InstanceId("life-1"))), name="attend")
-        attended.add_done_callback(lambda _: stage.tell("life-1 is over"))
+        watching = tasks.create_task(
+            task_manager.watch_liveness(LivenessProbe(instance=InstanceId("life-1"))), name="liveness"
+        )
+        watching.add_done_callback(lambda _: stage.tell("life-1 is over"))
         await asyncio.sleep(60)
-        assert not attended.done()
-        await task_manager.attend(Attendance(instance=InstanceId("never")))
+        assert not watching.done()
+        await task_manager.watch_liveness(LivenessProbe(instance=InstanceId("never")))
         stage.resource_manager.fail_with = Unavailable("nobody leads")
         await until(lambda: "life-1 is over" in stage.story)
 
         assert stage.story.index("release 0: True") < stage.story.index("life-1 is over")
-        await task_manager.attend(Attendance(instance=InstanceId("life-1")))
+        await task_manager.watch_liveness(LivenessProbe(instance=InstanceId("life-1")))
 
 
 @virtual_time
-async def test_who_attends_hears_of_an_engines_death_after_its_reports(stage: Stage) -> None:
+async def test_a_liveness_call_is_answered_after_the_reports_of_a_dead_engine(stage: Stage) -> None:
     """Failures arrive with their cause before the TaskManager counts as lost."""
     async with stage.playing() as task_manager, asyncio.TaskGroup() as tasks:
         await task_manager.deploy(order(A))
         await stage.runner(A)
-        attended = tasks.create_task(task_manager.attend(Attendance(instance=InstanceId("life-1"))), name="attend")
-        attended.add_done_callback(lambda _: stage.tell("life-1 is over"))
+        watching = tasks.create_task(
+            task_manager.watch_liveness(LivenessProbe(instance=InstanceId("life-1"))), name="liveness"
+        )
+        watching.add_done_callback(lambda _: stage.tell("life-1 is over"))
         stage.engine.die("exit code 137")
-        await attended
+        await watching
         await until(lambda: "life-1 is over" in stage.story)
 
         assert isinstance(stage.news(A)[-1], TaskFailed)
@@ -236,15 +240,17 @@ async def test_who_attends_hears_of_an_engines_death_after_its_reports(stage: St
 
 @virtual_time
 async def test_a_taskmanager_that_stops_answers_before_it_goes(stage: Stage) -> None:
-    """Whoever attends need not wait for the connection to break."""
+    """The caller need not wait for the connection to break."""
     async with asyncio.TaskGroup() as tasks:
         async with stage.playing() as task_manager:
-            attended = tasks.create_task(task_manager.attend(Attendance(instance=InstanceId("life-1"))), name="attend")
+            watching = tasks.create_task(
+                task_manager.watch_liveness(LivenessProbe(instance=InstanceId("life-1"))), name="liveness"
+            )
             await asyncio.sleep(1)
-            assert not attended.done()
-        await asyncio.wait({attended}, timeout=1)
+            assert not watching.done()
+        await asyncio.wait({watching}, timeout=1)
 
-        assert attended.done()
+        assert watching.done()
 
 
 @virtual_time

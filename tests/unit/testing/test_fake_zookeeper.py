@@ -208,7 +208,7 @@ async def test_a_leader_that_is_buried_alive_steps_down_and_leads_again_after_th
     second = contest.join("jm-1")
     await asyncio.sleep(1)
 
-    second.spawn(contest.ha["jm-1"].bury(contest.durable.token), "bury")
+    second.spawn(contest.ha["jm-1"].declare_dead(contest.durable.token), "declare_dead")
     await until(lambda: sorted(contest.story) == ["jm-0 is over", "jm-0 leads", "jm-1 leads"], limit_s=1)
     await asyncio.sleep(1)
     second.crash()

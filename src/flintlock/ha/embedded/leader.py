@@ -62,6 +62,6 @@ class SqliteLeaderRegister:
                 log.warning(log_events.LEADER_UNREADABLE, reason=error.public)
             await asyncio.sleep(self._poll_s)
 
-    async def bury(self, dead: FencingToken) -> bool:  # noqa: ARG002  # whoever it was
+    async def declare_dead(self, dead: FencingToken) -> bool:  # noqa: ARG002  # whoever it was
         """Do nothing: the kernel has given the lock of a dead process back, and nothing else is in the way."""
         return False

@@ -16,7 +16,7 @@ from flintlock.ha import payloads
 from flintlock.ha.embedded.sqlite_file import translated
 from flintlock.ha.embedded.writer import LARGE, GroupWriter, Write
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.rules import duplicate_job, fence, key_reused
+from flintlock.ha.store_rules import duplicate_job, fence, key_reused
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob

@@ -6,7 +6,7 @@ import structlog
 
 from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.rules import duplicate_job, key_reused
+from flintlock.ha.store_rules import duplicate_job, key_reused
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, Trouble
 from flintlock.ha.zookeeper.writer import Change, TermStore, for_each

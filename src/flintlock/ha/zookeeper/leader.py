@@ -77,7 +77,7 @@ class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
             if await self._writer.attempt(info.token, ops) is None:
                 return
 
-    async def bury(self, dead: FencingToken) -> bool:
+    async def declare_dead(self, dead: FencingToken) -> bool:
         """Remove the dead leader's latch, and what it told."""
         paths = self._paths
         while True:

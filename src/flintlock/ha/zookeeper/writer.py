@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from flintlock.ha.payloads import Payload
-from flintlock.ha.rules import fence
+from flintlock.ha.store_rules import fence
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import Check, Create, Op, Refusal, SetData, Trouble, ZooKeeperLink
 from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone

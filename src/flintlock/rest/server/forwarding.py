@@ -31,8 +31,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
-from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch
@@ -85,7 +84,7 @@ class Forwarding:
 
     async def run(self) -> None:
         """Give up requests to a leader that no longer leads, until cancelled."""
-        leader = self._leaders.told
+        leader = self._leaders.latest
         while True:
             leader = await self._leaders.changed(leader)
             now_s = asyncio.get_running_loop().time()

@@ -34,14 +34,13 @@ from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.leader import LeaderGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
-from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderAddresses
+from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
-from flintlock.rpc.attendance import ATTENDING_S
+from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.transport import Fence
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
@@ -159,7 +158,7 @@ class SimulatedCluster:
             self.tell(f"{name} believes that the leader of epoch {token.epoch} is dead")
             process = self.network.at(name)
             if process is not None and name in self._ha:
-                process.spawn(self._ha[name].bury(token), "bury")
+                process.spawn(self._ha[name].declare_dead(token), "declare_dead")
 
     async def _keep(self, name: str, live: Callable[[SimulatedProcess], Coroutine[None, None, None]]) -> None:
         while True:
@@ -216,11 +215,11 @@ class SimulatedCluster:
             watch = LeaderWatch(
                 known=known,
                 register=ha.leader,
-                connect=lambda address: process.connect(LeaderGateway, address, timeout_s=ATTENDING_S),
+                connect=lambda address: process.connect(LeaderGateway, address, timeout_s=LIVENESS_CALL_TIMEOUT_S),
                 is_own=runner.is_in,
                 host=process.name,
             )
-            process.spawn(known.follow(ha.leader), "known-leader")
+            process.spawn(known.follow(ha.leader.changes()), "known-leader")
             process.spawn(watch.run(), "leader-watch")
         await runner.run()
 

@@ -12,8 +12,7 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from flintlock.entrypoints.leader_finding import LeaderFinder, told_by_zookeeper
-from flintlock.ha.known_leader import KnownLeader
-from flintlock.ha.leader_info import LeaderInfo
+from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.election import LatchElection
@@ -83,10 +82,10 @@ class SimulatedHa:
         """Return the stores bound to a term."""
         return MemoryStores(self._durable.records, token, partial(self._step, token))
 
-    async def bury(self, dead: FencingToken) -> None:
+    async def declare_dead(self, dead: FencingToken) -> None:
         """Say that this leader is dead, as far as the ensemble can be told."""
         try:
-            await self.leader.bury(dead)
+            await self.leader.declare_dead(dead)
         except FlintlockError:
             return
 
@@ -95,8 +94,8 @@ def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderF
     """Return what finds the leader for a process that only follows; it knows what the ensemble told it last."""
     link, known = FakeLink(durable.ensemble, process), KnownLeader()
     process.spawn(link.run(), "zookeeper-link")
-    process.spawn(known.follow(ZooKeeperLeaderRetrieval(link, _PATHS)), "known-leader")
-    return LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.told))
+    process.spawn(known.follow(ZooKeeperLeaderRetrieval(link, _PATHS).changes()), "known-leader")
+    return LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.latest))
 
 
 class TermProcess:

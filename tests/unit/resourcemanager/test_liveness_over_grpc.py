@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.model.ids import InstanceId, TaskManagerId
-from flintlock.resourcemanager.attendance import GRACE_S, Gone, attend
 from flintlock.resourcemanager.core import TaskManagerEntered
+from flintlock.resourcemanager.liveness import GRACE_S, Gone, watch_liveness
 from flintlock.rpc.client import RpcChannels
 from flintlock.testing.fakes import TOKEN
 
@@ -47,25 +47,25 @@ def peer() -> Generator[tuple[subprocess.Popen[str], str]]:
         process.communicate()
 
 
-async def first_word(number: signal.Signals, limit_s: float) -> tuple[Gone | None, float]:
-    """Attend to a peer, send it a signal, and return what is found out within a time, and after how long."""
+async def verdict_after(number: signal.Signals, limit_s: float) -> tuple[Gone | None, float]:
+    """Watch the liveness of a peer, send it a signal, and return the verdict within a time, and after how long."""
     with peer() as (process, address):
         async with RpcChannels() as channels:
             life = TaskManagerEntered(TaskManagerId("tm-1"), InstanceId("life-1"), address)
             gateway = channels.connect(TaskManagerGateway, address, lambda: TOKEN, 3600.0)
             async with asyncio.TaskGroup() as tasks:
-                attending = tasks.create_task(attend(gateway, life), name="attend")
-                done, _ = await asyncio.wait({attending}, timeout=1.0)  # while it lives, nothing is heard
+                watching = tasks.create_task(watch_liveness(gateway, life), name="liveness")
+                done, _ = await asyncio.wait({watching}, timeout=1.0)  # while it lives, nothing is heard
                 assert not done
                 os.kill(process.pid, number)
                 begun = time.monotonic()
-                done, _ = await asyncio.wait({attending}, timeout=limit_s)
-                attending.cancel()
-                return attending.result() if done else None, time.monotonic() - begun
+                done, _ = await asyncio.wait({watching}, timeout=limit_s)
+                watching.cancel()
+                return watching.result() if done else None, time.monotonic() - begun
 
 
 def test_a_killed_process_is_noticed_within_the_grace() -> None:
-    gone, after_s = asyncio.run(first_word(signal.SIGKILL, 30))
+    gone, after_s = asyncio.run(verdict_after(signal.SIGKILL, 30))
     assert gone is not None
     assert gone.reason.startswith("nothing listens at 127.0.0.1:")
     assert not gone.returns
@@ -73,5 +73,5 @@ def test_a_killed_process_is_noticed_within_the_grace() -> None:
 
 
 def test_a_stopped_process_is_not_taken_for_dead() -> None:
-    gone, _ = asyncio.run(first_word(signal.SIGSTOP, 3))
+    gone, _ = asyncio.run(verdict_after(signal.SIGSTOP, 3))
     assert gone is None

@@ -1,4 +1,4 @@
-"""A leader that must not act waits, and does again what it does not know the outcome of."""
+"""A leader that must not act waits, and repeats a write whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flintlock.testing.virtual_time import virtual_time
 
 
 class Store:
-    """A write that fails as often as it is told to, and counts."""
+    """A write that raises the given failures, one for each call, and counts."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -28,23 +28,23 @@ class Store:
 
 @virtual_time
 async def test_a_leader_that_may_act_does_so_at_once() -> None:
-    standing = LeaderGate()
+    gate = LeaderGate()
 
-    standing.check()
-    await standing.cleared()
+    gate.check()
+    await gate.wait_until_active()
 
-    assert standing.paused is None
+    assert gate.paused is None
     assert asyncio.get_running_loop().time() == 0
 
 
 @virtual_time
-async def test_everybody_who_waits_is_let_go_when_the_leader_may_act_again() -> None:
+async def test_all_waiters_go_on_when_the_leader_may_act_again() -> None:
     reason: list[str] = ["cut off"]
-    standing = LeaderGate(lambda: reason[0] if reason else None)
+    gate = LeaderGate(lambda: reason[0] if reason else None)
     with pytest.raises(Unavailable, match="cut off"):
-        standing.check()
+        gate.check()
     async with asyncio.TaskGroup() as tasks:
-        waiting = [tasks.create_task(standing.cleared()) for _ in range(100)]
+        waiting = [tasks.create_task(gate.wait_until_active()) for _ in range(100)]
         await asyncio.sleep(60)
         assert not any(task.done() for task in waiting)
 
@@ -53,7 +53,7 @@ async def test_everybody_who_waits_is_let_go_when_the_leader_may_act_again() -> 
 
         assert all(task.done() for task in waiting)
         reason.append("cut off once more")
-        late = tasks.create_task(standing.cleared())
+        late = tasks.create_task(gate.wait_until_active())
         await asyncio.sleep(1)
         assert not late.done()
         reason.clear()
@@ -62,10 +62,10 @@ async def test_everybody_who_waits_is_let_go_when_the_leader_may_act_again() -> 
 @virtual_time
 async def test_a_write_is_not_tried_while_the_leader_must_not_act() -> None:
     reason: list[str] = ["cut off"]
-    standing = LeaderGate(lambda: reason[0] if reason else None)
+    gate = LeaderGate(lambda: reason[0] if reason else None)
     store = Store()
     async with asyncio.TaskGroup() as tasks:
-        writing = tasks.create_task(standing.until_known(store.write))
+        writing = tasks.create_task(gate.retry_until_acknowledged(store.write))
         await asyncio.sleep(3600)
         assert store.tries == 0
 
@@ -75,31 +75,31 @@ async def test_a_write_is_not_tried_while_the_leader_must_not_act() -> None:
 
 
 @virtual_time
-async def test_a_write_whose_outcome_is_open_is_done_again_until_it_is_known() -> None:
+async def test_a_write_with_an_unknown_outcome_is_repeated_until_it_is_acknowledged() -> None:
     store = Store(*(Unavailable("no answer") for _ in range(20)))
 
-    assert await LeaderGate().until_known(store.write) == 21
+    assert await LeaderGate().retry_until_acknowledged(store.write) == 21
 
 
 @virtual_time
-async def test_what_is_known_to_have_failed_is_raised_at_once() -> None:
+async def test_a_known_failure_is_raised_at_once() -> None:
     store = Store(NotFound("no such thing"))
 
     with pytest.raises(NotFound):
-        await LeaderGate().until_known(store.write)
+        await LeaderGate().retry_until_acknowledged(store.write)
     assert store.tries == 1
 
 
 @virtual_time
 async def test_patience_ends_and_does_not_count_the_time_in_which_the_leader_was_cut_off() -> None:
     reason: list[str] = ["cut off"]
-    standing, store = (
+    gate, store = (
         LeaderGate(lambda: reason[0] if reason else None),
         Store(*(Unavailable("full") for _ in range(99))),
     )
     asyncio.get_running_loop().call_later(3600, reason.clear)
 
     with pytest.raises(Unavailable, match="full"):
-        await standing.until_known(store.write, patience_s=PATIENCE_S)
+        await gate.retry_until_acknowledged(store.write, patience_s=PATIENCE_S)
 
     assert 3600 + PATIENCE_S <= asyncio.get_running_loop().time() < 3600 + 2 * PATIENCE_S

@@ -1,4 +1,4 @@
-"""What every implementation of the stores decides alike, and the words it says so with."""
+"""What every implementation of the stores decides alike, with the same error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flintlock.model.ids import FencingToken, JobId
 
 
 def fence(stored: FencingToken, token: FencingToken) -> FencingToken:
-    """Return the token that the store holds after a write under `token`. Raises Fenced if it was overtaken."""
+    """Return the token to store with a write under `token`. Raises Fenced if a newer term has written."""
     if token.epoch < stored.epoch:
         raise Fenced(f"epoch {token.epoch} no longer leads: epoch {stored.epoch} has begun")
     if token.epoch == stored.epoch and token.session != stored.session:

@@ -21,7 +21,7 @@ from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProc
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 ADDRESS = "tm-1:1"
-ATTENDING_S = 3600.0
+LIVENESS_CALL_TIMEOUT_S = 3600.0
 
 
 class Scene:
@@ -36,7 +36,9 @@ class Scene:
         self.manager = ResourceManager(
             job_masters=self.jobs,
             task_managers=lambda address: self.job_manager.connect(TaskManagerGateway, address, lambda: TOKEN),
-            attending=lambda address: self.job_manager.connect(TaskManagerGateway, address, lambda: TOKEN, ATTENDING_S),
+            liveness_connector=lambda address: self.job_manager.connect(
+                TaskManagerGateway, address, lambda: TOKEN, LIVENESS_CALL_TIMEOUT_S
+            ),
             clock_ms=now_ms,
             token=TOKEN,
             versions=VERSIONS,
@@ -98,7 +100,7 @@ async def test_a_task_manager_behind_a_cut_network_is_waited_for() -> None:
         scene.network.cut("jobmanager", ADDRESS)
         for _ in range(3 * 1200):
             await asyncio.sleep(3)
-            assert await scene.known()  # heartbeats come by another way: only attending is cut
+            assert await scene.known()  # heartbeats come by another way: only liveness calls are cut
         assert scene.reasons() == []
 
         scene.network.heal()
@@ -114,7 +116,7 @@ async def test_a_process_that_is_back_at_once_in_another_life_has_lost_the_forme
         scene.task_manager.over.add(InstanceId("tm-1-1"))
         scene.start()
         await asyncio.sleep(1.2)
-        assert scene.reasons() == ["its life is over"]
+        assert scene.reasons() == ["it reports that it has ended"]
 
 
 @virtual_time
@@ -123,7 +125,7 @@ async def test_a_life_that_is_over_by_its_own_word_is_lost() -> None:
     async with scene.running():
         scene.task_manager.gone.set()
         await asyncio.sleep(1.2)
-        assert scene.reasons() == ["its life is over"]
+        assert scene.reasons() == ["it reports that it has ended"]
 
 
 @virtual_time
@@ -151,7 +153,7 @@ async def test_a_connection_that_breaks_though_the_process_lives_means_nothing()
 
 
 @virtual_time
-async def test_each_life_is_attended_to_once_and_only_while_it_counts() -> None:
+async def test_each_incarnation_has_one_liveness_call_and_only_while_it_is_registered() -> None:
     scene = Scene()
     async with scene.running():
         await enter(scene.manager, offer(life=2))
@@ -165,7 +167,7 @@ async def test_each_life_is_attended_to_once_and_only_while_it_counts() -> None:
 
 
 @virtual_time
-async def test_one_that_cannot_be_attended_to_is_left_to_its_silence() -> None:
+async def test_a_task_manager_that_refuses_liveness_calls_is_left_to_the_heartbeat_timeout() -> None:
     scene = Scene()
     scene.task_manager.fail_with = Fenced("epoch 1 is over")
     async with scene.running():
