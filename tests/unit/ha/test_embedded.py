@@ -22,7 +22,7 @@ from flintlock.ha.embedded.services import EmbeddedHaServices, embedded_ha
 from flintlock.ha.protocols import Stores
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
-from flintlock.model.tasks import RegionPhase
+from flintlock.model.tasks import REGION_MOVES, RegionPhase
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 
 JOBS = st.sampled_from([JobId(letter * 32) for letter in "abc"])
@@ -52,6 +52,7 @@ class EmbeddedIsLikeMemory(RuleBasedStateMachine):
         self.memory = MemoryHaServices(MemoryCluster(), "jm")
         self.stack = AsyncExitStack()
         self.token = FencingToken(Epoch(1), "session")
+        self.phases: dict[tuple[JobId, int], RegionPhase] = {}
         self.embedded = self.runner.run(opened(Path(self.directory.name), self.stack))
 
     def teardown(self) -> None:
@@ -97,10 +98,15 @@ class EmbeddedIsLikeMemory(RuleBasedStateMachine):
 
     @rule(job=JOBS, region=st.integers(0, 2), phase=st.sampled_from(RegionPhase))
     def record(self, job: JobId, region: int, phase: RegionPhase) -> None:
+        before = self.phases.get((job, region))
+        if before is not None and phase is not before and phase not in REGION_MOVES[before]:
+            return  # the store in memory refuses it: no JobMaster records that
+        self.phases[job, region] = phase
         self.ask(lambda stores: stores.progress.record(region_record(job, region=region, phase=phase)))
 
     @rule(job=JOBS)
     def forget_progress(self, job: JobId) -> None:
+        self.phases = {key: phase for key, phase in self.phases.items() if key[0] != job}
         self.ask(lambda stores: stores.progress.remove(job))
 
     @rule(job=JOBS, end_ms=TIMES, names=st.sets(st.sampled_from(["top", "rest"])))
