@@ -29,7 +29,7 @@ _JARS: Final = (
     "snappy-java-", "commons-io-", "commons-cli-",
 )  # fmt: skip
 _LAUNCH: Final = (
-    "import os, sys; from flintlock.host.processes import die_with_parent;"
+    "import os, sys; from flintlock.host.parent_death import die_with_parent;"
     " die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
 )
 _LOGGING: Final = """<Configuration status="error"><Appenders><Console name="out" target="SYSTEM_ERR">

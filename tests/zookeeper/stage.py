@@ -12,7 +12,7 @@ from typing import Final
 
 from flintlock.ha.protocols import Stores
 from flintlock.ha.zookeeper.services import ZooKeeperHaServices, zookeeper_ha
-from flintlock.host.processes import boot_time_s
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.ids import FencingToken
 
 #: The longest that anything in these tests may take.

@@ -16,7 +16,7 @@ from tests.zookeeper.stage import LIMIT_S, Leader, Stage, staged, until
 from flintlock.blob.server import SMALL_BYTES, BlobServer
 from flintlock.gateways.blobs import BlobRange
 from flintlock.ha.zookeeper.services import zookeeper_ha
-from flintlock.host.processes import boot_time_s
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import Corrupt, Fenced, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, JobId
 

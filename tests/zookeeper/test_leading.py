@@ -25,7 +25,7 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT
 from flintlock.ha.zookeeper.link import LinkState, SetData
 from flintlock.ha.zookeeper.tree import Tree
-from flintlock.host.processes import boot_time_s
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import Fenced, Incompatible, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 

@@ -22,7 +22,7 @@ from flintlock.entrypoints.process import Settings
 from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices
 from flintlock.ha.zookeeper.settings import check_zookeeper, cluster_id, uses_zookeeper
-from flintlock.host.processes import boot_time_s
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import Invalid
 from flintlock.taskmanager.lease import YIELD_PART
 

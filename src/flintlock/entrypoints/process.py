@@ -22,7 +22,7 @@ import structlog
 from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
-from flintlock.host.processes import die_with_parent
+from flintlock.host.parent_death import die_with_parent
 from flintlock.model import log_events
 from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions

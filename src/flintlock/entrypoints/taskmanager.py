@@ -33,9 +33,10 @@ from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.host.addresses import reached_at
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
-from flintlock.host.process_tree import MARK
-from flintlock.host.processes import LocalProcesses, boot_time_s
+from flintlock.host.process_tree import TAG_VARIABLE
+from flintlock.host.processes import LocalProcesses
 from flintlock.host.watchdog_client import running_watchdog
 from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
@@ -57,9 +58,9 @@ async def serve(settings: Settings) -> None:
     run_dir = state_dir / "run" / name
     reap_leftovers(run_dir)
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
-    mark = os.environ[MARK] = uuid.uuid4().hex  # everything that is started from here on carries it
+    tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # everything that is started from here on carries it
     async with (
-        running_watchdog(run_dir, mark) as watchdog,
+        running_watchdog(run_dir, tag) as watchdog,
         leader_finder(settings) as finder,
         _rpc_server(configuration) as rpc,
         RpcChannels() as channels,

@@ -1,21 +1,23 @@
-"""Control groups (version 2): limits on memory and cores that hold for a process and all that it starts.
+"""Control groups (version 2): limits on memory and cores that apply to a process and all that it starts.
 
-A TaskManager may make groups where its own group has been handed to it: a service unit with `Delegate=yes`, or a
-container that owns its groups. The kernel wants processes in leaves only, so the TaskManager first moves itself (and
-what it has started so far) into a leaf of its own; where others share its group, that cannot be, and it moves back.
-Whether it can is found out once, by trying; where it cannot, `limits` does what can be done for a single process.
+A TaskManager may make groups where its own group has been delegated to it: a service unit with `Delegate=yes`, or a
+container that owns its groups. The kernel allows processes in leaves only, so the TaskManager first moves itself (and
+what it has started so far) into a leaf of its own; where other processes share its group, that is impossible, and it
+moves back. Whether it can is found out once, by trying; where it cannot, `memory_limit` does what is possible for a
+single process.
 
 Memory that a runner shares with its template is counted there, where it was first used.
 
-Rejected: version 1 (one hierarchy for each resource, going away); siblings of the own group (they are somebody else's
-to manage); `systemd-run` (a bus, a daemon and a process more for each task).
+Rejected: version 1 (one hierarchy for each resource, deprecated); siblings of the own group (another process manages
+them); `systemd-run` (a bus, a daemon and a process more for each task); waiting for an empty group by trying to remove
+it every few milliseconds (the kernel reports a change of `cgroup.events`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import threading
+import select
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,11 +27,10 @@ from flintlock.model.errors import Unavailable
 
 CPU_PERIOD_US: Final = 100_000
 
-#: How long a group may take to empty once its processes were killed, and how often that is looked at.
+#: How long a group may take to become empty once its processes were killed.
 EMPTY_S: Final = 1.0
-LOOK_S: Final = 0.005
 
-_WANTED: Final = ("memory", "cpu")
+_CONTROLLERS: Final = ("memory", "cpu")
 _PREFIX: Final = "flintlock"
 
 
@@ -40,26 +41,25 @@ class Group:
         self.path: Final = path
 
     def add(self, pid: int) -> None:
-        """Put a process into it; what it starts from then on is in it, too. Raises OSError if it is gone."""
+        """Move a process into it; what that one starts from then on is in it, too. Raises OSError if it has ended."""
         _write(self.path / "cgroup.procs", str(pid))
 
     def killed_for_memory(self) -> bool:
-        """Tell whether the kernel has killed a process of the group because the group had too much memory."""
+        """Return whether the kernel has killed a process of the group because the group exceeded its memory."""
         found = re.search(r"^oom_kill (\d+)", _read(self.path / "memory.events"), re.MULTILINE)
         return found is not None and int(found[1]) > 0
 
     def remove(self) -> None:
-        """Kill whatever is left in it, and remove it. Idempotent; one that does not empty stays behind."""
+        """Kill what is left in it, and remove it. Idempotent; one that does not become empty stays behind.
+
+        Blocks for up to `EMPTY_S`: not for the event loop's thread.
+        """
         with suppress(OSError):
             _write(self.path / "cgroup.kill", "1")
-        give_up_s = time.monotonic() + EMPTY_S
-        while self.path.is_dir():
-            with suppress(OSError):
-                self.path.rmdir()
-                return
-            if time.monotonic() > give_up_s:
-                return
-            threading.Event().wait(LOOK_S)
+        with suppress(OSError):
+            _wait_until_empty(self.path / "cgroup.events")
+        with suppress(OSError):
+            self.path.rmdir()
 
 
 class Cgroups:
@@ -70,7 +70,7 @@ class Cgroups:
         self.controllers: Final = controllers
 
     def group(self, name: str, *, memory: int = 0, cpu: float = 0.0) -> Group:
-        """Make a group of that name in which all processes together may use so much (0: no limit). Raises OSError."""
+        """Make a group of that name whose processes together may use so much (0: no limit). Raises OSError."""
         group = Group(self.root / f"{_PREFIX}-{os.getpid()}-{name}")
         group.path.mkdir(exist_ok=True)
         if memory > 0:
@@ -84,9 +84,9 @@ class Cgroups:
 
 
 def claim(proc: Path = Path("/proc")) -> Cgroups:
-    """Take this process's own group for groups of our making. Raises Unavailable with the reason if it cannot be had.
+    """Prepare this process's own group to contain others. Raises Unavailable with the reason if that is impossible.
 
-    Call it before threads and processes that must stay where they are: this process moves into a leaf.
+    Call it before starting threads and processes that must stay in the group: this process moves into a leaf.
     """
     own = own_group(_read(proc / "self/cgroup"), _read(proc / "self/mountinfo"))
     if own is None:
@@ -94,22 +94,22 @@ def claim(proc: Path = Path("/proc")) -> Cgroups:
     offered = frozenset(_read(own / "cgroup.controllers").split())
     if "memory" not in offered:
         raise Unavailable(f"{own} has no memory controller")
-    wanted = offered & frozenset(_WANTED)
+    wanted = offered & frozenset(_CONTROLLERS)
     try:
         if not wanted <= frozenset(_read(own / "cgroup.subtree_control").split()):
             _delegate(own, wanted, proc)
     except OSError as error:
-        raise Unavailable(f"{own} is not ours to divide: {error.strerror or error}") from error
+        raise Unavailable(f"{own} is not delegated to this process: {error.strerror or error}") from error
     if not os.access(own, os.W_OK):
-        raise Unavailable(f"{own} is not ours to divide")
-    for left in own.glob(f"{_PREFIX}-*-*"):  # of a TaskManager that was killed; those in use do not go
+        raise Unavailable(f"{own} is not delegated to this process")
+    for leftover in own.glob(f"{_PREFIX}-*-*"):  # of a TaskManager that was killed; those in use are not removed
         with suppress(OSError):
-            left.rmdir()
+            leftover.rmdir()
     return Cgroups(own, wanted)
 
 
 def own_group(membership: str, mounts: str) -> Path | None:
-    """Return the directory of the group that a process is in, by what /proc tells of it; None without version 2."""
+    """Return the directory of a process's group, from its files in /proc; None without version 2."""
     member = re.search(r"^0::(/.*)$", membership, re.MULTILINE)
     mount = re.search(r"^\S+ \S+ \S+ (\S+) (\S+) .* - cgroup2 ", mounts, re.MULTILINE)
     if member is None or mount is None:
@@ -120,12 +120,12 @@ def own_group(membership: str, mounts: str) -> Path | None:
 
 
 def _delegate(own: Path, wanted: frozenset[str], proc: Path) -> None:
-    """Make room for groups below our own: no process may be in it. Undone where it fails."""
+    """Enable controllers for groups below our own, which no process may be in. Undone where it fails."""
     leaf = own / f"{_PREFIX}-main"
     leaf.mkdir(exist_ok=True)
     moved: list[int] = []
     try:
-        for pid in _ours(own, proc):
+        for pid in _own_processes(own, proc):
             _write(leaf / "cgroup.procs", str(pid))
             moved.append(pid)
         _write(own / "cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(wanted)))
@@ -138,8 +138,8 @@ def _delegate(own: Path, wanted: frozenset[str], proc: Path) -> None:
         raise
 
 
-def _ours(own: Path, proc: Path) -> tuple[int, ...]:
-    """Return this process and its children, as far as they are in the group."""
+def _own_processes(own: Path, proc: Path) -> tuple[int, ...]:
+    """Return those of this process and its children that are in the group."""
     here = os.getpid()
     found: list[int] = []
     for pid in map(int, _read(own / "cgroup.procs").split()):
@@ -147,6 +147,20 @@ def _ours(own: Path, proc: Path) -> tuple[int, ...]:
         if pid == here or parent == [str(here)]:
             found.append(pid)
     return tuple(found)
+
+
+def _wait_until_empty(events: Path) -> None:
+    """Return when no process is left in the group, or after `EMPTY_S`. Raises OSError if the group is gone."""
+    give_up_s = time.monotonic() + EMPTY_S
+    descriptor = os.open(events, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        changed = select.poll()
+        changed.register(descriptor, select.POLLPRI)  # how the kernel reports that the file's content is another
+        while b"populated 1" in os.pread(descriptor, 4096, 0):
+            if not changed.poll(max(give_up_s - time.monotonic(), 0.0) * 1000):
+                return
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path) -> str:
@@ -157,7 +171,7 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write to a file of the kernel's: in one call, and never by making it."""
+    """Write to one of the kernel's files: in one call, and without creating it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -1,15 +1,15 @@
-"""Child processes that cannot outlive their parent, and what is done about those that did all the same.
+"""Child processes that do not outlive their parent, and the removal of those that did all the same.
 
-Three nets, one under the other: the kernel kills a child when the thread that forked it ends (PR_SET_PDEATHSIG, Linux
-only), a pipe to the child closes, and what still lives when the parent's successor starts is found by its record in
-the run directory and killed. A record holds the pid together with the moment at which that process began, so that a
-pid which was given to somebody else in the meantime is never touched.
+Three safety nets, one under the other: the kernel kills a child when the thread that forked it ends (PR_SET_PDEATHSIG,
+Linux only), a pipe to the child closes, and a child that still lives when the parent's successor starts is found by its
+record in the run directory and killed. A record holds the pid together with the start time of that process, so that a
+pid which was given to another process in the meantime is never touched.
 
-`spawn` ties foreign programs (the JVM) and needs code between fork and exec. Python warns of that in a process with
-threads, so only those with one thread call it: the engine's process before it starts its threads, and a runner.
-Processes of our own tie themselves instead, as the first thing they do (`die_with_parent`): whoever starts them may
-have any number of threads, and a parent that died in between is seen by its pid. Rejected: `setpriv
---pdeathsig` (not on every machine), a Python that ties itself and then execs (its start costs more than the rest).
+`spawn` binds foreign programs (the JVM) to their parent and needs code between fork and exec. Python warns of that in a
+process with threads, so only those with one thread call it: the engine's process before it starts its threads, and a
+runner. Processes of our own bind themselves instead, as the first thing they do (`parent_death.die_with_parent`): their
+parent may have any number of threads, and one that died in between is detected by its pid. Rejected: `setpriv
+--pdeathsig` (not on every machine), a Python that binds itself and then execs (its start costs more than the rest).
 
 Standard library only: the watchdog, which has to be small and quick to start, imports this.
 """
@@ -26,24 +26,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from flintlock.host import processes
-from flintlock.host.process_tree import KILL_S, boot_id, kill_trees, read_process
+from flintlock.host.parent_death import die_with_parent
+from flintlock.host.process_tree import KILL_S, kill_trees
+from flintlock.host.processes import start_time_of
 
 _SUFFIX: Final = ".child"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildRecord:
-    """One process, named so that no other can be taken for it."""
+    """One process, identified unambiguously."""
 
     name: str
     pid: int
     start_time: str
-
-
-def die_with_parent(parent: int | None = None) -> None:
-    """Tie this process to the one that started it; one that ended before that is noticed if its pid is given."""
-    processes.die_with_parent(os.getppid() if parent is None else parent)
 
 
 def spawn(
@@ -59,8 +55,8 @@ def spawn(
     """
     parent = os.getpid()
 
-    def tie() -> None:
-        processes.die_with_parent(parent)
+    def bind() -> None:
+        die_with_parent(parent)
 
     return subprocess.Popen(
         command,
@@ -69,32 +65,12 @@ def spawn(
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,
-        preexec_fn=tie,  # noqa: PLW1509 - the module says why this is safe here
+        preexec_fn=bind,  # noqa: PLW1509 - the module says why this is safe here
     )
 
 
-def start_time_of(pid: int) -> str | None:
-    """Return what tells this process from any other that had or will have its pid; None if it has ended.
-
-    On Linux this does not depend on the clock: boot id and ticks since boot.
-    """
-    if sys.platform != "linux":
-        import psutil
-
-        try:
-            process = psutil.Process(pid)
-            return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.3f}"
-        except psutil.Error:
-            return None
-    try:
-        found = read_process(pid, boot_id())
-    except OSError:
-        return None
-    return None if found is None else found.start_time
-
-
 def record_child(run_dir: Path, name: str, pid: int) -> Path | None:
-    """Write down that this process was started; return the record's place, or None if it has ended already."""
+    """Record that this process was started; return the record's path, or None if the process has ended already."""
     start_time = start_time_of(pid)
     if start_time is None:
         return None
@@ -113,17 +89,17 @@ def forget_child(path: Path | None) -> None:
         path.unlink(missing_ok=True)
 
 
-def reap_leftovers(run_dir: Path, *, mark: str = "", spare: Iterable[int] = ()) -> tuple[ChildRecord, ...]:
-    """Kill every recorded process that still lives, with its family; return the recorded ones among those killed.
+def reap_leftovers(run_dir: Path, *, tag: str = "", exclude: Iterable[int] = ()) -> tuple[ChildRecord, ...]:
+    """Kill every recorded process that still lives, with its tree; return the recorded ones among those killed.
 
-    For whoever starts in the place of a former self, and for its watchdog: the run directory must be nobody else's.
-    Waits for their end and clears the records; one that cannot be read is removed. `families` says who is of a family,
-    and what `mark` and `spare` are. Idempotent.
+    For the process that replaces the one that recorded them, and for its watchdog: no other process may use the run
+    directory. Waits for their end and removes the records; one that cannot be read is removed. `process_tree` says
+    what belongs to a tree, and what `tag` and `exclude` are. Idempotent.
     """
     paths = sorted(run_dir.glob(f"*{_SUFFIX}"))
     records = [record for path in paths if (record := _read(path)) is not None]
     if sys.platform == "linux":
-        killed = kill_trees({record.pid: record.start_time for record in records}, mark=mark, spare=spare)
+        killed = kill_trees({record.pid: record.start_time for record in records}, tag=tag, exclude=exclude)
         ended = tuple(record for record in records if record.pid in killed)
     else:
         ended = tuple(record for record in records if _kill_by_pid(record))

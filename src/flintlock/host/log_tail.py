@@ -1,4 +1,4 @@
-"""The end of an attempt's captured output, for messages about how it ended."""
+"""The end of a log file, for messages about how its process ended."""
 
 from __future__ import annotations
 

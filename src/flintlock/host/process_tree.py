@@ -1,94 +1,75 @@
-"""Ends whole families of processes: the recorded ones, and all that came from them, however they tried to leave.
+"""Kills whole process trees: the recorded processes and all that came from them, however they tried to detach.
 
-A member is whoever descends from a recorded process, is in its process group or its session, or carries the
-TaskManager's mark in its environment. The last is for those whose parent died first and who are init's children now: a
-runner is killed by the kernel together with its template, and what user code has started in it would live on.
+A process belongs to a tree if it descends from a recorded process, is in that one's process group or session, or
+carries the TaskManager's tag in its environment. The last is for those whose parent died first and that are children of
+init now: a runner is killed by the kernel together with its template, and what user code has started in it would live
+on.
 
-All are stopped first and the search repeated until it finds nobody new, then all are killed: somebody who is stopped
-starts nobody else. A process is signalled only through a handle of its own (pidfd), so a number that was given to
-somebody else in between is never touched. Standard library only: the watchdog is made of this.
+All are stopped first and the search is repeated until it finds no new member, then all are killed: a stopped process
+starts no other. A process is signalled only through its own `ProcessHandle`, so a pid that was given to another process
+in between is never touched. Standard library only: the watchdog is made of this.
 
-Rejected: a cgroup (not every user may make one); one process group (user code may leave it).
+Rejected: a cgroup (not every user may make one); one process group (user code may leave it); psutil's
+`children(recursive=True)` (it neither finds orphans by tag nor signals without a race).
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-#: The variable by which everything that a TaskManager started knows it.
-MARK: Final = "FLINTLOCK_TASKMANAGER"
+from flintlock.host.boot_clock import boot_id
+from flintlock.host.processes import ProcessHandle, ProcessStat, read_process
+
+#: The environment variable that carries the tag of the TaskManager in everything that it started.
+TAG_VARIABLE: Final = "FLINTLOCK_TASKMANAGER"
 
 #: How long the kernel may take to end a process that was sent SIGKILL.
 KILL_S: Final = 5.0
 
-#: How often new members are looked for; each round can only find what was forked before its parent was stopped.
+#: The most searches for new members; each can only find what was forked before its parent was stopped.
 _ROUNDS: Final = 20
 
 
-class Process(NamedTuple):
-    """One line of the system's table of processes."""
+def kill_trees(roots: Mapping[int, str], *, tag: str = "", exclude: Iterable[int] = ()) -> frozenset[int]:
+    """Kill these processes (pid to start time) with their trees, and all that carry the tag; wait for their end.
 
-    pid: int
-    parent: int
-    group: int
-    session: int
-    start_time: str
-
-
-def boot_id() -> str:
-    """Return what tells this boot of the machine from any other. Raises OSError."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def read_process(pid: int, boot: str) -> Process | None:
-    """Return a process as it is now; None for one that has ended, reaped or not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    if fields[0] in "ZX":
-        return None
-    return Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), f"{boot}:{fields[19]}")
-
-
-def kill_trees(roots: Mapping[int, str], *, mark: str = "", spare: Iterable[int] = ()) -> frozenset[int]:
-    """Kill these processes (pid to start time) with their families, and all that carry the mark; wait for their end.
-
-    Returns the pids that were killed. Nobody in `spare` is touched, nor is this process. Idempotent. Linux only.
+    Returns the pids that were killed. Those in `exclude` are not touched, nor is this process. Idempotent. Linux only.
     """
-    spared = frozenset((*spare, os.getpid()))
-    handles: dict[int, int] = {}  # pid -> pidfd
+    excluded = frozenset((*exclude, os.getpid()))
+    handles: dict[int, ProcessHandle] = {}  # of the processes that were stopped
     try:
         for _ in range(_ROUNDS):
-            found = [one for one in _members(roots, mark, handles) if one.pid not in spared and one.pid not in handles]
-            caught = [one for one in found if _caught(one, handles)]
-            if not caught:
+            members = _members(roots, tag, handles)
+            fresh = [one for one in members if one.pid not in excluded and one.pid not in handles]
+            stopped = [one for one in fresh if _stop(one, handles)]
+            if not stopped:
                 break
         for handle in handles.values():
-            _send(handle, signal.SIGKILL)
-        _wait(handles.values())
+            with suppress(OSError):
+                handle.send(signal.SIGKILL)
+        give_up_s = time.monotonic() + KILL_S
+        for handle in handles.values():
+            with suppress(OSError):
+                handle.wait(give_up_s - time.monotonic())
     finally:
         for handle in handles.values():
-            os.close(handle)
+            handle.close()
     return frozenset(handles)
 
 
-def _members(roots: Mapping[int, str], mark: str, caught: Iterable[int]) -> list[Process]:
+def _members(roots: Mapping[int, str], tag: str, stopped: Iterable[int]) -> list[ProcessStat]:
     table = {one.pid: one for one in _all_processes()}
     living = {pid for pid, start_time in roots.items() if pid in table and table[pid].start_time == start_time}
     # A session or group keeps its number while it has members: that of a recorded process is its own.
     members = {pid for pid, one in table.items() if pid in living or {one.group, one.session} & living}
-    members |= {pid for pid in table if mark and pid not in members and _carries(pid, mark)}
-    members |= {pid for pid in caught if pid in table}
+    members |= {pid for pid in table if tag and pid not in members and _has_tag(pid, tag)}
+    members |= {pid for pid in stopped if pid in table}
     grown = True
     while grown:
         more = {pid for pid, one in table.items() if one.parent in members} - members
@@ -97,7 +78,7 @@ def _members(roots: Mapping[int, str], mark: str, caught: Iterable[int]) -> list
     return [table[pid] for pid in sorted(members)]
 
 
-def _all_processes() -> Iterator[Process]:
+def _all_processes() -> Iterator[ProcessStat]:
     boot = boot_id()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -106,42 +87,27 @@ def _all_processes() -> Iterator[Process]:
                 yield one
 
 
-def _carries(pid: int, mark: str) -> bool:
+def _has_tag(pid: int, tag: str) -> bool:
     try:
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{TAG_VARIABLE}={tag}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False  # gone, or somebody else's
+        return False  # it has ended, or belongs to another user
 
 
-def _caught(one: Process, handles: dict[int, int]) -> bool:
+def _stop(one: ProcessStat, handles: dict[int, ProcessHandle]) -> bool:
     """Stop a process and keep its handle; False if it has ended, or may not be touched."""
     try:
-        handle = os.pidfd_open(one.pid)
+        handle = ProcessHandle(one.pid)
     except OSError:
         return False
-    # The handle came first: if the process that has the pid now is the one that was seen, the handle is its own.
+    # The handle came first: if the process that has the pid now is the one that was found, the handle is its own.
     again = read_process(one.pid, one.start_time.partition(":")[0])
-    if again is None or again.start_time != one.start_time or not _send(handle, signal.SIGSTOP):
-        os.close(handle)
+    try:
+        if again is None or again.start_time != one.start_time:
+            raise ProcessLookupError(one.pid)
+        handle.send(signal.SIGSTOP)
+    except OSError:
+        handle.close()
         return False
     handles[one.pid] = handle
     return True
-
-
-def _send(handle: int, number: signal.Signals) -> bool:
-    if sys.platform != "linux":
-        return False
-    try:
-        signal.pidfd_send_signal(handle, number)
-    except OSError:
-        return False
-    return True
-
-
-def _wait(handles: Iterable[int]) -> None:
-    give_up_s = time.monotonic() + KILL_S
-    for handle in handles:
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        with suppress(OSError):
-            ended.poll(max(give_up_s - time.monotonic(), 0) * 1000)

@@ -1,49 +1,118 @@
-"""What a process of ours does so that it never outlives the one that started it, and never disturbs it.
+"""Single processes of this machine: identified, inspected, signalled. Standard library only on Linux.
 
-Linux: the kernel sends SIGKILL when the parent ends (PR_SET_PDEATHSIG), and hands orphans to the template
-(PR_SET_CHILD_SUBREAPER). Elsewhere the end of the parent is heard as the end of its socket. Standard library only.
+A pid alone proves nothing, since pids are used again. `start_time_of` identifies a process for as long as the machine
+runs; a `ProcessHandle` addresses one without a race.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
+import select
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
-PR_SET_PDEATHSIG: Final = 1
-PR_SET_CHILD_SUBREAPER: Final = 36
+from flintlock.host.boot_clock import boot_id
+
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends; end at once if it has ended already."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
+class ProcessStat(NamedTuple):
+    """One entry of the system's process table."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start_time: str  # as `start_time_of` returns it
 
 
-def adopt_orphans() -> None:
-    """Make descendants whose parent ends children of this process, where the system can."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+class ProcessHandle:
+    """A pidfd: addresses one process, whatever becomes of its pid. A context manager. Linux only."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError if there is no such process, or the system has no pidfd."""
+        if not hasattr(os, "pidfd_open"):
+            raise OSError("this system has no pidfd")
+        self._descriptor: Final = os.pidfd_open(pid)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal. Raises OSError if the process has ended, or must not be signalled."""
+        signal.pidfd_send_signal(self._descriptor, number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the process, which need not be a child; return whether it has ended."""
+        ended = select.poll()
+        ended.register(self._descriptor, select.POLLIN)
+        return bool(ended.poll(max(timeout_s, 0) * 1000))
+
+    def close(self) -> None:
+        """Close the handle. Call it once."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-def wake_when_parent_ends() -> None:
-    """Have the kernel continue this process, should it be stopped, when its parent ends; for one with a last duty."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+class LocalProcesses:
+    """The processes of this machine, as far as /proc shows them. Satisfies `gateways.engine.ProcessTable`."""
+
+    def is_stopped(self, pid: int) -> bool:
+        """Return whether a process is stopped; one that is being traced by a debugger (`t`) is not."""
+        fields = _stat_fields(pid)
+        return fields is not None and fields[0] == "T"
+
+    def resident_bytes(self, pid: int) -> int:
+        """Return the resident memory of a process; 0 for one that has ended."""
+        try:
+            return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def kill(self, pid: int) -> None:
+        """Send SIGKILL; harmless for one that has ended."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
-def boot_time_s() -> float:
-    """Return a time that only grows, also while the machine sleeps, and is the same in all its processes."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+def start_time_of(pid: int) -> str | None:
+    """Return what distinguishes this process from any other that had or will have its pid; None if it has ended.
+
+    On Linux this does not depend on the clock: boot id and ticks since boot.
+    """
+    if sys.platform != "linux":
+        import psutil
+
+        try:
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.3f}"
+        except psutil.Error:
+            return None
+    try:
+        found = read_process(pid, boot_id())
+    except OSError:
+        return None
+    return None if found is None else found.start_time
+
+
+def read_process(pid: int, boot: str) -> ProcessStat | None:
+    """Return the current state of a process; None for one that has ended, reaped or not. `boot` is `boot_id()`."""
+    fields = _stat_fields(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return ProcessStat(pid, int(fields[1]), int(fields[2]), int(fields[3]), f"{boot}:{fields[19]}")
 
 
 def children() -> frozenset[int]:
-    """Return the pids of this process's children; empty where the system does not tell."""
+    """Return the pids of this process's children; empty where the system does not show them."""
     own = os.getpid()
     try:
         return frozenset(int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split())
@@ -52,7 +121,7 @@ def children() -> frozenset[int]:
 
 
 def threads() -> int:
-    """Return how many threads this process has, those of C libraries included; 1 where the system does not tell."""
+    """Return the number of this process's threads, those of C libraries included; 1 where the system hides them."""
     try:
         return len(list(Path("/proc/self/task").iterdir()))
     except OSError:
@@ -60,41 +129,17 @@ def threads() -> int:
 
 
 def kill_group(leader: int) -> None:
-    """Kill a process group; harmless when it is gone."""
+    """Kill a process group; harmless when it has ended."""
     try:
         os.killpg(leader, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # macOS says the latter of a zombie
+    except (ProcessLookupError, PermissionError):  # macOS raises the latter for a zombie
         return
 
 
-class LocalProcesses:
-    """The processes of this machine, as far as /proc tells. Satisfies `gateways.engine.ProcessTable`."""
-
-    def is_stopped(self, pid: int) -> bool:
-        """Tell whether a process is stopped; one that a debugger holds for a moment (`t`) is not."""
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[:1] == ["T"]
-
-    def resident_bytes(self, pid: int) -> int:
-        """Return how much memory a process has; 0 for one that is gone."""
-        try:
-            return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
-        except (OSError, ValueError, IndexError):
-            return 0
-
-    def kill(self, pid: int) -> None:
-        """Send SIGKILL; harmless for one that is gone."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
+def _stat_fields(pid: int) -> list[str] | None:
+    """Return what follows the command's name in /proc/PID/stat, the state first."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return stat.rpartition(")")[2].split()

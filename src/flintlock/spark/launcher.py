@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -76,7 +77,7 @@ class LocalEngineLauncher:
                     raise
         finally:
             if cgroup is not None:
-                cgroup.remove()
+                await asyncio.to_thread(cgroup.remove)
 
     def _claim(self) -> None:
         """Find out, once, whether limits can be enforced by control groups; say so."""

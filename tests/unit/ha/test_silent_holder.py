@@ -12,9 +12,9 @@ import pytest
 
 from flintlock.ha.embedded.election import LockFile
 from flintlock.ha.embedded.services import embedded_ha
-from flintlock.ha.embedded.silent_holder import HeartbeatRow, Silence, end_holder
+from flintlock.ha.embedded.silent_holder import HeartbeatRow, SilenceDetector, kill_holder
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 @pytest.fixture
@@ -27,41 +27,41 @@ def row(at_ms: int, pid: int = 7) -> HeartbeatRow:
 
 
 def test_a_heartbeat_that_stands_still_for_the_whole_timeout_is_a_silence() -> None:
-    silence = Silence(timeout_s=2.0, look_s=LOOK_S)
+    silence = SilenceDetector(timeout_s=2.0, poll_s=POLL_S)
 
-    looks = [silence.broken_by(row(1), number * LOOK_S) for number in range(5)]
+    polls = [silence.timed_out(row(1), number * POLL_S) for number in range(5)]
 
-    assert looks == [False, False, False, False, True]
+    assert polls == [False, False, False, False, True]
     assert silence.holder == 7
 
 
-def test_every_new_heartbeat_begins_the_count_anew() -> None:
-    silence = Silence(timeout_s=1.0, look_s=LOOK_S)
+def test_every_new_heartbeat_resets_the_count() -> None:
+    silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
 
-    assert not any(silence.broken_by(row(number // 2), number * LOOK_S) for number in range(100))
+    assert not any(silence.timed_out(row(number // 2), number * POLL_S) for number in range(100))
 
 
 def test_a_store_that_cannot_be_read_is_no_sign_of_life() -> None:
-    silence = Silence(timeout_s=1.0, look_s=LOOK_S)
-    silence.broken_by(row(1), 0.0)
+    silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
+    silence.timed_out(row(1), 0.0)
 
-    assert not silence.broken_by(None, 0.5)
-    assert silence.broken_by(None, 1.0)
+    assert not silence.timed_out(None, 0.5)
+    assert silence.timed_out(None, 1.0)
 
 
-def test_whose_heartbeat_was_never_read_is_never_given_up() -> None:
-    silence = Silence(timeout_s=1.0, look_s=LOOK_S)
+def test_a_holder_whose_heartbeat_was_never_read_is_never_killed() -> None:
+    silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
 
-    assert not any(silence.broken_by(None, number * LOOK_S) for number in range(100))
+    assert not any(silence.timed_out(None, number * POLL_S) for number in range(100))
     assert silence.holder is None
 
 
 def test_a_standby_that_slept_itself_gives_the_leader_time_to_wake_up() -> None:
-    silence = Silence(timeout_s=2.0, look_s=LOOK_S)
-    silence.broken_by(row(1), 0.0)
+    silence = SilenceDetector(timeout_s=2.0, poll_s=POLL_S)
+    silence.timed_out(row(1), 0.0)
 
-    assert not silence.broken_by(row(1), 3600.0)
-    assert not silence.broken_by(row(2), 3600.5)
+    assert not silence.timed_out(row(1), 3600.0)
+    assert not silence.timed_out(row(2), 3600.5)
 
 
 #: Takes the lock and waits; with a second argument it does so without the lock.
@@ -87,13 +87,13 @@ def child(code: str, *arguments: str) -> Generator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_a_stopped_holder_is_ended_and_its_lock_is_free(tmp_path: Path) -> None:
+def test_a_stopped_holder_is_killed_and_its_lock_is_free(tmp_path: Path) -> None:
     with child(HOLDER, str(tmp_path / "lock")) as holder:
         holder.send_signal(signal.SIGSTOP)
         lock = LockFile(tmp_path / "lock")
         assert not lock.take()
 
-        assert end_holder(holder.pid, tmp_path / "lock") == "ended"
+        assert kill_holder(holder.pid, tmp_path / "lock") == "killed"
 
         assert holder.wait() == -signal.SIGKILL
         assert lock.take()
@@ -103,16 +103,16 @@ def test_a_stopped_holder_is_ended_and_its_lock_is_free(tmp_path: Path) -> None:
 def test_a_process_without_the_lock_file_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     with child(HOLDER, str(tmp_path / "lock"), "without") as other:
-        assert end_holder(other.pid, tmp_path / "lock").startswith("left alone")
+        assert kill_holder(other.pid, tmp_path / "lock").startswith("left alone")
 
         assert other.poll() is None
 
 
-def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_no_error(tmp_path: Path) -> None:
     with child(HOLDER, str(tmp_path / "lock")) as holder:
         pass
 
-    assert end_holder(holder.pid, tmp_path / "lock").startswith("left alone")
+    assert kill_holder(holder.pid, tmp_path / "lock").startswith("left alone")
 
 
 #: Leads over a state directory until it is ended.
@@ -131,7 +131,7 @@ asyncio.run(main())
 
 
 @pytest.mark.anyio
-async def test_the_standby_of_a_frozen_leader_ends_it_and_leads(tmp_path: Path) -> None:
+async def test_the_standby_of_a_frozen_leader_kills_it_and_leads(tmp_path: Path) -> None:
     with child(LEADER, str(tmp_path)) as leader:
         leader.send_signal(signal.SIGSTOP)
 
@@ -147,7 +147,7 @@ async def test_the_standby_of_a_frozen_leader_ends_it_and_leads(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_the_standby_of_a_busy_leader_lets_it_be(tmp_path: Path) -> None:
+async def test_the_standby_of_a_busy_leader_leaves_it_alone(tmp_path: Path) -> None:
     with child(LEADER, str(tmp_path)) as leader:
         async with embedded_ha(
             tmp_path, new_session=lambda: "standby", now_ms=lambda: 1, heartbeat_s=0.05, silence_s=1.0
@@ -160,7 +160,7 @@ async def test_the_standby_of_a_busy_leader_lets_it_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_whoever_resigns_frees_the_lock_before_its_term_has_ended_and_never_leads_again(tmp_path: Path) -> None:
+async def test_resigning_frees_the_lock_before_the_term_has_ended_and_for_good(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(30),
         embedded_ha(tmp_path, new_session=lambda: "a", now_ms=lambda: 1, heartbeat_s=60) as first,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flintlock.host import cgroups
 from flintlock.host.cgroups import Cgroups, claim, own_group
 from flintlock.model.errors import Unavailable
 
@@ -46,7 +47,7 @@ def test_without_version_2_there_is_none() -> None:
     assert own_group("0::/x", "24 19 0:21 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n") is None
 
 
-def test_a_group_without_memory_controller_is_of_no_use(tmp_path: Path) -> None:
+def test_a_group_without_a_memory_controller_is_refused(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, controllers="hugetlb")
     with pytest.raises(Unavailable, match="no memory controller"):
         claim(kernel.proc)
@@ -57,15 +58,15 @@ def test_a_group_without_memory_controller_is_of_no_use(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_not_handed_over_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_group_that_is_not_delegated_is_left_unchanged(tmp_path: Path) -> None:
     """The leaf has no cgroup.procs here, as if the kernel refused the move."""
     kernel = Kernel(tmp_path, enabled="")
-    with pytest.raises(Unavailable, match="not ours to divide"):
+    with pytest.raises(Unavailable, match="not delegated"):
         claim(kernel.proc)
     assert not [path for path in kernel.own.iterdir() if path.is_dir()]
 
 
-def test_groups_of_a_former_self_are_removed(tmp_path: Path) -> None:
+def test_groups_of_a_killed_task_manager_are_removed(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     (kernel.own / "flintlock-1-runner-1").mkdir()
     assert claim(kernel.proc).controllers == {"cpu", "memory"}
@@ -99,10 +100,21 @@ def test_cores_are_not_limited_where_the_kernel_cannot(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("events", "killed"), [("low 0\noom 3\noom_kill 1\n", True), ("oom 3\noom_kill 0\n", False)])
-def test_kills_for_lack_of_memory_are_known(tmp_path: Path, events: str, killed: bool) -> None:
+def test_kills_for_lack_of_memory_are_detected(tmp_path: Path, events: str, killed: bool) -> None:
     path = made(tmp_path, "x")
     (path / "memory.events").write_text(events)
     assert Cgroups(tmp_path, frozenset()).group("x").killed_for_memory() is killed
+
+
+def test_a_group_that_does_not_become_empty_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "EMPTY_S", 0.05)
+    path = made(tmp_path, "x")
+    (path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+
+    Cgroups(tmp_path, frozenset()).group("x").remove()
+
+    assert (path / "cgroup.kill").read_text() == "1"
+    assert path.is_dir()
 
 
 def test_a_removed_group_may_be_removed_again(tmp_path: Path) -> None:

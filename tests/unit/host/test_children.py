@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from flintlock.host.children import ChildRecord, forget_child, reap_leftovers, record_child, start_time_of
+from flintlock.host.children import ChildRecord, forget_child, reap_leftovers, record_child
+from flintlock.host.processes import start_time_of
 
-#: Starts a child that is tied to it and writes down its pid, then waits to be killed.
+#: Starts a child that is bound to it and prints its pid, then waits to be killed.
 PARENT = """
 import os, sys
 from pathlib import Path
@@ -21,11 +22,11 @@ print(child.pid, flush=True)
 sys.stdin.read()
 """
 
-#: A process of our own that ties itself; run without an argument it is the parent of one.
+#: A process of our own that binds itself to its parent; run without an argument it is the parent of one.
 OWN = """
 import os, subprocess, sys, threading
 if sys.argv[1:]:
-    from flintlock.host.children import die_with_parent
+    from flintlock.host.parent_death import die_with_parent
     die_with_parent(int(sys.argv[1]))
     print(os.getpid(), flush=True)
 else:
@@ -47,7 +48,7 @@ def test_a_spawned_program_dies_with_its_parent() -> None:
     assert psutil.wait_procs([child], timeout=5)[1] == []
 
 
-def test_a_process_that_ties_itself_dies_with_its_parent(tmp_path: Path) -> None:
+def test_a_process_that_binds_itself_dies_with_its_parent(tmp_path: Path) -> None:
     script = tmp_path / "own.py"
     script.write_text(OWN)
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as parent:
@@ -62,14 +63,18 @@ def test_a_process_whose_parent_has_died_before_ends_at_once() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
 
-    tied = subprocess.run(
-        [sys.executable, "-c", f"from flintlock.host.children import die_with_parent as d; d({gone.pid}); print(1)"],
+    bound = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"from flintlock.host.parent_death import die_with_parent as d; d({gone.pid}); print(1)",
+        ],
         capture_output=True,
         timeout=30,
         check=True,
     )
 
-    assert tied.stdout == b""
+    assert bound.stdout == b""
 
 
 def test_leftovers_are_killed_and_forgotten(tmp_path: Path) -> None:
@@ -88,7 +93,7 @@ def test_leftovers_are_killed_and_forgotten(tmp_path: Path) -> None:
         other.wait()
 
 
-def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
+def test_a_pid_that_another_process_has_now_is_left_alone(tmp_path: Path) -> None:
     process = sleeper()
     try:
         stale = ChildRecord(name="engine", pid=process.pid, start_time="another boot:1")

@@ -24,8 +24,8 @@ def child(code: str) -> subprocess.CompletedProcess[str]:
 @linux
 def test_memory_beyond_the_limit_is_refused_and_below_it_is_not() -> None:
     ran = child("""
-from flintlock.host.memory_limit import hold_memory, relax_memory
-hold_memory(128 << 20)
+from flintlock.host.memory_limit import limit_memory, relax_memory
+limit_memory(128 << 20)
 kept = [bytes(1 << 20) for _ in range(64)]
 try:
     kept += [bytes(1 << 20) for _ in range(128)]
@@ -47,11 +47,11 @@ def test_the_limit_holds_for_arrow_and_leaves_it_room_to_work() -> None:
     """Arrow's allocator reserves a gigabyte: the limit counts what is used."""
     ran = child("""
 import os
-from flintlock.host.memory_limit import EAGER_COMMIT, hold_memory
+from flintlock.host.memory_limit import EAGER_COMMIT, limit_memory
 os.environ.setdefault(*EAGER_COMMIT)
 import pyarrow as pa
 pa.array(range(1000))
-hold_memory(256 << 20)
+limit_memory(256 << 20)
 kept = [pa.array(range(100_000)) for _ in range(50)]
 print("works")
 try:
@@ -67,9 +67,9 @@ except MemoryError as error:
 def test_no_limit_is_none() -> None:
     ran = child("""
 import resource
-from flintlock.host.memory_limit import hold_memory
+from flintlock.host.memory_limit import limit_memory
 before = resource.getrlimit(resource.RLIMIT_DATA)
-hold_memory(0)
+limit_memory(0)
 assert resource.getrlimit(resource.RLIMIT_DATA) == before
 """)
     assert ran.returncode == 0, ran.stderr

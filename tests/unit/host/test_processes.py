@@ -1,4 +1,4 @@
-"""What is seen of processes, and what is done to them."""
+"""Processes are inspected, identified and killed, alone and in whole trees."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from threading import Event
 import psutil
 import pytest
 
-from flintlock.host.children import start_time_of
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.process_tree import kill_trees
-from flintlock.host.processes import LocalProcesses, boot_time_s
+from flintlock.host.processes import LocalProcesses, start_time_of
 
-#: Forks a hundred times, each child leaving its parent with one of its own; says when it has begun.
-BROOD = """
+#: Forks a hundred times, each child leaving its parent with one of its own; prints a line when it has begun.
+GROWING_TREE = """
 import os, sys, time
 print("begun", flush=True)
 for _ in range(100):
@@ -37,7 +37,7 @@ time.sleep(60)
 def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     end_s, pause = time.monotonic() + limit_s, Event()
     while not condition():
-        assert time.monotonic() < end_s, "it did not come to that"
+        assert time.monotonic() < end_s, "the condition did not become true"
         pause.wait(0.02)
 
 
@@ -64,7 +64,7 @@ def test_a_stopped_process_can_be_killed(sleeper: subprocess.Popen[bytes]) -> No
     assert sleeper.wait(10) == -signal.SIGKILL
 
 
-def test_one_that_is_gone_costs_nothing(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_has_ended_is_harmless(sleeper: subprocess.Popen[bytes]) -> None:
     processes = LocalProcesses()
     sleeper.kill()
     sleeper.wait()
@@ -81,18 +81,18 @@ def test_memory_is_what_the_system_says() -> None:
 
 
 def test_all_processes_see_the_same_time() -> None:
-    """The watchdog counts on what the TaskManager wrote."""
+    """The watchdog compares it with a deadline that the TaskManager computed."""
     before_s = boot_time_s()
-    command = "from flintlock.host.processes import boot_time_s as b; print(b())"
+    command = "from flintlock.host.boot_clock import boot_time_s as b; print(b())"
     there = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
 
     assert before_s < float(there.stdout) < boot_time_s()
 
 
-def test_a_family_that_grows_while_it_is_killed_is_killed_whole(tmp_path: Path) -> None:
-    """Everybody is stopped before anybody is killed, and looked for until nobody new is found."""
-    script = tmp_path / f"brood-{os.getpid()}.py"
-    script.write_text(BROOD)
+def test_a_tree_that_grows_while_it_is_killed_is_killed_whole(tmp_path: Path) -> None:
+    """All are stopped before one is killed, and the search is repeated until it finds no new one."""
+    script = tmp_path / f"growing-{os.getpid()}.py"
+    script.write_text(GROWING_TREE)
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"begun\n"
@@ -107,13 +107,13 @@ def test_a_family_that_grows_while_it_is_killed_is_killed_whole(tmp_path: Path) 
     assert not [one for one in psutil.process_iter() if script.name in " ".join(_command(one))]
 
 
-def test_a_family_is_its_own_and_nobody_elses(sleeper: subprocess.Popen[bytes]) -> None:
-    """A recorded pid that belongs to another by now is left alone, and so are those who are to be spared."""
+def test_only_the_recorded_tree_is_killed(sleeper: subprocess.Popen[bytes]) -> None:
+    """A recorded pid that another process has by now is left alone, and so are those that are excluded."""
     start_time = start_time_of(sleeper.pid)
     assert start_time is not None
 
     assert kill_trees({sleeper.pid: "another boot:1"}) == frozenset()
-    assert kill_trees({sleeper.pid: start_time}, spare=(sleeper.pid,)) == frozenset()
+    assert kill_trees({sleeper.pid: start_time}, exclude=(sleeper.pid,)) == frozenset()
     assert sleeper.poll() is None
     assert kill_trees({sleeper.pid: start_time}) == frozenset({sleeper.pid})
 

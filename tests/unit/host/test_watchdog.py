@@ -1,4 +1,4 @@
-"""The watchdog as a process: what it kills, when, and that it ends with the one it watches over."""
+"""The watchdog as a process: what it kills, when, and that it ends with its TaskManager."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from threading import Event
 import psutil
 import pytest
 
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import record_child
-from flintlock.host.process_tree import MARK
-from flintlock.host.processes import LocalProcesses, boot_time_s
-from flintlock.host.watchdog import MOMENT, Moments
+from flintlock.host.process_tree import TAG_VARIABLE
+from flintlock.host.processes import LocalProcesses
+from flintlock.host.watchdog import DEADLINE, DeadlineReader
 
-#: A family: a child in a session of its own, which outlives the one who started it.
-FAMILY = """
+#: A process tree: a child in a session of its own, which outlives its parent.
+TREE = """
 import subprocess, sys, threading
 child = subprocess.Popen(["sleep", "600"], start_new_session=True)
 print(child.pid, flush=True)
@@ -46,7 +47,7 @@ sys.stdin.read()
 def until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     end_s, pause = boot_time_s() + limit_s, Event()
     while not condition():
-        assert boot_time_s() < end_s, "it did not come to that"
+        assert boot_time_s() < end_s, "the condition did not become true"
         pause.wait(0.02)
 
 
@@ -60,23 +61,23 @@ def is_gone(pid: int) -> bool:
 class Watched:
     """A watchdog, and this process in the place of a TaskManager."""
 
-    def __init__(self, run_dir: Path, mark: str = "") -> None:
+    def __init__(self, run_dir: Path, tag: str = "") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flintlock.host.watchdog", str(run_dir), mark, str(os.getpid())],
+            [sys.executable, "-m", "flintlock.host.watchdog", str(run_dir), tag, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
 
-    def tell(self, *moments_s: float) -> None:
-        """Tell it all of these at once, and wait for its answer to the last."""
+    def send(self, *deadlines_s: float) -> None:
+        """Send all of these at once, and wait for the acknowledgement of the last."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(b"".join(map(MOMENT.pack, moments_s)))
+        self.process.stdin.write(b"".join(map(DEADLINE.pack, deadlines_s)))
         self.process.stdin.flush()
-        assert self.process.stdout.read(MOMENT.size) == MOMENT.pack(moments_s[-1])
+        assert self.process.stdout.read(DEADLINE.size) == DEADLINE.pack(deadlines_s[-1])
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close its pipe and wait for its end."""
         if self.process.stdin is not None:
             self.process.stdin.close()
@@ -110,73 +111,73 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 def test_what_is_recorded_is_killed_when_the_lease_ends(watched: Watched, tmp_path: Path) -> None:
     """Not before, and only once: the watchdog goes on, and the next engine is safe until its own lease ends."""
     with sleeper(tmp_path) as first:
-        moment_s = boot_time_s() + 0.5
-        watched.tell(moment_s)
+        deadline_s = boot_time_s() + 0.5
+        watched.send(deadline_s)
         assert first.wait(30) == -signal.SIGKILL
-        assert boot_time_s() >= moment_s
+        assert boot_time_s() >= deadline_s
     with sleeper(tmp_path) as second:
-        watched.tell(math.inf)
+        watched.send(math.inf)
         assert second.poll() is None
-        watched.tell(boot_time_s())
+        watched.send(boot_time_s())
         assert second.wait(30) == -signal.SIGKILL
 
 
 def test_a_renewal_keeps_everything_alive(watched: Watched, tmp_path: Path) -> None:
-    """Only the newest moment counts, also of those that were read late."""
+    """Only the newest deadline counts, also of those that were read late."""
     with sleeper(tmp_path) as engine:
-        watched.tell(boot_time_s() - 1, boot_time_s() + 600)
-        watched.tell(boot_time_s() - 1, math.inf)
-        watched.tell(math.inf)  # it answers only when it has done what it was told before
+        watched.send(boot_time_s() - 1, boot_time_s() + 600)
+        watched.send(boot_time_s() - 1, math.inf)
+        watched.send(math.inf)  # it acknowledges only after it has handled the ones before
 
         assert engine.poll() is None
 
 
 def test_everything_is_killed_when_the_taskmanager_is_gone(watched: Watched, tmp_path: Path) -> None:
-    """Its end is heard as the end of the pipe; then the watchdog ends too."""
+    """It notices the end of the pipe; then the watchdog ends too."""
     with sleeper(tmp_path, "engine") as engine, sleeper(tmp_path, "template") as template:
-        watched.tell(math.inf)
-        watched.leave()
+        watched.send(math.inf)
+        watched.close()
 
         assert [engine.wait(30), template.wait(30)] == [-signal.SIGKILL] * 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_stopped_processes_are_killed_too(watched: Watched, tmp_path: Path) -> None:
-    """A frozen engine has no say in it."""
+    """SIGKILL ends a frozen engine, too."""
     with sleeper(tmp_path) as engine:
         engine.send_signal(signal.SIGSTOP)
         until(lambda: LocalProcesses().is_stopped(engine.pid))
-        watched.tell(boot_time_s())
+        watched.send(boot_time_s())
 
         assert engine.wait(30) == -signal.SIGKILL
 
 
-def test_a_whole_family_is_killed(watched: Watched, tmp_path: Path) -> None:
-    """Also who left its parent's session."""
-    command = [sys.executable, "-c", FAMILY]
+def test_a_whole_tree_is_killed(watched: Watched, tmp_path: Path) -> None:
+    """Processes that left their parent's session included."""
+    command = [sys.executable, "-c", TREE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         record_child(tmp_path, "template", parent.pid)
-        watched.tell(boot_time_s())
+        watched.send(boot_time_s())
 
         assert parent.wait(30) == -signal.SIGKILL
         until(lambda: is_gone(child))
 
 
-def test_who_carries_the_mark_is_found_when_its_parent_is_dead(tmp_path: Path) -> None:
-    """The kernel has killed the one who was recorded; what it had started is init's child by now."""
-    watched = Watched(tmp_path, mark="one-of-a-kind")
-    environment = {**os.environ, MARK: "one-of-a-kind"}
-    other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: "another"})
+def test_a_tagged_process_is_found_when_its_parent_is_dead(tmp_path: Path) -> None:
+    """The kernel has killed the recorded process; what it had started is a child of init by now."""
+    watched = Watched(tmp_path, tag="one-of-a-kind")
+    environment = {**os.environ, TAG_VARIABLE: "one-of-a-kind"}
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, TAG_VARIABLE: "another"})
     try:
-        command = [sys.executable, "-c", FAMILY]
+        command = [sys.executable, "-c", TREE]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as parent:
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
             parent.kill()
         assert not is_gone(child)
-        watched.leave()
+        watched.close()
 
         until(lambda: is_gone(child))
         assert other.poll() is None
@@ -186,7 +187,7 @@ def test_who_carries_the_mark_is_found_when_its_parent_is_dead(tmp_path: Path) -
 
 
 def test_a_watchdog_never_outlives_its_taskmanager(tmp_path: Path) -> None:
-    """Not even one that was stopped: the kernel wakes it, and it does its last duty."""
+    """Not even one that was stopped: the kernel wakes it, and it kills what is left."""
     with (
         sleeper(tmp_path) as engine,
         subprocess.Popen(
@@ -204,20 +205,20 @@ def test_a_watchdog_never_outlives_its_taskmanager(tmp_path: Path) -> None:
 
 
 def test_signals_meant_for_the_taskmanager_do_not_end_it(watched: Watched, tmp_path: Path) -> None:
-    """A service manager tells every process of a service to stop; the watchdog stays until the end."""
-    watched.tell(math.inf)
+    """A service manager signals every process of a service; the watchdog stays until the end."""
+    watched.send(math.inf)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         watched.process.send_signal(number)
     with sleeper(tmp_path) as engine:
-        watched.tell(boot_time_s())
+        watched.send(boot_time_s())
         assert engine.wait(30) == -signal.SIGKILL
 
 
-def test_moments_come_in_pieces_of_any_size() -> None:
+def test_deadlines_are_read_from_pieces_of_any_size() -> None:
     """Only whole ones count, and of several the newest."""
-    moments, data = Moments(), MOMENT.pack(1.0) + MOMENT.pack(2.0) + MOMENT.pack(3.0)
+    reader, data = DeadlineReader(), DEADLINE.pack(1.0) + DEADLINE.pack(2.0) + DEADLINE.pack(3.0)
 
-    assert moments.feed(data[:3]) is None
-    assert moments.feed(data[3:20]) == 2.0
-    assert moments.feed(b"") is None
-    assert moments.feed(data[20:]) == 3.0
+    assert reader.feed(data[:3]) is None
+    assert reader.feed(data[3:20]) == 2.0
+    assert reader.feed(b"") is None
+    assert reader.feed(data[20:]) == 3.0

@@ -1,4 +1,4 @@
-"""A watchdog is there as long as its TaskManager: one that dies or stops is replaced, and knows what the last did."""
+"""A watchdog is there as long as its TaskManager: one that dies or stops is replaced, and gets the same deadline."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from flintlock.host import watchdog_client
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import record_child
-from flintlock.host.processes import LocalProcesses, boot_time_s
+from flintlock.host.processes import LocalProcesses
 from flintlock.host.watchdog_client import WatchdogClient, running_watchdog
 
 
@@ -33,16 +34,16 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def replaced(keeper: WatchdogClient, number: signal.Signals) -> None:
-    """Do that to the watchdog, and wait for another."""
-    await until(lambda: keeper.pid is not None)
-    former = keeper.pid
+async def replaced(client: WatchdogClient, number: signal.Signals) -> None:
+    """Send the watchdog a signal, and wait for another one."""
+    await until(lambda: client.pid is not None)
+    former = client.pid
     assert former is not None
     os.kill(former, number)
     if number is signal.SIGSTOP:
         await until(lambda: LocalProcesses().is_stopped(former))
-        keeper.watch(boot_time_s() + 600)
-    await until(lambda: keeper.pid not in (None, former))
+        client.watch(boot_time_s() + 600)
+    await until(lambda: client.pid not in (None, former))
     assert not psutil.pid_exists(former)
 
 
@@ -50,42 +51,42 @@ async def replaced(keeper: WatchdogClient, number: signal.Signals) -> None:
 def test_a_watchdog_that_is_gone_or_stopped_is_replaced(
     number: signal.Signals, tmp_path: Path, engine: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine lives through it, and the new watchdog kills it when the moment comes."""
-    monkeypatch.setattr(watchdog_client, "ANSWER_S", 0.5)
+    """The engine lives through it, and the new watchdog kills it at its deadline."""
+    monkeypatch.setattr(watchdog_client, "ACKNOWLEDGE_S", 0.5)
 
     async def play() -> None:
-        async with running_watchdog(tmp_path, "") as keeper:
-            keeper.watch(boot_time_s() + 600)
-            await replaced(keeper, number)
+        async with running_watchdog(tmp_path, "") as client:
+            client.watch(boot_time_s() + 600)
+            await replaced(client, number)
             assert engine.poll() is None
-            keeper.watch(boot_time_s())
+            client.watch(boot_time_s())
             await until(lambda: engine.poll() is not None)
 
     asyncio.run(play())
 
 
-def test_a_new_watchdog_knows_what_the_last_one_was_told(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
-    """Killed at any moment, it leaves no gap longer than its replacement takes."""
+def test_a_new_watchdog_gets_the_deadline_of_the_one_before(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
+    """Killed at any time, it leaves no gap longer than its replacement takes."""
 
     async def play() -> None:
-        async with running_watchdog(tmp_path, "") as keeper:
-            await until(lambda: keeper.pid is not None)
-            keeper.watch(boot_time_s() + 1.0)
-            await replaced(keeper, signal.SIGKILL)
+        async with running_watchdog(tmp_path, "") as client:
+            await until(lambda: client.pid is not None)
+            client.watch(boot_time_s() + 1.0)
+            await replaced(client, signal.SIGKILL)
             await until(lambda: engine.poll() is not None)
 
     asyncio.run(play())
 
 
 def test_a_watchdog_ends_with_its_scope(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
-    """With everything that was left to it."""
+    """With everything that is recorded in its directory."""
 
     async def play() -> int:
-        async with running_watchdog(tmp_path, "") as keeper:
-            await until(lambda: keeper.pid is not None)
-            keeper.watch(math.inf)
-            assert keeper.pid is not None
-            return keeper.pid
+        async with running_watchdog(tmp_path, "") as client:
+            await until(lambda: client.pid is not None)
+            client.watch(math.inf)
+            assert client.pid is not None
+            return client.pid
 
     watchdog = asyncio.run(play())
 

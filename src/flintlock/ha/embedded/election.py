@@ -1,12 +1,12 @@
-"""Election among the JobManagers of one host: whoever holds the lock file leads.
+"""Election among the JobManagers of one host: the process that holds the lock file leads.
 
-Leadership is an flock on a file of its own. The kernel gives it back when its holder dies, however it dies, so a
-standby leads as soon as it next looks. Gaining the lock is not enough to write: the epoch is raised in the store in a
-transaction, and from then on the stores refuse whoever led before.
+Leadership is an flock on a file of its own. The kernel releases it when its holder dies, however it dies, so a standby
+leads as soon as it polls next. Gaining the lock is not enough to write: the epoch is raised in the store in a
+transaction, and from then on the stores refuse the former leader.
 
-The holder keeps a heartbeat row (pid, time), written through the stores' own fencing check: a leader that has been
-overtaken, because someone removed the lock file under it, learns it there and steps down. The row also tells a standby
-which process to end when the holder lives but does nothing (`silent_holder`).
+The holder updates a heartbeat row (pid, time), through the stores' own fencing check: a leader that was superseded,
+because an operator removed the lock file under it, finds out there and steps down. The row also tells a standby which
+process to kill when the holder lives but does nothing (`silent_holder`).
 
 The lock is not inherited: the descriptor closes on exec, and a JobManager never forks without exec.
 
@@ -27,7 +27,7 @@ from typing import Final
 
 import structlog
 
-from flintlock.ha.embedded.silent_holder import HeartbeatRow, Silence, end_holder
+from flintlock.ha.embedded.silent_holder import HeartbeatRow, SilenceDetector, kill_holder
 from flintlock.ha.embedded.sqlite_file import check_version
 from flintlock.ha.embedded.stores import check_token
 from flintlock.ha.embedded.writer import GroupWriter
@@ -47,13 +47,13 @@ class LockFile:
         self._descriptor: int | None = None  # open while the lock is held
 
     def take(self) -> bool:
-        """Try to take the lock; never waits. Raises OSError if the file cannot be made or opened."""
+        """Try to take the lock, without waiting. Raises OSError if the file cannot be made or opened."""
         if self._descriptor is not None:
             raise InvariantBroken(f"the lock {self._path} is held already")
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A lock on a file that was removed meanwhile excludes nobody who opens the path now.
+            # A lock on a file that was removed meanwhile excludes no process that opens the path now.
             if not os.path.samestat(os.fstat(descriptor), self._path.stat()):
                 raise FileNotFoundError(self._path)
         except (BlockingIOError, FileNotFoundError):
@@ -66,10 +66,10 @@ class LockFile:
         return True
 
     def release(self) -> None:
-        """Give the lock back. Idempotent. The file stays: removing it would let two hold locks on two files."""
+        """Release the lock. Idempotent. The file stays: removing it would let two processes lock two files."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
-            # Closing alone would leave it to a child that is between its fork and its exec just now.
+            # Closing alone would leave it to a child that is between its fork and its exec.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -103,8 +103,8 @@ class FileElection:
     def resign(self) -> None:
         """Give leadership up at once, though the term's body has not ended, and never contend again. Idempotent.
 
-        For a process that ends: whoever leads next need not wait until it has tidied up. What the body still does is
-        safe, the stores refuse it once somebody newer leads.
+        For a process that shuts down: the next leader need not wait until it has cleaned up. What the body still does
+        is safe, the stores refuse it once a newer epoch has begun.
         """
         self._resigned = True
         self._lock.release()
@@ -117,15 +117,16 @@ class FileElection:
                 yield self._term(offer)
             finally:
                 offer.withdraw()
-            await asyncio.sleep(2 * self._poll_s)  # whoever gives leadership up lets the others try first
+            await asyncio.sleep(2 * self._poll_s)  # a process that gives leadership up lets the others try first
 
-    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # whoever asks
-        """Return None: who holds the lock leads, and the store is on the same disk."""
+    def paused(self, token: FencingToken) -> str | None:  # noqa: ARG002  # a Protocol's
+        """Return None: the holder of the lock leads, and the store is on the same disk."""
         return None
 
     async def _gain(self) -> FencingToken:
-        look_s = self._heartbeat_s / 2
-        silence, next_look_s = Silence(timeout_s=self._silence_s, look_s=max(look_s, self._poll_s)), 0.0
+        check_s = self._heartbeat_s / 2
+        silence = SilenceDetector(timeout_s=self._silence_s, poll_s=max(check_s, self._poll_s))
+        next_check_s = 0.0
         while True:
             if self._resigned:
                 await asyncio.get_running_loop().create_future()  # until cancelled
@@ -133,34 +134,34 @@ class FileElection:
                 if self._lock.take():
                     return await self._begin()
             except (OSError, Unavailable) as error:
-                # A full disk, or a store that is locked: somebody else may do better, and so may this one later.
+                # A full disk, or a store that is locked: another JobManager may succeed, and so may this one later.
                 log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=str(error))
             now_s = asyncio.get_running_loop().time()
-            if now_s >= next_look_s:
-                next_look_s = now_s + look_s
-                if silence.broken_by(await self._last_heartbeat(), now_s) and silence.holder is not None:
-                    done = await asyncio.to_thread(end_holder, silence.holder, self._path)
+            if now_s >= next_check_s:
+                next_check_s = now_s + check_s
+                if silence.timed_out(await self._last_heartbeat(), now_s) and silence.holder is not None:
+                    done = await asyncio.to_thread(kill_holder, silence.holder, self._path)
                     log.warning(log_events.LEADER_SILENT, pid=silence.holder, silent_s=self._silence_s, done=done)
-                    next_look_s = now_s + self._silence_s
+                    next_check_s = now_s + self._silence_s
             await asyncio.sleep(self._poll_s)
 
     async def _last_heartbeat(self) -> HeartbeatRow | None:
         try:
             return await self._heartbeat()
         except FlintlockError:
-            return None  # a frozen holder may have left the store locked: no news is no sign of life
+            return None  # a frozen holder may have left the store locked: an unreadable row is no sign of life
 
     async def _begin(self) -> FencingToken:
-        """Raise the epoch; the first heartbeat is part of it. If that fails the lock is given back."""
+        """Raise the epoch; the first heartbeat is part of it. If that fails the lock is released."""
         session, pid, at_ms = self._new_session(), os.getpid(), self._now_ms()
 
         def work(connection: sqlite3.Connection) -> FencingToken:
-            check_version(connection)  # who stood by may have been overtaken by an upgrade
+            check_version(connection)  # the store may have been upgraded while this process stood by
             (epoch,) = connection.execute(
                 "UPDATE leadership SET epoch = epoch + 1, session = ? RETURNING epoch", (session,)
             ).fetchone()
             token = FencingToken(Epoch(epoch), session)
-            connection.execute("DELETE FROM leader_info")  # what the leader before told
+            connection.execute("DELETE FROM leader_info")  # what the former leader published
             _write_heartbeat(connection, token, pid, at_ms)
             return token
 
@@ -172,7 +173,7 @@ class FileElection:
 
     @asynccontextmanager
     async def _term(self, offer: Offer) -> AsyncGenerator[FencingToken]:
-        failure: Exception | None = None  # the body's own: it leaves the term as it is, not in the TaskGroup's group
+        failure: Exception | None = None  # the body's own: it is raised as it is, not in the TaskGroup's group
         with offer as token:
             async with RevocableScope() as scope, asyncio.TaskGroup() as tasks:
                 beat = tasks.create_task(self._beat(token, scope), name=f"heartbeat-{token.epoch}")
@@ -182,12 +183,12 @@ class FileElection:
                     failure = error
                 finally:
                     beat.cancel()
-                    await self._say_no_more(token)
+                    await self._withdraw_info(token)
         if failure is not None:
             raise failure
 
-    async def _say_no_more(self, token: FencingToken) -> None:
-        """Take back what the leader told about itself. If that fails the next term does it."""
+    async def _withdraw_info(self, token: FencingToken) -> None:
+        """Remove what the leader published about itself. If that fails the next term does it."""
 
         def work(connection: sqlite3.Connection) -> None:
             check_token(connection, token)
@@ -197,7 +198,7 @@ class FileElection:
             await self._writer.write(work)
 
     async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
-        """Say again and again that the holder is alive; step down when somebody newer is."""
+        """Write heartbeats; step down when a newer epoch has begun."""
         while True:
             await asyncio.sleep(self._heartbeat_s)
             pid, at_ms = os.getpid(), self._now_ms()
@@ -213,7 +214,7 @@ class FileElection:
                 scope.revoke()
                 return
             except FlintlockError as error:
-                # The lock is held still. Whether jobs can go on, their own writes will tell.
+                # The lock is still held. Whether jobs can go on, their own writes will show.
                 log.warning(log_events.LEADER_HEARTBEAT_NOT_WRITTEN, epoch=token.epoch, reason=str(error))
 
 

@@ -1,7 +1,7 @@
-"""Where the leader is, in the embedded store: a row that the leader writes and the others read.
+"""Where the leader is, in the embedded store: a row that the leader writes and other processes read.
 
-The row outlives its leader until the next one begins: the lock file says who leads, this only where to find it. Whoever
-finds nobody there waits for the row to change. Readers look every so often, as standbys look at the lock.
+The row outlives its leader until the next one begins: the lock decides which process leads, the row only says where it
+listens. A reader that cannot connect there waits for the row to change. Readers poll it, as standbys poll the lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SqliteLeaderRegister:
         self._poll_s: Final = poll_s
 
     async def publish(self, info: LeaderInfo) -> None:
-        """Tell where the leader listens."""
+        """Publish where the leader listens."""
         payload = LEADER_INFO.encode(info)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -41,7 +41,7 @@ class SqliteLeaderRegister:
         await self._file.writer.write(work)
 
     async def current(self) -> LeaderInfo | None:
-        """Return what the leader told last."""
+        """Return what the leader published last."""
         rows = await self._file.rows("SELECT payload FROM leader_info")
         try:
             return LEADER_INFO.decode(rows[0][0], "the leader") if rows else None
@@ -51,17 +51,17 @@ class SqliteLeaderRegister:
 
     async def changes(self) -> AsyncIterator[LeaderInfo | None]:
         """Yield what is known now, then each change."""
-        told: list[LeaderInfo | None] = []  # what was yielded last, if anything was
+        yielded: list[LeaderInfo | None] = []  # the last one, if there was one
         while True:
             try:
                 info = await self.current()
-                if told != [info]:
-                    told = [info]
+                if yielded != [info]:
+                    yielded = [info]
                     yield info
             except Unavailable as error:
                 log.warning(log_events.LEADER_UNREADABLE, reason=error.public)
             await asyncio.sleep(self._poll_s)
 
-    async def declare_dead(self, dead: FencingToken) -> bool:  # noqa: ARG002  # whoever it was
-        """Do nothing: the kernel has given the lock of a dead process back, and nothing else is in the way."""
+    async def declare_dead(self, dead: FencingToken) -> bool:  # noqa: ARG002  # a Protocol's
+        """Do nothing: the kernel has released the lock of a dead process, and nothing else is in the way."""
         return False

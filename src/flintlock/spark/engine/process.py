@@ -31,7 +31,7 @@ from msgspec import Struct
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.host.cgroups import Group
-from flintlock.host.children import die_with_parent
+from flintlock.host.parent_death import die_with_parent
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use

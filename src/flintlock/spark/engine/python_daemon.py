@@ -19,7 +19,7 @@ def main() -> None:
     """Be the daemon. Does not return before Spark ends it."""
     from pyspark import daemon
 
-    from flintlock.host.memory_limit import EAGER_COMMIT, hold_memory
+    from flintlock.host.memory_limit import EAGER_COMMIT, limit_memory
 
     limit = int(os.environ.get(MEMORY_VARIABLE, "0"))
     os.environ.setdefault(*EAGER_COMMIT)  # workers import Arrow after they are forked
@@ -27,7 +27,7 @@ def main() -> None:
     spark_worker = spark_daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
-        hold_memory(limit)
+        limit_memory(limit)
         return spark_worker(sock, authenticated)
 
     spark_daemon.worker = worker

@@ -143,10 +143,16 @@ class ForkedRunner:
 
     def hear_exited(self, exited: Exited) -> None:
         """Take the template's word that it is gone."""
-        if self._group is not None:
-            self._killed_for_memory = self._group.killed_for_memory()
-            self._group.remove()
-            self._group = None
+        group, self._group = self._group, None
+        if group is None:
+            self._finish(exited)
+            return
+        self._killed_for_memory = group.killed_for_memory()
+        # Its processes may take a while to end: a thread waits for that, and the end counts only then.
+        removal = asyncio.get_running_loop().run_in_executor(None, group.remove)
+        removal.add_done_callback(lambda _: self._finish(exited))
+
+    def _finish(self, exited: Exited) -> None:
         if not self._exited.done():
             self._exited.set_result(exited)
         if not self._started.done():
@@ -279,7 +285,7 @@ class ForkedRunner:
                 group.add(await self.started())
             except OSError as error:
                 log.warning(log_events.CGROUP_NOT_ENTERED, runner=self.number, reason=str(error))
-                group.remove()
+                await asyncio.to_thread(group.remove)
             else:
                 self._group = group
                 limits = structs.replace(limits, in_cgroup=True)

@@ -28,7 +28,7 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.host.memory_limit import hold_memory, relax_memory
+from flintlock.host.memory_limit import limit_memory, relax_memory
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Function, Program
@@ -368,7 +368,7 @@ class _Attempt:
 
 def _hold(limits: Limits) -> None:
     if not limits.in_cgroup:
-        hold_memory(limits.memory)
+        limit_memory(limits.memory)
 
 
 def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:

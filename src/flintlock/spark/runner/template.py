@@ -41,13 +41,8 @@ os.environ.setdefault(*EAGER_COMMIT)
 _ours: Final = tuple(name for name in ONE_THREAD if name not in os.environ)
 os.environ.update({name: ONE_THREAD[name] for name in _ours})
 
-from flintlock.host.processes import (  # noqa: E402
-    adopt_orphans,
-    children,
-    die_with_parent,
-    kill_group,
-    threads,
-)
+from flintlock.host.parent_death import adopt_orphans, die_with_parent  # noqa: E402
+from flintlock.host.processes import children, kill_group, threads  # noqa: E402
 from flintlock.spark.framing import Frames, frame  # noqa: E402
 from flintlock.spark.runner import process  # noqa: E402 - the environment above must stand before numpy is imported
 from flintlock.spark.runner.captured_output import Output  # noqa: E402
