@@ -12,7 +12,7 @@ from tests.contract.records import JOB_A, JOB_B, stored_job
 from tests.zookeeper.servers import Ensemble, running_ensemble
 from tests.zookeeper.stage import LIMIT_S, Leader, Stage, staged, until
 
-from flintlock.ha.zookeeper.link import LinkState
+from flintlock.ha.zookeeper.operations import LinkState
 from flintlock.model.errors import Fenced, Unavailable
 
 pytestmark = pytest.mark.anyio

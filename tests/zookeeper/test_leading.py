@@ -23,7 +23,7 @@ from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import checksum
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT
-from flintlock.ha.zookeeper.link import LinkState, SetData
+from flintlock.ha.zookeeper.operations import LinkState, SetData
 from flintlock.ha.zookeeper.tree import Tree
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import Fenced, Incompatible, Unavailable

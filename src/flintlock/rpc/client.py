@@ -1,7 +1,7 @@
-"""The gRPC client: stand-ins for gateways over channels that are shared by address.
+"""The gRPC client: proxies of gateways over channels that are shared by address.
 
-A channel connects by itself, and connects again by itself; a stand-in therefore stays good for as long as its
-`RpcChannels` is open, however often its peer restarts. Nothing is retried here: only the caller knows what is safe.
+A channel connects, and reconnects, by itself; a proxy therefore stays valid for as long as its `RpcChannels` is open,
+however often its peer restarts. Nothing is retried here: only the caller knows what is safe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, TokenS
 
 G = TypeVar("G")
 
-#: How gRPC says ECONNREFUSED; there is no code for it. The contract suite would notice another wording.
+#: What gRPC reports for ECONNREFUSED; there is no status code for it. The contract suite notices another wording.
 _REFUSED_TEXT: Final = "Connection refused"
 
 
@@ -88,7 +88,7 @@ class _Channel:
 
 
 class _Connection:
-    """One stand-in's way to its gateway."""
+    """Carries the calls of one proxy."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _Connection:
         self._sent: tuple[FencingToken | None, wire.Metadata] = (None, wire.headers(None))  # the last token's headers
 
     async def call(self, shape: MethodShape, message: Message) -> Message:
-        """Carry `message` to the peer and return its answer; what it raises is said in `transport.Connector`."""
+        """Carry `message` to the peer and return its answer; raises as `transport.Connector` describes."""
         request = shape.encode_request(message)
         if len(request) > self._max_message_bytes:
             raise TooLarge(too_large("request", shape, len(request), self._max_message_bytes))
@@ -122,7 +122,7 @@ class _Connection:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled us: gRPC says in this way that its channel was closed under the call.
+            # The caller was not cancelled: gRPC reports in this way that its channel was closed during the call.
             raise Unavailable(f"the connection to {self._address} was closed during {shape}") from None
         return shape.decode_response(answer)
 

@@ -4,7 +4,7 @@ The rule for gateways: every public method is `async def name(self, message: Som
 msgspec Struct as its argument or none at all, answering a Struct, an optional Struct, or None. Then a message can gain
 fields with defaults without breaking older peers, which a list of arguments cannot.
 
-Rejected: arbitrary signatures packed into tuples (no names on the wire, no evolution); streams (nothing needs them).
+Rejected: arbitrary signatures packed into tuples (no names on the wire, no evolution); streams (no caller needs them).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class MethodShape:
-    """One method of a gateway: what goes in, what comes out, and their bytes."""
+    """One method of a gateway: its request, its response, and how both are encoded."""
 
     __slots__ = (
         "_read_request",
@@ -72,7 +72,7 @@ class MethodShape:
             raise Refused(f"{self!r} cannot read its {_name(self.request)}: {error}") from error
 
     def encode_response(self, answer: Message) -> bytes:
-        """Raises `TypeError` if the handler answered something else than it declares."""
+        """Raises `TypeError` if the handler returned something else than it declares."""
         if not isinstance(answer, self._response_types):
             raise TypeError(f"{self!r} answers {_name(self.response)}, not {type(answer).__name__}")
         return _encode(answer)
@@ -148,7 +148,7 @@ def proxy(gateway: type[G], place: str, call: Call) -> G:
 
 
 class _Proxy:
-    """Base of all stand-ins."""
+    """Base of all proxies."""
 
     __slots__ = ("_call", "_place")
 

@@ -1,6 +1,6 @@
-"""Answers calls, whatever carried them: find the gateway, ask the fence, decode, run the handler, encode.
+"""Answers calls, whatever transport carried them: find the gateway, check the fence, decode, run the handler, encode.
 
-Both transports (gRPC and the simulated network) hand their calls to an `Exports`, so the order of these steps, and what
+Both transports (gRPC and the simulated network) pass their calls to an `Exports`, so the order of these steps, and what
 becomes of an error, is decided in one place.
 """
 
@@ -15,7 +15,7 @@ from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, InvariantBroken, Refused, TooLarge, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.description import Message, MethodShape, describe
-from flintlock.rpc.failures import Failure, failure_of, internal_failure
+from flintlock.rpc.failures import RpcFailure, failure_of, internal_failure
 from flintlock.rpc.transport import MAX_MESSAGE_BYTES, Fence, Withdraw
 
 G = TypeVar("G")
@@ -37,12 +37,12 @@ class Exports:
     """The gateways that one address serves, by name."""
 
     def __init__(self, address: Callable[[], str], max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        self._address = address  # for error texts only; a server learns its port late
+        self._address = address  # for error texts only; a server knows its port only once it has started
         self._max_message_bytes = max_message_bytes
         self._exports: dict[str, _Export] = {}  # written by add and by what it returns
 
     def add(self, gateway: type[G], implementation: G, fence: Fence | None = None) -> Withdraw:
-        """Serve `gateway`; the promises are those of `transport.Host.serve`."""
+        """Serve `gateway`; the contract is that of `transport.Host.serve`."""
         name = gateway.__name__
         if name in self._exports:
             raise ValueError(f"{name} is served at {self._address()} already")
@@ -61,17 +61,17 @@ class Exports:
 
         return withdraw
 
-    async def answer(self, gateway: str, method: str, token: FencingToken | None, request: bytes) -> bytes | Failure:
+    async def answer(self, gateway: str, method: str, token: FencingToken | None, request: bytes) -> bytes | RpcFailure:
         """Carry out one call. Never raises, except when cancelled or when the process is being ended.
 
         Everything up to the handler's first `await` happens in one step: no other task runs between the fence's
-        consent and the handler.
+        check and the handler.
         """
         where: object = f"{gateway}.{method}"
         try:
             export = self._exports.get(gateway)
             if export is None:
-                # Not a refusal: a process that starts, or gains or loses leadership, serves its gateways by and by.
+                # Not a refusal: a process that starts, or gains or loses leadership, serves its gateways in turn.
                 raise Unavailable(f"{gateway} is not served at {self._address()}")
             if export.fence is not None:
                 export.fence(token)
@@ -88,14 +88,14 @@ class Exports:
             return failure_of(error)
         except FlintlockError as error:
             return failure_of(error)
-        except Exception:  # noqa: BLE001 - whatever it is, it belongs into this log and nowhere else
+        except Exception:  # noqa: BLE001 - a bug of this process: its details belong into this log and nowhere else
             _log.exception(log_events.RPC_HANDLER_FAILED, method=str(where))
             return internal_failure(where)
         return answer
 
 
 def too_large(what: str, where: object, size: int, limit: int) -> str:
-    """Say by how much a message is too large."""
+    """Return the text of a TooLarge error."""
     return f"the {what} of {where} has {size} bytes; at most {limit} are carried"
 
 

@@ -1,12 +1,14 @@
-"""The gRPC server: takes calls off the wire and gives them to `Exports`.
+"""The gRPC server: receives calls and passes them to `Exports`.
 
-Each call runs in a task of the server's own, not in the one that gRPC cancels when its caller goes away
-(`transport` says why). On `stop` running calls have `grace_s` to answer; then they are cancelled, and nothing remains.
+Each call runs in a task of the server's own, not in the one that gRPC cancels when its caller disconnects (`transport`
+says why). Their parent is a TaskGroup that is open from `start` to `stop`, which one task calls. On `stop` running
+calls have `grace_s` to answer; then they are cancelled, and nothing remains.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -16,10 +18,11 @@ import structlog
 from grpc import aio
 
 from flintlock.model import log_events
-from flintlock.model.errors import Refused
+from flintlock.model.errors import InvariantBroken, Refused
+from flintlock.model.ids import FencingToken
 from flintlock.rpc import wire
 from flintlock.rpc.exports import Exports
-from flintlock.rpc.failures import Failure, encode_failure, error_of, failure_of
+from flintlock.rpc.failures import RpcFailure, encode_failure, error_of, failure_of
 from flintlock.rpc.transport import MAX_MESSAGE_BYTES, Fence, Withdraw
 
 G = TypeVar("G")
@@ -31,7 +34,7 @@ class RpcServer:
     """Serves gateways on one port, from `start` to `stop`; an async context manager that does both.
 
     Gateways may be served and withdrawn before and while it runs. One server object runs once. `bind` is where it
-    listens, where that is another address than `host`, which others are told.
+    listens, where that is another address than `host`, the one that is advertised.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class RpcServer:
         self._grace_s = grace_s
         self._exports = Exports(lambda: self.address, max_message_bytes)
         self._server: aio.Server | None = None  # from start on
-        self._calls: dict[asyncio.Task[bytes | Failure], None] = {}  # running; each leaves when it is done
+        self._scope: Final = AsyncExitStack()  # closed by stop
+        self._tasks: asyncio.TaskGroup | None = None  # from start on: the parent of all calls
+        self._calls: Final[set[asyncio.Task[bytes | RpcFailure]]] = set()  # those that run
 
     @property
     def port(self) -> int:
-        """The port asked for; after `start` the one that was given."""
+        """The configured port; after `start` the one that is in use."""
         return self._port
 
     @property
@@ -73,11 +78,12 @@ class RpcServer:
         server = aio.server(options=wire.server_options(self._max_message_bytes))
         server.add_generic_rpc_handlers((_EveryMethod(self),))
         self._port = wire.listen(server, f"{self._bind}:{self._port}")
+        self._tasks = await self._scope.enter_async_context(asyncio.TaskGroup())
         self._server = server
         await server.start()
 
     async def stop(self) -> None:
-        """Take no more calls, let the running ones answer for `grace_s`, end the rest. Idempotent."""
+        """Accept no more calls, let the running ones answer for `grace_s`, cancel the rest. Idempotent."""
         if self._server is None:
             return
         try:
@@ -85,8 +91,7 @@ class RpcServer:
         finally:
             for task in self._calls:
                 task.cancel("the server stops")
-        while self._calls:
-            await asyncio.wait(self._calls)
+            await self._scope.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -100,7 +105,7 @@ class RpcServer:
     async def take(
         self, gateway: str, method: str, request: bytes, context: aio.ServicerContext[bytes, bytes]
     ) -> bytes:
-        """Carry out one call that arrived over gRPC, and answer it or end it with its failure's status."""
+        """Carry out one call that arrived over gRPC; answer it, or end it with its failure's status."""
         try:
             token = wire.read_headers(context.invocation_metadata() or ())
         except Refused as refusal:
@@ -109,13 +114,8 @@ class RpcServer:
             )
             outcome = failure_of(refusal)
         else:
-            task = asyncio.get_running_loop().create_task(
-                self._exports.answer(gateway, method, token, request), name=f"rpc {gateway}.{method}"
-            )
-            self._calls[task] = None
-            task.add_done_callback(self._calls.pop)
-            outcome = await asyncio.shield(task)
-        if not isinstance(outcome, Failure):
+            outcome = await asyncio.shield(self._begin(gateway, method, token, request))
+        if not isinstance(outcome, RpcFailure):
             return outcome
         await context.abort(
             wire.status_of(type(error_of(outcome))),
@@ -124,9 +124,21 @@ class RpcServer:
         )
         raise AssertionError("abort never returns")
 
+    def _begin(
+        self, gateway: str, method: str, token: FencingToken | None, request: bytes
+    ) -> asyncio.Task[bytes | RpcFailure]:
+        if self._tasks is None:
+            raise InvariantBroken("a call arrived before the server was started")
+        task = self._tasks.create_task(
+            self._exports.answer(gateway, method, token, request), name=f"rpc {gateway}.{method}"
+        )
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
+
 
 class _EveryMethod(grpc.GenericRpcHandler):
-    """Hands every path to the server: which ones exist is for `Exports` to say, in Flintlock's own words."""
+    """Passes every path to the server: `Exports` knows which ones exist, and reports the others with our own errors."""
 
     def __init__(self, server: RpcServer) -> None:
         self._server = server

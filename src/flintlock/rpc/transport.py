@@ -1,10 +1,10 @@
-"""What every transport promises, so that rooms and entrypoints need not know which one carries them.
+"""The contract of every transport, so that components and entrypoints need not know which one carries their calls.
 
-A call is delivered at most once by itself, and is answered, refused, or given up at its deadline. A call that has begun
-at its server is carried out to its end, or to the end of that server: a caller who gives up, or dies, only stops
-listening. So no handler is ever interrupted between two steps because somebody else was impatient.
+A call is delivered at most once, and is answered, refused, or given up at its deadline. A call that has begun at its
+server is carried out to its end, or to the end of that server: a caller that gives up, or dies, only stops waiting for
+the answer. So no handler is ever interrupted between two steps because of its caller.
 
-Rejected: gRPC's habit of cancelling the handler together with the call. A submission would then be cut off between
+Rejected: gRPC's default of cancelling the handler together with the call. A submission would then be cut off between
 "persisted" and "started" by a client's Ctrl-C. Calls that wait for something carry a bound on that wait with them.
 """
 
@@ -24,13 +24,13 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Largest request or answer, unless configured otherwise."""
 
 Fence: TypeAlias = Callable[[FencingToken | None], None]
-"""Called with the token of each call before anything else happens; raises `Fenced` to turn the call away."""
+"""Called with the token of each call before anything else happens; raises `Fenced` to refuse the call."""
 
 TokenSource: TypeAlias = Callable[[], FencingToken | None]
-"""Asked for the token anew at each call."""
+"""Called for the token of each call."""
 
 Withdraw: TypeAlias = Callable[[], None]
-"""Ends the serving of one gateway. Idempotent. Calls that have begun run on."""
+"""Stops serving one gateway. Idempotent. Calls that have begun run on."""
 
 
 class Connector(Protocol):
@@ -43,9 +43,9 @@ class Connector(Protocol):
         token: TokenSource | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> G:
-        """Return a stand-in for the `gateway` at `address`. Opens nothing yet and cannot fail for want of a peer.
+        """Return a proxy of the `gateway` at `address`. Opens no connection yet, and does not fail without a peer.
 
-        Each method of the stand-in raises what the handler raised (the same class, the same `public`), or:
+        Each method of the proxy raises what the handler raised (the same class, the same `public`), or:
         `Unavailable` with `unreachable=True` if nothing listens there (the call was not begun);
         `Unavailable` if no answer came before the deadline or the connection broke (the call may have been carried
         out); `InvariantBroken` if the handler failed with anything but a `FlintlockError`. Callers may end a
@@ -59,13 +59,13 @@ class Host(Protocol):
 
     @property
     def address(self) -> str:
-        """Where `connect` finds what is served here."""
+        """The address that `connect` takes for what is served here."""
         ...
 
     def serve(self, gateway: type[G], implementation: G, fence: Fence | None = None) -> Withdraw:
         """Answer calls of `gateway` through `implementation`, from now until withdrawn.
 
-        `fence` is asked before the request is even decoded, and nothing runs between its consent and the handler's
+        `fence` is called before the request is even decoded, and nothing runs between its return and the handler's
         first step. Raises `TypeError` if the Protocol breaks the rules of `rpc.description`, `ValueError` if a gateway
         of that name is served here already.
         """

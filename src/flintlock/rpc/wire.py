@@ -1,12 +1,12 @@
-"""The gRPC side of the wire: names of headers, channel settings, and the one place where connections are secured.
+"""gRPC's settings: names of headers, channel options, and the one place where connections are secured.
 
-`listen` and `open_channel` are the only two places that know whether a connection is encrypted: credentials enter here
-and nowhere else.
+`listen` and `open_channel` are the only two functions that know whether a connection is encrypted: credentials enter
+here and nowhere else.
 
 Settings that differ from gRPC's own, and why: reconnecting backs off to half a second, not to two minutes, because a
-restarted leader has to be found at once; keepalive pings run without calls, because a machine that fell silent has to
-be noticed by whoever waits for it; ports are not shared, because two servers on one port would split the calls between
-them; no HTTP proxy, because the environment's proxy is never meant for the cluster's own traffic.
+restarted leader has to be found at once; keepalive pings are sent without calls, because the peers of a machine that
+has become silent have to notice it; ports are not shared, because two servers on one port would split the calls between
+them; no HTTP proxy, because the environment's proxy is not for the cluster's own traffic.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAILURE_TRAILER: Final = "flintlock-failure-bin"
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
 Options: TypeAlias = list[tuple[str, Any]]
 
-#: gRPC status by kind of error, most specific first: for tools that watch the wire. Flintlock reads the trailer.
+#: gRPC status by kind of error, most specific first: for tools that trace calls. Flintlock reads the trailer.
 STATUS: Final[tuple[tuple[type[FlintlockError], grpc.StatusCode], ...]] = (
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
@@ -62,14 +62,14 @@ MAX_HEADER_BYTES: Final = 1024 * 1024
 
 def _common_options(max_message_bytes: int) -> Options:
     return [
-        # Sizes are checked with a clear error before sending; gRPC's own check stands behind that, at the receiver.
+        # Sizes are checked with a clear error before sending; gRPC's own check is a second one, at the receiver.
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_metadata_size", MAX_HEADER_BYTES),
         ("grpc.keepalive_time_ms", int(KEEPALIVE_TIME_S * 1000)),
         ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
-        # A ping that gRPC sent for its own purposes stands in for the next keepalive ping, under this timeout (60 s
-        # by itself): without it a peer that froze in the middle of a call goes unnoticed for a minute. Seen.
+        # A ping that gRPC sends for its own purposes replaces the next keepalive ping, under this timeout (60 s by
+        # default): without it a peer that froze in the middle of a call went unnoticed for a minute.
         ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
@@ -81,8 +81,8 @@ def server_options(max_message_bytes: int) -> Options:
     return [
         *_common_options(max_message_bytes),
         ("grpc.so_reuseport", 0),
-        # Pings that a busy machine held up arrive together. By itself a server takes that for an attack and hangs up,
-        # and its peer takes the broken connection for a death. Seen.
+        # Pings that a busy machine delayed arrive together. By default a server takes that for an attack and closes
+        # the connection, and its peer took that for a death.
         ("grpc.http2.max_ping_strikes", 0),
     ]
 
@@ -92,7 +92,7 @@ def channel_options(max_message_bytes: int) -> Options:
     return [
         *_common_options(max_message_bytes),
         ("grpc.enable_http_proxy", 0),
-        ("grpc.use_local_subchannel_pool", 1),  # closing our channels closes our connections, and no one else's
+        ("grpc.use_local_subchannel_pool", 1),  # closing our channels closes our connections, and no others
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 500),
         ("grpc.min_reconnect_backoff_ms", 5000),  # in spite of its name: the time that one attempt may take
@@ -100,7 +100,7 @@ def channel_options(max_message_bytes: int) -> Options:
 
 
 def listen(server: aio.Server, address: str) -> int:
-    """Bind `server` to `address` and return the port. Raises `OSError` if it cannot be had."""
+    """Bind `server` to `address` and return the port. Raises `OSError` if that is impossible."""
     try:
         return server.add_insecure_port(address)
     except RuntimeError as error:
@@ -113,12 +113,12 @@ def open_channel(address: str, options: Options) -> aio.Channel:
 
 
 def status_of(kind: type[FlintlockError]) -> grpc.StatusCode:
-    """Return the gRPC status under which an error of this kind travels."""
+    """Return the gRPC status for an error of this kind."""
     return next((status for known, status in STATUS if issubclass(kind, known)), grpc.StatusCode.UNKNOWN)
 
 
 def headers(token: FencingToken | None) -> Metadata:
-    """Return what every call carries besides its message."""
+    """Return the headers of every call."""
     version = (VERSION_HEADER, PROTOCOL_VERSION)
     if token is None:
         return (version,)
@@ -126,7 +126,7 @@ def headers(token: FencingToken | None) -> Metadata:
 
 
 def read_headers(metadata: Iterable[tuple[str, str | bytes]]) -> FencingToken | None:
-    """Return the caller's token. Raises `Refused` if the caller speaks another protocol or sent half a token."""
+    """Return the caller's token. Raises `Refused` if the caller uses another protocol or sent half a token."""
     version = epoch = session = None
     for key, value in metadata:
         if key == VERSION_HEADER:
@@ -136,8 +136,8 @@ def read_headers(metadata: Iterable[tuple[str, str | bytes]]) -> FencingToken | 
         elif key == SESSION_HEADER:
             session = value
     if version != PROTOCOL_VERSION:
-        spoken = "none that it names" if version is None else repr(version)
-        raise Refused(f"protocol versions differ: this process speaks {PROTOCOL_VERSION!r}, the caller {spoken}")
+        theirs = "none" if version is None else repr(version)
+        raise Refused(f"protocol versions differ: this process uses {PROTOCOL_VERSION!r}, the caller {theirs}")
     if epoch is None and session is None:
         return None
     if not isinstance(epoch, str) or not isinstance(session, str) or not epoch.isdecimal():

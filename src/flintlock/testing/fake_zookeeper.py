@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from flintlock.ha.zookeeper.link import (
+from flintlock.ha.zookeeper.link import ZooKeeperLink
+from flintlock.ha.zookeeper.operations import (
     Check,
     Create,
     Delete,
@@ -27,9 +28,8 @@ from flintlock.ha.zookeeper.link import (
     Node,
     Op,
     Refusal,
+    RefusalReason,
     SetData,
-    Trouble,
-    ZooKeeperLink,
 )
 from flintlock.model.errors import Unavailable
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess, Stream
@@ -113,9 +113,9 @@ class FakeEnsemble:
         """Do all of it or nothing."""
         nodes, changed = dict(self._nodes), list[str]()
         for op in ops:
-            trouble = _apply(nodes, op, session)
-            if trouble is not None:
-                return Refusal(op, trouble)
+            reason = _apply(nodes, op, session)
+            if reason is not None:
+                return Refusal(op, reason)
             if not isinstance(op, Check):
                 changed.append(op.path)
         self._nodes = nodes
@@ -173,10 +173,10 @@ class FakeLink(ZooKeeperLink):
         while True:
             session = await self._connect()
             if self.session not in (0, session):
-                self._hear(LinkState.LOST, self.session)
-            self._hear(LinkState.CONNECTED, session)
+                self._on_state(LinkState.LOST, self.session)
+            self._on_state(LinkState.CONNECTED, session)
             await self._ping()
-            self._hear(LinkState.SUSPENDED, self.session)
+            self._on_state(LinkState.SUSPENDED, self.session)
 
     async def get(self, path: str) -> Node | None:
         """See `ZooKeeperLink`."""
@@ -332,24 +332,24 @@ def _answer(back: Stream, op: Callable[[], int], answer: asyncio.Future[int]) ->
     back.send(arrive)
 
 
-def _apply(nodes: dict[str, _Znode], op: Op, session: int) -> Trouble | None:
+def _apply(nodes: dict[str, _Znode], op: Op, session: int) -> RefusalReason | None:
     """Change `nodes`, or say why not."""
     node = nodes.get(op.path)
     match op:
         case Create(path, data, ephemeral):
             if node is not None:
-                return Trouble.NODE_EXISTS
+                return RefusalReason.NODE_EXISTS
             if path.rpartition("/")[0] not in nodes:
-                return Trouble.NO_NODE
+                return RefusalReason.NO_NODE
             nodes[path] = _Znode(data, 0, session if ephemeral else 0)
             return None
         case _ if node is None:
-            return Trouble.NO_NODE
+            return RefusalReason.NO_NODE
         case SetData(version=version) | Delete(version=version) | Check(version=version) if version not in (
             -1,
             node.version,
         ):
-            return Trouble.BAD_VERSION
+            return RefusalReason.BAD_VERSION
         case SetData(path, data):
             nodes[path] = _Znode(data, node.version + 1, node.owner)
         case Delete(path):

@@ -9,7 +9,7 @@ from flintlock.model.errors import Conflict, FlintlockError, Invalid, InvariantB
 from flintlock.rpc.failures import (
     MAX_BYTES,
     MAX_TEXT,
-    Failure,
+    RpcFailure,
     decode_failure,
     encode_failure,
     error_of,
@@ -51,8 +51,8 @@ def test_facts_keep_their_types() -> None:
 
 
 def test_kind_that_nobody_here_knows_is_a_broken_invariant() -> None:
-    assert type(error_of(Failure(kinds=("FromTheFuture",), public="?"))) is InvariantBroken
-    assert type(error_of(Failure(kinds=("FromTheFuture", "Refused", "FlintlockError"), public="?"))) is Refused
+    assert type(error_of(RpcFailure(kinds=("FromTheFuture",), public="?"))) is InvariantBroken
+    assert type(error_of(RpcFailure(kinds=("FromTheFuture", "Refused", "FlintlockError"), public="?"))) is Refused
 
 
 def test_size_is_bounded() -> None:

@@ -14,7 +14,7 @@ from flintlock.host import cgroups
 from flintlock.host.cgroups import Cgroups
 from flintlock.model.tasks import TaskFailed
 from flintlock.spark.runner.defaults import RunnerDefaults
-from flintlock.spark.runner.handle import ForkedRunner
+from flintlock.spark.runner.handle import ForkedRunner, News
 from flintlock.spark.runner_messages import Exited
 
 FILES = ("cgroup.procs", "cgroup.kill", "memory.max", "memory.oom.group")
@@ -55,8 +55,11 @@ async def test_a_group_that_is_slow_to_empty_delays_the_end_of_its_runner_and_no
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             runner = ForkedRunner(1, home, streams, engine=None, tasks=tasks, template=NoTemplate())
             runner.hear_started(4711)
-            task = runner.run(order(attempt_id()), str(tmp_path / "log"), {})
-            news = tasks.create_task(anext(aiter(task)), name="news")
+
+            async def run() -> News:
+                return await anext(aiter(runner.run(order(attempt_id()), str(tmp_path / "log"), {})))
+
+            news = tasks.create_task(run(), name="news")
             while not (group / "cgroup.procs").read_text():  # noqa: ASYNC110 - it has no event for that
                 await asyncio.sleep(0)
 

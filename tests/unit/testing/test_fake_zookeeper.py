@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.ha.zookeeper.link import Check, Create, Delete, LinkState, Refusal, SetData, Trouble
+from flintlock.ha.zookeeper.operations import Check, Create, Delete, LinkState, Refusal, RefusalReason, SetData
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble, FakeLink
@@ -56,13 +56,13 @@ async def test_transactions_take_place_as_a_whole_or_not_at_all() -> None:
 
     refused = await link.transact([SetData("/x", b"2", 0), Delete("/x/z")])
 
-    assert refused == Refusal(Delete("/x/z"), Trouble.NO_NODE)
+    assert refused == Refusal(Delete("/x/z"), RefusalReason.NO_NODE)
     node = await link.get("/x")
     assert node is not None
     assert (node.data, node.version) == (b"1", 0)
     assert await link.transact([SetData("/x", b"2", 0)]) is None
-    assert await link.transact([Check("/x", 0)]) == Refusal(Check("/x", 0), Trouble.BAD_VERSION)
-    assert await link.transact([Create("/x")]) == Refusal(Create("/x"), Trouble.NODE_EXISTS)
+    assert await link.transact([Check("/x", 0)]) == Refusal(Check("/x", 0), RefusalReason.BAD_VERSION)
+    assert await link.transact([Create("/x")]) == Refusal(Create("/x"), RefusalReason.NODE_EXISTS)
 
 
 @virtual_time

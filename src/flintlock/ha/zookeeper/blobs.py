@@ -18,7 +18,7 @@ from typing import Final
 
 from flintlock.gateways.blobs import BlobChunk, BlobRange
 from flintlock.ha.zookeeper import tree
-from flintlock.ha.zookeeper.link import Create, Delete, SetData
+from flintlock.ha.zookeeper.operations import Create, Delete, SetData
 from flintlock.ha.zookeeper.payload_files import PayloadGone
 from flintlock.ha.zookeeper.writer import Change, Storage, TermStore, for_each, names_below
 from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Unavailable

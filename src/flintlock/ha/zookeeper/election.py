@@ -24,7 +24,8 @@ import structlog
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import LeadershipDeadline
-from flintlock.ha.zookeeper.link import Check, Delete, LinkState, Op, SetData, ZooKeeperLink
+from flintlock.ha.zookeeper.link import ZooKeeperLink
+from flintlock.ha.zookeeper.operations import Check, Delete, LinkState, Op, SetData
 from flintlock.ha.zookeeper.writer import read_epoch
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Incompatible, Unavailable

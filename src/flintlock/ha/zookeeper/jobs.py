@@ -8,7 +8,7 @@ from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
 from flintlock.ha.store_rules import duplicate_job, key_reused
 from flintlock.ha.zookeeper import tree
-from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, Trouble
+from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, RefusalReason, SetData
 from flintlock.ha.zookeeper.writer import Change, TermStore, for_each
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, InvariantBroken, NotFound, Unavailable
@@ -34,10 +34,10 @@ class ZooKeeperJobGraphStore(TermStore):
                     return
                 if refusal.op in keys:
                     keys = await self._known_key(job)
-                elif refusal.trouble is Trouble.NODE_EXISTS:
+                elif refusal.reason is RefusalReason.NODE_EXISTS:
                     raise duplicate_job(job_id, ended=refusal.op.path == paths.result(job_id))
                 else:
-                    raise Unavailable(f"job {job_id} could not be stored: {refusal.trouble.name} at {refusal.op.path}")
+                    raise Unavailable(f"job {job_id} could not be stored: {refusal.reason.name} at {refusal.op.path}")
 
     async def replace(self, job: StoredJob) -> None:
         """Put a job in the place of its former self."""

@@ -13,7 +13,9 @@ import structlog
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper import tree
-from flintlock.ha.zookeeper.link import Check, Create, Delete, Op, SetData, ZooKeeperLink, reading
+from flintlock.ha.zookeeper.kazoo_client import reading
+from flintlock.ha.zookeeper.link import ZooKeeperLink
+from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
 from flintlock.ha.zookeeper.writer import FencedWriter, read_epoch
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable

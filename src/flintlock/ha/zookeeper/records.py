@@ -8,7 +8,7 @@ from collections import defaultdict
 from flintlock.ha import payloads
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
-from flintlock.ha.zookeeper.link import Create, Delete, Op, SetData
+from flintlock.ha.zookeeper.operations import Create, Delete, Op, SetData
 from flintlock.ha.zookeeper.writer import Change, Found, Storage, TermStore, for_each
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobSnapshot, JobSummary

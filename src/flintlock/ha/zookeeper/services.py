@@ -16,7 +16,8 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.blobs import ZooKeeperBlobCopies
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
-from flintlock.ha.zookeeper.link import Create, ZooKeeperLink
+from flintlock.ha.zookeeper.link import ZooKeeperLink
+from flintlock.ha.zookeeper.operations import Create
 from flintlock.ha.zookeeper.payload_files import PayloadFiles, payload_files
 from flintlock.ha.zookeeper.records import ZooKeeperStores
 from flintlock.ha.zookeeper.sweep import Sweeper, sweep_later

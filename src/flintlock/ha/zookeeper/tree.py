@@ -31,7 +31,7 @@ from typing import Final
 from msgspec import Struct
 
 from flintlock.ha.payloads import Payload
-from flintlock.ha.zookeeper.link import Create, Delete, Op
+from flintlock.ha.zookeeper.operations import Create, Delete, Op
 from flintlock.model.ids import Epoch, FencingToken, JobId, RegionId
 
 

@@ -20,7 +20,8 @@ from msgspec import Struct
 from flintlock.ha.payloads import Payload
 from flintlock.ha.store_rules import fence
 from flintlock.ha.zookeeper import tree
-from flintlock.ha.zookeeper.link import Check, Create, Op, Refusal, SetData, Trouble, ZooKeeperLink
+from flintlock.ha.zookeeper.link import ZooKeeperLink
+from flintlock.ha.zookeeper.operations import Check, Create, Op, Refusal, RefusalReason, SetData
 from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone
 from flintlock.model.errors import Corrupt, FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken, JobId
@@ -94,7 +95,7 @@ class FencedWriter:
 
     async def _made_shards(self, refusal: Refusal) -> bool:
         """Make the shards that a new znode lacked, those of a whole tree. Empty they mean nothing, so need no fence."""
-        if refusal.trouble is not Trouble.NO_NODE or not isinstance(refusal.op, Create):
+        if refusal.reason is not RefusalReason.NO_NODE or not isinstance(refusal.op, Create):
             return False
         parent = self._paths.tree_of(refusal.op.path)
         if parent in self._sharded:

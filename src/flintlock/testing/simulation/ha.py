@@ -17,7 +17,7 @@ from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
-from flintlock.ha.zookeeper.link import Create
+from flintlock.ha.zookeeper.operations import Create
 from flintlock.ha.zookeeper.writer import FencedWriter
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import Epoch, FencingToken

@@ -30,7 +30,7 @@ from flintlock.model.errors import TooLarge, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.description import Message, MethodShape, proxy
 from flintlock.rpc.exports import Exports, too_large
-from flintlock.rpc.failures import Failure, error_of
+from flintlock.rpc.failures import RpcFailure, error_of
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, Fence, TokenSource, Withdraw
 from flintlock.testing.virtual_time import OWNER, NotVirtual, VirtualTimeLoop
 
@@ -53,7 +53,7 @@ class Link(Struct, frozen=True, kw_only=True):
     """Probability that a *request* arrives twice. gRPC does not do that; whoever retries does."""
 
 
-_Outcome: TypeAlias = bytes | Failure | Unavailable
+_Outcome: TypeAlias = bytes | RpcFailure | Unavailable
 Observer: TypeAlias = Callable[[str, str, str], None]
 """Told of each message as it leaves: sender, receiver, what it is."""
 
