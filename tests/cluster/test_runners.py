@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from tests.cluster.processes import until
 from tests.cluster.runner_harness import Bench, bench, contents, pickle_step, step
 
+from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
 from flintlock.model.ids import StepName
@@ -487,8 +488,8 @@ def test_an_interrupt_stops_sparks_work(b: Bench) -> None:
     task = b.task(slow, step("r", Result(), "slow"))
 
     async def stop(runner: ForkedRunner) -> None:
-        await runner.interrupt()
-        await runner.interrupt()
+        await runner.command(CancelTask(attempt=task.attempt))
+        await runner.command(CancelTask(attempt=task.attempt))
 
     async def scenario() -> Any:
         async with asyncio.timeout(60):
@@ -532,7 +533,7 @@ finally:
 
     async def stop(runner: ForkedRunner) -> None:
         await b.until(lambda: b.log_of(task).exists() and "begun" in b.log_of(task).read_text())
-        await runner.interrupt()
+        await runner.command(CancelTask(attempt=task.attempt))
 
     async def scenario() -> Any:
         async with asyncio.timeout(60):
@@ -570,7 +571,7 @@ while True:
             tasks.create_task(serve())
             await b.until(lambda: log.exists() and len(log.read_text().split()) == 2)
             pids = [await runner.started(), *map(int, log.read_text().split())]
-            await runner.interrupt()
+            await runner.command(CancelTask(attempt=task.attempt))
             await runner.kill()
             await runner.kill()
         return pids

@@ -18,11 +18,12 @@ from msgspec import Struct, structs
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
+from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
 from flintlock.model.graphcheck import MAX_PARALLELISM, check_graph
 from flintlock.model.ids import BlobKey, JobId, is_job_id
 from flintlock.model.jobgraph import JobGraph, Versions
-from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSubmission, JobSummary
+from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary
 from flintlock.model.operations import Function
 from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of
@@ -131,7 +132,7 @@ def with_overrides(graph: JobGraph, cluster: Mapping[str, int]) -> JobGraph:
     )
 
 
-def requirement_problems(graph: JobGraph, wanted: JobRequirements) -> tuple[str, ...]:
+def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]:
     """Return what is wrong with a change of what a job may use."""
     names = {vertex.id: vertex.name for vertex in graph.vertices}
     problems = [f"there is no step {vertex!r} in this job" for vertex in wanted.vertices if vertex not in names]

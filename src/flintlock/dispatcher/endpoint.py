@@ -32,6 +32,7 @@ from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.tolerance import log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
+from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobs import (
@@ -194,16 +195,32 @@ class Dispatcher:
                 pass
         return await self.job(JobQuery(job_id=message.job_id))
 
-    async def cancel_job(self, message: JobQuery) -> None:
-        """Ask the job to end, or acknowledge that it was cancelled."""
+    async def command(self, message: JobCommand) -> None:
+        """Give a job a command; return once it is accepted. See DispatcherGateway."""
         self._check_leading()
-        running = await self._running(message.job_id)
+        match message:
+            case CancelJob(job_id=job_id):
+                await self._cancel(job_id)
+            case RescaleJob():
+                await self._rescale(message)
+
+    async def _cancel(self, job_id: JobId) -> None:
+        """Cancel the job, or acknowledge that it was cancelled."""
+        running = await self._running(job_id)
         if running is not None:
             running[0].cancel()
             return
-        line = self._listing.get(message.job_id)
-        status = line.status if line is not None else (await self._ended_job(message.job_id)).status
-        core.check_cancel_of_ended(message.job_id, status)
+        line = self._listing.get(job_id)
+        status = line.status if line is not None else (await self._ended_job(job_id)).status
+        core.check_cancel_of_ended(job_id, status)
+
+    async def _rescale(self, command: RescaleJob) -> None:
+        """Make a running job use this much; one change at a time for each job."""
+        job = await self._changeable(command.job_id)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._child(job.rescale(command, done), f"rescale-{command.job_id}")
+        task.add_done_callback(lambda _: _answer_unanswered(done, "the change of a job was being stored"))
+        await asyncio.shield(done)
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:
         """Note that a client is attached. An ended job needs none."""
@@ -218,15 +235,6 @@ class Dispatcher:
         """Return what a running job may use."""
         self._check_leading()
         return (await self._changeable(message.job_id)).requirements()
-
-    async def update_requirements(self, message: JobRequirements) -> None:
-        """Make a running job use this much; one change at a time for each job."""
-        self._check_leading()
-        job = await self._changeable(message.job_id)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._child(job.update_requirements(message, done), f"requirements-{message.job_id}")
-        task.add_done_callback(lambda _: _answer_unanswered(done, "the change of a job was being stored"))
-        await asyncio.shield(done)
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return rows that the job kept."""

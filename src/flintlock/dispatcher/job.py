@@ -37,6 +37,7 @@ from flintlock.dispatcher.tolerance import is_fatal_to_term, log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
+from flintlock.model.commands import CancelJob, RescaleJob
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
@@ -149,7 +150,7 @@ class DispatchedJob:
         """Ask the JobMaster to end the job, as soon as there is one. Raises Conflict if it can no longer be."""
         log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase)
         if self._runner is not None:
-            self._runner.cancel()
+            self._runner.command(CancelJob(job_id=self.job_id))
         elif self._cancel_asked_ms is None:
             self._cancel_asked_ms = self._services.clock_ms()
         self._services.listing.touch(self.job_id)
@@ -174,8 +175,8 @@ class DispatchedJob:
         """Return what the job may use. Raises Unavailable while it is initialised."""
         return self.initialised().requirements()
 
-    async def update_requirements(self, wanted: JobRequirements, done: asyncio.Future[None]) -> None:
-        """Persist what the job may use, then let its JobMaster know; `done` tells what came of it."""
+    async def rescale(self, wanted: RescaleJob, done: asyncio.Future[None]) -> None:
+        """Persist what the job may use, then pass it to its JobMaster; the outcome is set on `done`."""
         try:
             runner, job = self.initialised(), self._job()
             self._check_change(job, wanted)
@@ -188,7 +189,7 @@ class DispatchedJob:
             await self._services.term.stores.graphs.replace(changed)
             if self._stored is job:  # else it has ended meanwhile
                 self._stored = changed
-            runner.require(wanted)
+            runner.command(wanted)
             done.set_result(None)
         except FlintlockError as error:
             if is_fatal_to_term(error):
@@ -200,7 +201,7 @@ class DispatchedJob:
         finally:
             self._updating = self._settling = False
 
-    def _check_change(self, job: StoredJob, wanted: JobRequirements) -> None:
+    def _check_change(self, job: StoredJob, wanted: RescaleJob) -> None:
         problems = core.requirement_problems(job.graph, wanted)
         if problems:
             raise Invalid("; ".join(problems), problems=problems)
@@ -323,7 +324,7 @@ class DispatchedJob:
         """Tell the JobMaster of a cancel that was queued. One that comes too late for it changes nothing."""
         if self._cancel_asked_ms is not None:
             try:
-                runner.cancel()
+                runner.command(CancelJob(job_id=self.job_id))
             except Conflict as error:  # a recovered job that is publishing: it goes on to its end
                 log.warning(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 

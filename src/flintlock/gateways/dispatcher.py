@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.commands import JobCommand
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -44,11 +45,13 @@ class DispatcherGateway(Protocol):
         """
         ...
 
-    async def cancel_job(self, message: JobQuery) -> None:
-        """Ask the job to end; return once the wish is taken, not once it is fulfilled.
+    async def command(self, message: JobCommand) -> None:
+        """Give a job a command; return once it is accepted (and durable, where it changes what is stored of the job).
 
-        A CANCELED job is acknowledged again; another ended one, or one that is publishing or cleaning up, raises
-        Conflict. Raises NotFound.
+        Raises NotFound. CancelJob: a CANCELED job is acknowledged again; another ended one, or one that is publishing
+        or cleaning up, raises Conflict. RescaleJob: raises Invalid for what is not compatible with the graph, Conflict
+        while another change of the job is in progress or once it has ended, Unavailable if the change could not be
+        stored: then nothing has changed.
         """
         ...
 
@@ -58,14 +61,6 @@ class DispatcherGateway(Protocol):
 
     async def requirements(self, message: JobQuery) -> JobRequirements:
         """Return what a running job may use. Raises NotFound; Unavailable while it is initialised."""
-        ...
-
-    async def update_requirements(self, message: JobRequirements) -> None:
-        """Make a running job use this much; durable when it returns.
-
-        Raises Invalid for what does not fit the graph, NotFound, Conflict while another update is under way or the
-        job has ended, Unavailable if it could not be stored: then nothing has changed.
-        """
         ...
 
     async def result(self, message: ResultQuery) -> ResultRows:

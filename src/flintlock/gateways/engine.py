@@ -11,6 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.tasks import (
     DeployTask,
     FilesPublished,
@@ -81,8 +82,11 @@ class TaskRunner(Protocol):
         """Its process, while it is known to live."""
         ...
 
-    async def interrupt(self) -> None:
-        """Ask it to stop: Spark's work is interrupted, user code gets an exception. Idempotent."""
+    async def command(self, command: TaskCommand) -> TaskAnswer:
+        """Pass a command to the task and return its answer. Raises Unavailable if the runner ends before it answers.
+
+        CancelTask: Spark's work is interrupted, user code gets an exception; answered once it is sent. Idempotent.
+        """
         ...
 
     async def kill(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.commands import JobCommand
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import DeployedTasks, NoResources, SlotGrant, TaskManagerLost, UnwantedTasks
@@ -45,16 +46,16 @@ class JobMasterRunner(Protocol):
         """Return the job as it is now."""
         ...
 
-    def cancel(self) -> None:
-        """Ask the job to end. Harmless when it has. Raises Conflict if it can no longer be cancelled."""
+    def command(self, command: JobCommand) -> None:
+        """Carry out a command, also before the job runs. What has to be durable of it, its Dispatcher has stored.
+
+        CancelJob: harmless for a CANCELED job; raises Conflict if the job can no longer be cancelled. RescaleJob:
+        regions that have not been sent to a TaskManager yet request their slots again.
+        """
         ...
 
     def requirements(self) -> JobRequirements:
         """Return what the job may use, step by step."""
-        ...
-
-    def require(self, requirements: JobRequirements) -> None:
-        """Use this much from now on: regions that have not been sent to a TaskManager yet ask anew."""
         ...
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
-    CancelTask,
     DeployTask,
     LogChunk,
     LogQuery,
@@ -25,8 +25,11 @@ class TaskManagerGateway(Protocol):
         """
         ...
 
-    async def cancel(self, message: CancelTask) -> None:
-        """Begin to end an attempt and return; its end is reported, for an unknown one too. Idempotent."""
+    async def command(self, message: TaskCommand) -> TaskAnswer:
+        """Carry out a command to an attempt and return its answer.
+
+        CancelTask: begin to end the attempt and return; its end is reported, for an unknown one too. Idempotent.
+        """
         ...
 
     async def publish(self, message: PublishFiles) -> None:

@@ -49,7 +49,7 @@ from flintlock.jobmaster.events import (
     Recorded,
     RequirementsChanged,
     RestartDue,
-    SendCancel,
+    SendCommand,
     SendDeploy,
     SendProbe,
     SendPublish,
@@ -61,6 +61,7 @@ from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, p
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
+from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.ids import RegionId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
@@ -74,12 +75,12 @@ from flintlock.model.slots import (
     UnwantedTasks,
 )
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import CancelTask, RegionRecord, TaskReport
+from flintlock.model.tasks import RegionRecord, TaskReport
 
 log: FilteringBoundLogger = structlog.get_logger()
 
 
-_CANCEL_TIMEOUT_S: Final = 2.0
+_COMMAND_TIMEOUT_S: Final = 2.0
 _ENRICH_TIMEOUT_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 1.0
 _Work: TypeAlias = Callable[[], Awaitable[None]]
@@ -182,20 +183,20 @@ class JobMaster:
             self._snapshot = snapshot_of(self._state)
         return self._snapshot
 
-    def cancel(self) -> None:
-        """Cancel the job, also before it runs. Has no effect when it is CANCELED. Raises Conflict if it is too late."""
-        refusal = refusal_to_cancel(self._state)
-        if refusal is not None:
-            raise Conflict(f"job {self._state.plan.job_id} {refusal}")
-        self._handle(CancelRequested())
+    def command(self, command: JobCommand) -> None:
+        """Carry out a command, also before the job runs. Raises Conflict for a cancel that is too late."""
+        match command:
+            case CancelJob():
+                refusal = refusal_to_cancel(self._state)
+                if refusal is not None:
+                    raise Conflict(f"job {self._state.plan.job_id} {refusal}")
+                self._handle(CancelRequested())
+            case RescaleJob(vertices=vertices):
+                self._handle(RequirementsChanged(ranges_of(self._state.plan, vertices)))
 
     def requirements(self) -> JobRequirements:
         """Return how many slots each step may use."""
         return requirements_of(self._state)
-
-    def require(self, requirements: JobRequirements) -> None:
-        """Change how many slots steps may use: regions that still wait for slots request them again."""
-        self._handle(RequirementsChanged(ranges_of(self._state.plan, requirements.vertices)))
 
     # For the cluster
 
@@ -283,8 +284,8 @@ class JobMaster:
                 self._recording[record.region] = self._spawn(self._scope, work, name)
             case SendDeploy():
                 self._spawn_droppable(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
-            case SendCancel():
-                self._spawn(self._scope, partial(self._cancel_task, effect), f"cancel-{effect.order.attempt}")
+            case SendCommand():
+                self._spawn(self._scope, partial(self._send_command, effect), f"command-{effect.order.attempt}")
             case SendProbe():
                 self._spawn_droppable(self._scope, partial(self._probe, effect), f"probe-{effect.attempt}")
             case SendPublish():
@@ -358,18 +359,20 @@ class JobMaster:
         else:
             self._handle(DeploymentTaken(attempt, effect.instance))
 
-    async def _cancel_task(self, effect: SendCancel) -> None:
+    async def _send_command(self, effect: SendCommand) -> None:
         """Send it once. The job's end waits for this, so it must be short: the core sends it again if necessary."""
         attempt, unreachable = effect.order.attempt, False
         try:
-            async with asyncio.timeout(_CANCEL_TIMEOUT_S):
-                await self._services.task_managers(effect.address).cancel(effect.order)
+            async with asyncio.timeout(_COMMAND_TIMEOUT_S):
+                await self._services.task_managers(effect.address).command(effect.order)
         except Fenced:
             raise
         except (FlintlockError, TimeoutError) as error:
             self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             unreachable = isinstance(error, Unavailable) and error.unreachable
-        self._handle(CancelAnswered(attempt, unreachable))
+        match effect.order:
+            case CancelTask():
+                self._handle(CancelAnswered(attempt, unreachable))
 
     async def _probe(self, effect: SendProbe) -> None:
         """Ask whether an incarnation is alive: while it is, the call does not return."""
@@ -423,7 +426,7 @@ class JobMaster:
             if region.grant is not None:
                 with suppress(FlintlockError):
                     order = CancelTask(attempt=self._state.attempt_id(region))
-                    await self._services.task_managers(region.grant.address).cancel(order)
+                    await self._services.task_managers(region.grant.address).command(order)
         with suppress(FlintlockError):
             await self._services.resource_manager.declare_requirements(ResourceRequirements(job_id=job_id))
 

@@ -11,10 +11,11 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from flintlock.model.commands import TaskCommand
 from flintlock.model.ids import AttemptId, InstanceId, RegionId
 from flintlock.model.jobs import ParallelismRange
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
-from flintlock.model.tasks import CancelTask, DeployTask, Failure, PublishFiles, RegionRecord, TaskReport
+from flintlock.model.tasks import DeployTask, Failure, PublishFiles, RegionRecord, TaskReport
 
 
 class StepContext(Struct, frozen=True, kw_only=True):
@@ -179,11 +180,11 @@ class SendDeploy(Struct, frozen=True):
     order: DeployTask
 
 
-class SendCancel(Struct, frozen=True):
-    """Cancel an attempt, once; results in `CancelAnswered`."""
+class SendCommand(Struct, frozen=True):
+    """Send a command to an attempt, once. The result of a CancelTask is the event `CancelAnswered`."""
 
     address: str
-    order: CancelTask
+    order: TaskCommand
 
 
 class SendProbe(Struct, frozen=True):
@@ -225,5 +226,5 @@ class Moved(Struct, frozen=True):
 
 
 JobEffect: TypeAlias = (
-    Declare | Record | SendDeploy | SendCancel | SendProbe | SendPublish | StartTimer | Enrich | Moved
+    Declare | Record | SendDeploy | SendCommand | SendProbe | SendPublish | StartTimer | Enrich | Moved
 )

@@ -23,15 +23,16 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.jobmaster import adoption
-from flintlock.jobmaster.events import CancelAnswered, CancelDue, RestartDue, SendCancel, StartTimer
+from flintlock.jobmaster.events import CancelAnswered, CancelDue, RestartDue, SendCommand, StartTimer
 from flintlock.jobmaster.execution_graph import UNCONFIRMED, ExecutionGraph, RegionState
 from flintlock.jobmaster.publication import request_publisher
 from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, restart_delay
 from flintlock.jobmaster.transition import Transition
+from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, StepName
 from flintlock.model.slots import DeployedTasks, NoResources, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import CancelTask, Failure, FailureKind
+from flintlock.model.tasks import Failure, FailureKind
 
 E: Final = ExecutionState
 J: Final = JobStatus
@@ -143,7 +144,7 @@ def reconcile_timed_out(transition: Transition, attempt: AttemptId) -> None:
 def request_cancel(transition: Transition, region: RegionState) -> None:
     """Send a cancellation to the TaskManager of the region's latest attempt."""
     if region.grant is not None:
-        transition.emit(SendCancel(region.grant.address, CancelTask(attempt=transition.job.attempt_id(region))))
+        transition.emit(SendCommand(region.grant.address, CancelTask(attempt=transition.job.attempt_id(region))))
 
 
 def end_canceled(transition: Transition, region: RegionState) -> None:

@@ -36,12 +36,6 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
 
 
-class CancelTask(Struct, frozen=True, kw_only=True):
-    """JobMaster to TaskManager: end this attempt. Unknown or ended attempts are reported as CANCELED."""
-
-    attempt: AttemptId
-
-
 class FileMove(Struct, frozen=True):
     """One staged file and the place where it is published."""
 

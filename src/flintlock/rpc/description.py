@@ -2,7 +2,8 @@
 
 The rule for gateways: every public method is `async def name(self, message: SomeStruct) -> SomeStruct | None`, with one
 msgspec Struct as its argument or none at all, answering a Struct, an optional Struct, or None. Then a message can gain
-fields with defaults without breaking older peers, which a list of arguments cannot.
+fields with defaults without breaking older peers, which a list of arguments cannot. Where several messages go the same
+way (commands), a union of tagged Structs stands for the one; a peer that does not know a member refuses it by its tag.
 
 Rejected: arbitrary signatures packed into tuples (no names on the wire, no evolution); streams (no caller needs them).
 """
@@ -35,6 +36,7 @@ class MethodShape:
     __slots__ = (
         "_read_request",
         "_read_response",
+        "_request_types",
         "_response_types",
         "gateway",
         "name",
@@ -44,14 +46,15 @@ class MethodShape:
         "response",
     )
 
-    def __init__(self, *, gateway: str, name: str, parameter: str, request: type[Struct] | None, response: Any) -> None:
+    def __init__(self, *, gateway: str, name: str, parameter: str, request: Any, response: Any) -> None:
         self.gateway = gateway
         self.name = name
         self.path = f"{gateway}/{name}"
         self.parameter = parameter
         self.request = request
         self.response = response
-        self._response_types = tuple(NoneType if t is None else t for t in _alternatives(response))
+        self._request_types = _types(request)
+        self._response_types = _types(response)
         self._read_request = msgspec.msgpack.Decoder(request).decode
         self._read_response = msgspec.msgpack.Decoder(response).decode
 
@@ -60,7 +63,7 @@ class MethodShape:
 
     def encode_request(self, message: Message) -> bytes:
         """Raises `TypeError` for anything but the declared struct: the caller's bug, found before it travels."""
-        if not isinstance(message, NoneType if self.request is None else self.request):
+        if not isinstance(message, self._request_types):
             raise TypeError(f"{self!r} takes {_name(self.request)}, not {type(message).__name__}")
         return _encode(message)
 
@@ -116,14 +119,17 @@ def _shape(gateway: str, name: str, member: object) -> MethodShape:
     except NameError as error:
         raise TypeError(f"{where} has an annotation that cannot be resolved: {error}") from error
     request: Any = hints.get(parameters[0].name) if parameters else None
-    if parameters and not _is_struct(request):
-        raise TypeError(f"{where} must take a msgspec Struct, not {_name(request)}")
+    if parameters and not _is_message(_alternatives(request)):
+        raise TypeError(f"{where} must take a msgspec Struct or a union of tagged ones, not {_name(request)}")
     if "return" not in hints:
         raise TypeError(f"{where} must declare what it returns")
     response: Any = None if hints["return"] is NoneType else hints["return"]
-    structs = [option for option in _alternatives(response) if option is not None]
-    if len(structs) > 1 or not all(map(_is_struct, structs)):
-        raise TypeError(f"{where} must return a msgspec Struct, an optional one, or None, not {_name(response)}")
+    structs = tuple(option for option in _alternatives(response) if option is not None)
+    if structs and not _is_message(structs):
+        raise TypeError(
+            f"{where} must return a msgspec Struct, a union of tagged ones, an optional one, or None, "
+            f"not {_name(response)}"
+        )
     parameter = parameters[0].name if parameters else ""
     return MethodShape(gateway=gateway, name=name, parameter=parameter, request=request, response=response)
 
@@ -134,8 +140,13 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return (kind,)
 
 
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct)
+def _types(kind: Any) -> tuple[type, ...]:
+    return tuple(NoneType if option is None else option for option in _alternatives(kind))
+
+
+def _is_message(options: tuple[Any, ...]) -> bool:
+    structs = [option for option in options if isinstance(option, type) and issubclass(option, Struct)]
+    return structs == [*options] and (len(structs) == 1 or all(s.__struct_config__.tag is not None for s in structs))
 
 
 def _name(kind: Any) -> str:

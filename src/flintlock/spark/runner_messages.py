@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.gateways.engine import SparkSessionKey
+from flintlock.model.commands import TaskCommand
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.tasks import (
@@ -134,8 +135,10 @@ class Analyze(Struct, frozen=True, kw_only=True, tag="analyze"):
     limits: Limits = Limits()
 
 
-class Interrupt(Struct, frozen=True, kw_only=True, tag="interrupt"):
-    """TaskManager to runner: stop Spark's work and the user's code."""
+class CommandTask(Struct, frozen=True, kw_only=True, tag="command"):
+    """TaskManager to runner: a command to its task."""
+
+    command: TaskCommand
 
 
 class Worked(Struct, frozen=True, kw_only=True, tag="worked"):
@@ -175,7 +178,7 @@ class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
 
 ToTemplate: TypeAlias = Fork | Kill | Capture
 FromTemplate: TypeAlias = TemplateReady | Forked | Exited
-ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | Interrupt
+ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | CommandTask
 FromRunner: TypeAlias = (
     Prepared | TaskRunning | TaskProgress | StagedSink | Worked | ProgramExited | TaskFailed | Analyzed
 )

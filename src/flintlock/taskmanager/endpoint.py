@@ -12,11 +12,11 @@ from typing import Final
 import structlog
 
 from flintlock.model import log_events
+from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId
 from flintlock.model.slots import LivenessProbe, RegistrationAnswer
 from flintlock.model.tasks import (
-    CancelTask,
     DeployTask,
     LogChunk,
     LogQuery,
@@ -105,9 +105,9 @@ class TaskManager:
         engine.session.deploy(message)
         engine.work.update_watchdog()
 
-    async def cancel(self, message: CancelTask) -> None:
-        """Begin to cancel an attempt."""
-        self._engine().session.cancel(message)
+    async def command(self, message: TaskCommand) -> TaskAnswer:
+        """Carry out a command to an attempt and return its answer."""
+        return await self._engine().session.command(message)
 
     async def publish(self, message: PublishFiles) -> None:
         """Begin to publish an accepted attempt."""

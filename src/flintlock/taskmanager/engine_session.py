@@ -21,10 +21,10 @@ import structlog
 
 from flintlock.gateways.engine import Engine, RunnerPool, TaskRunner
 from flintlock.model import log_events
+from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Refused
 from flintlock.model.ids import AttemptId
 from flintlock.model.tasks import (
-    CancelTask,
     DeployTask,
     Failure,
     FailureKind,
@@ -96,9 +96,12 @@ class EngineSession:
         """Admit and start an attempt. Raises Refused."""
         self._perform(self._core.deploy(order))
 
-    def cancel(self, order: CancelTask) -> None:
-        """Begin to cancel an attempt."""
-        self._perform(self._core.cancel(order.attempt))
+    async def command(self, command: TaskCommand) -> TaskAnswer:
+        """Carry out a command to an attempt and return its answer."""
+        match command:
+            case CancelTask(attempt=attempt):
+                self._perform(self._core.cancel(attempt))
+                return CommandAccepted()
 
     def discard(self, attempt: AttemptId) -> None:
         """Begin to cancel an attempt that no JobMaster wants. Harmless if it is not here."""
@@ -275,7 +278,7 @@ class EngineSession:
         await own.interrupt.wait()
         try:
             async with asyncio.timeout(own.order.cancel_timeout_s):
-                await runner.interrupt()
+                await runner.command(CancelTask(attempt=own.order.attempt))
                 await asyncio.get_running_loop().create_future()
         except (FlintlockError, TimeoutError):
             log.warning(

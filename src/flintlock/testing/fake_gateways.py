@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
+from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.graphcheck import check_graph
 from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId
@@ -133,19 +134,17 @@ class FakeDispatcher:
         self._job(message.job_id)
         return self.required.get(message.job_id, JobRequirements(job_id=message.job_id, vertices={}))
 
-    async def update_requirements(self, message: JobRequirements) -> None:
-        """Put it in the place of what was there."""
-        self._fail()
-        self._job(message.job_id)
-        self.required[message.job_id] = message
-
-    async def cancel_job(self, message: JobQuery) -> None:
-        """Note the wish."""
+    async def command(self, message: JobCommand) -> None:
+        """Record the command."""
         self._fail()
         status = self._job(message.job_id).status
-        if status.globally_terminal and status is not JobStatus.CANCELED:
-            raise Conflict(f"job {message.job_id} has ended: it is {status}")
-        self.cancelled.append(message.job_id)
+        match message:
+            case CancelJob(job_id=job_id):
+                if status.globally_terminal and status is not JobStatus.CANCELED:
+                    raise Conflict(f"job {job_id} has ended: it is {status}")
+                self.cancelled.append(job_id)
+            case RescaleJob(job_id=job_id, vertices=vertices):
+                self.required[job_id] = JobRequirements(job_id=job_id, vertices=vertices)
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return what `results` holds."""

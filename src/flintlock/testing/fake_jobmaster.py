@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flintlock.gateways.jobmaster import JobListener
+from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, NotFound
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobRequirements, JobSnapshot, StoredJob
@@ -83,8 +84,16 @@ class FakeJobMasterRunner:
             result_names=self._result_names,
         )
 
+    def command(self, command: JobCommand) -> None:
+        """Carry out a command."""
+        match command:
+            case CancelJob():
+                self.cancel()
+            case RescaleJob(job_id=job_id, vertices=vertices):
+                self.required.append(JobRequirements(job_id=job_id, vertices=vertices))
+
     def cancel(self) -> None:
-        """Ask the job to end."""
+        """End the job, unless it disobeys."""
         self.cancels += 1
         if self.status.globally_terminal or self.status is JobStatus.CANCELLING:
             return
@@ -97,10 +106,6 @@ class FakeJobMasterRunner:
     def requirements(self) -> JobRequirements:
         """Return what was required last."""
         return self.required[-1]
-
-    def require(self, requirements: JobRequirements) -> None:
-        """Remember it."""
-        self.required.append(requirements)
 
     # What a test does with it
 

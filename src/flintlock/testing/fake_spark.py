@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
+from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.operations import Result, SaveMode, Sink
@@ -252,10 +253,13 @@ class FakeRunner:
         """It has no process."""
         return None
 
-    async def interrupt(self) -> None:
-        """Stop; one in four does not obey."""
-        if self._spark.random.random() > 0.25:
-            self._stop.set()
+    async def command(self, command: TaskCommand) -> TaskAnswer:
+        """Carry out a command; one cancel in four is not obeyed."""
+        match command:
+            case CancelTask():
+                if self._spark.random.random() > 0.25:
+                    self._stop.set()
+                return CommandAccepted()
 
     async def kill(self) -> None:
         """End it by force."""

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -28,7 +29,6 @@ from flintlock.model.slots import (
     UnwantedTasks,
 )
 from flintlock.model.tasks import (
-    CancelTask,
     DeployTask,
     LogChunk,
     LogQuery,
@@ -47,7 +47,7 @@ class FakeTaskManager:
 
     def __init__(self) -> None:
         self.deployed: list[DeployTask] = []
-        self.cancelled: list[CancelTask] = []
+        self.commands: list[TaskCommand] = []
         self.published: list[PublishFiles] = []
         self.removed: list[RemoveFiles] = []
         self.logs: dict[str, bytes] = {}  # by attempt, as text
@@ -64,10 +64,11 @@ class FakeTaskManager:
         if self.on_deploy is not None:
             await self.on_deploy(message)
 
-    async def cancel(self, message: CancelTask) -> None:
-        """Remember the wish."""
+    async def command(self, message: TaskCommand) -> TaskAnswer:
+        """Record the command."""
         self._try()
-        self.cancelled.append(message)
+        self.commands.append(message)
+        return CommandAccepted()
 
     async def publish(self, message: PublishFiles) -> None:
         """Remember the order."""

@@ -9,10 +9,11 @@ from tests.unit.dispatcher.stage import CODE, VERSIONS, A, B, C, graph, record
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import Backoff, Phase, Resource
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
+from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
 from flintlock.model.ids import JobId, StepName, VertexId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph, Versions
-from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSubmission, ParallelismRange, StoredJob
+from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, ParallelismRange, StoredJob
 from flintlock.model.operations import Function
 from flintlock.model.states import JobStatus
 
@@ -99,7 +100,7 @@ def test_overrides_that_steps_of_one_region_do_not_agree_on_are_refused() -> Non
 )
 def test_requirements_are_checked_against_the_graph(lower: int, upper: int, told: str | None) -> None:
     limits = ParallelismRange(lower=lower, upper=upper)
-    wanted = JobRequirements(job_id=A, vertices={graph().vertices[0].id: limits})
+    wanted = RescaleJob(job_id=A, vertices={graph().vertices[0].id: limits})
 
     problems = core.requirement_problems(graph(), wanted)
 
@@ -109,7 +110,7 @@ def test_requirements_are_checked_against_the_graph(lower: int, upper: int, told
 def test_requirements_of_steps_that_are_not_there_or_do_not_agree_are_refused() -> None:
     rows, top = (vertex.id for vertex in graph().vertices)
     one, two = ParallelismRange(upper=1), ParallelismRange(upper=2)
-    wanted = JobRequirements(job_id=A, vertices={rows: one, top: two, VertexId("nobody"): one})
+    wanted = RescaleJob(job_id=A, vertices={rows: one, top: two, VertexId("nobody"): one})
 
     problems = core.requirement_problems(graph(), wanted)
 

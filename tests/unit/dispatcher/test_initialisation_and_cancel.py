@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from tests.unit.dispatcher.stage import A, Stage, empty, outcome_of, rows, settle, status, submission, until
 
+from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, JobFailed, NotFound, Unavailable
 from flintlock.model.jobs import AwaitJob, JobQuery
 from flintlock.model.states import JobStatus
@@ -32,7 +33,7 @@ async def test_cancel_while_initialising_is_queued_and_shown() -> None:
     stage = Stage()
     async with stage.leading() as dispatcher:
         await dispatcher.submit_job(submission())
-        await dispatcher.cancel_job(QUERY)
+        await dispatcher.command(CancelJob(job_id=A))
 
         assert stage.job_masters.made == []
         assert await status(dispatcher) is JobStatus.CANCELLING
@@ -50,8 +51,8 @@ async def test_cancel_reaches_the_jobmaster_and_returns_before_the_job_has_ended
         runner = await stage.submitted(dispatcher)
         runner.obeys = False
 
-        await dispatcher.cancel_job(QUERY)
-        await dispatcher.cancel_job(QUERY)
+        await dispatcher.command(CancelJob(job_id=A))
+        await dispatcher.command(CancelJob(job_id=A))
 
         assert runner.cancels == 2
         assert await status(dispatcher) is JobStatus.CANCELLING
@@ -65,12 +66,12 @@ async def test_cancel_of_a_canceled_job_is_acknowledged() -> None:
     stage = Stage()
     async with stage.leading() as dispatcher:
         await stage.submitted(dispatcher)
-        await dispatcher.cancel_job(QUERY)
+        await dispatcher.command(CancelJob(job_id=A))
         await empty(dispatcher)
 
-        await dispatcher.cancel_job(QUERY)
+        await dispatcher.command(CancelJob(job_id=A))
     async with stage.leading() as dispatcher:
-        await dispatcher.cancel_job(QUERY)
+        await dispatcher.command(CancelJob(job_id=A))
 
 
 @pytest.mark.parametrize("ending", [JobStatus.FINISHED, JobStatus.FAILED])
@@ -87,7 +88,7 @@ def test_cancel_of_another_terminal_job_is_a_conflict(ending: JobStatus) -> None
             await empty(dispatcher)
 
             with pytest.raises(Conflict, match=ending):
-                await dispatcher.cancel_job(QUERY)
+                await dispatcher.command(CancelJob(job_id=A))
 
     scenario()
 
@@ -96,7 +97,7 @@ def test_cancel_of_another_terminal_job_is_a_conflict(ending: JobStatus) -> None
 async def test_cancel_of_an_unknown_job_is_not_found() -> None:
     async with Stage().leading() as dispatcher:
         with pytest.raises(NotFound, match=A):
-            await dispatcher.cancel_job(QUERY)
+            await dispatcher.command(CancelJob(job_id=A))
 
 
 @virtual_time
@@ -107,7 +108,7 @@ async def test_job_that_is_publishing_cannot_be_cancelled() -> None:
         runner.publishing = True
 
         with pytest.raises(Conflict, match="publishing"):
-            await dispatcher.cancel_job(QUERY)
+            await dispatcher.command(CancelJob(job_id=A))
 
 
 @virtual_time
@@ -120,7 +121,7 @@ async def test_job_in_its_cleanup_phase_cannot_be_cancelled() -> None:
         await settle()
 
         with pytest.raises(Conflict, match="FINISHED"):
-            await dispatcher.cancel_job(QUERY)
+            await dispatcher.command(CancelJob(job_id=A))
 
         assert stage.runner().cancels == 0
 
@@ -131,7 +132,7 @@ async def test_cancel_of_a_job_whose_end_is_not_durable_waits_and_is_then_a_conf
     durable = stage.faults.hold("results.create_dirty:before")
     async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
         (await stage.submitted(dispatcher)).finish()
-        cancel = tasks.create_task(outcome_of(dispatcher.cancel_job(QUERY)))
+        cancel = tasks.create_task(outcome_of(dispatcher.command(CancelJob(job_id=A))))
         await settle()
         assert not cancel.done()
 
@@ -193,7 +194,7 @@ async def test_queued_cancel_that_the_jobmaster_refuses_lets_the_job_run() -> No
     stage.job_masters.prepare = refuse
     async with stage.leading() as dispatcher:
         await dispatcher.submit_job(submission())
-        await dispatcher.cancel_job(QUERY)
+        await dispatcher.command(CancelJob(job_id=A))
         await settle()
         assert await status(dispatcher) is JobStatus.RUNNING
         stage.runner().finish(rows())

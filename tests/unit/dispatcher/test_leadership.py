@@ -16,6 +16,7 @@ from flintlock.dispatcher.services import TermServices
 from flintlock.gateways.leader import LeaderLivenessProbe
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
+from flintlock.model.commands import CancelJob
 from flintlock.model.errors import InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
@@ -67,7 +68,7 @@ async def test_without_a_leader_every_call_is_unavailable() -> None:
         current.gateway.list_jobs(),
         current.gateway.job(JobQuery(job_id=A)),
         current.gateway.await_job(AwaitJob(job_id=A, wait_s=60)),
-        current.gateway.cancel_job(JobQuery(job_id=A)),
+        current.gateway.command(CancelJob(job_id=A)),
         current.gateway.result(ResultQuery(job_id=A, name="top")),
     ):
         with pytest.raises(Unavailable, match="no JobManager leads"):

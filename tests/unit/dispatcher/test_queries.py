@@ -6,6 +6,7 @@ import pytest
 from tests.unit.dispatcher.stage import A, B, C, Stage, empty, outcome_of, rows, settle, status, submission, until
 
 from flintlock.dispatcher import ended
+from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
@@ -222,4 +223,4 @@ async def test_ended_job_whose_archive_cannot_be_read_is_told_by_its_result() ->
     async with stage.leading() as dispatcher:
         assert await status(dispatcher) is JobStatus.FINISHED
         with pytest.raises(Conflict, match="FINISHED"):
-            await dispatcher.cancel_job(JobQuery(job_id=A))
+            await dispatcher.command(CancelJob(job_id=A))

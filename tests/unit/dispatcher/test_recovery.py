@@ -25,6 +25,7 @@ from flintlock.dispatcher.endpoint import dispatching
 from flintlock.dispatcher.recovery import WIDTH, RecoveredJob, Recovery, recover
 from flintlock.ha import payloads
 from flintlock.ha.leader_gate import PATIENCE_S
+from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, DuplicateJob, Incompatible, InvariantBroken, Unavailable
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
@@ -74,7 +75,7 @@ async def test_dirty_job_is_cleaned_up_and_never_run_again() -> None:
         assert await status(dispatcher) is JobStatus.FINISHED
         assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=60))).status is JobStatus.FINISHED
         with pytest.raises(Conflict, match="FINISHED"):
-            await dispatcher.cancel_job(JobQuery(job_id=A))
+            await dispatcher.command(CancelJob(job_id=A))
         await empty(dispatcher)
 
         assert stage.job_masters.made == []
@@ -469,7 +470,7 @@ async def test_cancel_of_a_recovered_job_that_has_no_jobmaster_yet_is_queued() -
     async with stage.leading() as dispatcher:
         await stage.submitted(dispatcher)
     async with stage.leading() as dispatcher:
-        await dispatcher.cancel_job(JobQuery(job_id=A))
+        await dispatcher.command(CancelJob(job_id=A))
 
         assert len(stage.job_masters.made) == 1
         assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=5))).status is JobStatus.CANCELED

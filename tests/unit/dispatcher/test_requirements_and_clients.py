@@ -9,6 +9,7 @@ from msgspec import structs
 from tests.unit.dispatcher.stage import A, Stage, empty, graph, outcome_of, settle, status, submission, until
 
 from flintlock.dispatcher.endpoint import Dispatcher
+from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
 from flintlock.model.jobs import ClientHeartbeat, JobQuery, JobRequirements, JobSubmission, ParallelismRange
 from flintlock.model.states import JobStatus
@@ -24,6 +25,10 @@ def use(upper: int) -> JobRequirements:
     return JobRequirements(job_id=A, vertices={ROWS: limits, TOP: limits})
 
 
+def rescale(upper: int) -> RescaleJob:
+    return RescaleJob(job_id=A, vertices=use(upper).vertices)
+
+
 # Requirements
 
 
@@ -32,7 +37,7 @@ async def test_an_update_is_persisted_before_it_is_applied() -> None:
     stage = Stage()
     async with stage.leading() as dispatcher:
         runner = await stage.submitted(dispatcher)
-        await dispatcher.update_requirements(use(3))
+        await dispatcher.command(rescale(3))
         assert runner.required == [use(3)]
         assert await dispatcher.requirements(QUERY) == use(3)
 
@@ -47,7 +52,7 @@ async def test_an_invalid_update_changes_nothing() -> None:
     async with stage.leading() as dispatcher:
         runner = await stage.submitted(dispatcher)
         with pytest.raises(Invalid, match="at most"):
-            await dispatcher.update_requirements(use(0))
+            await dispatcher.command(rescale(0))
         assert runner.required == []
         assert (await stage.ha.stores(stage.cluster.token).graphs.recover(A)).requirements == {}
 
@@ -59,13 +64,13 @@ async def test_an_update_that_cannot_be_persisted_is_not_applied() -> None:
     async with stage.leading() as dispatcher:
         runner = await stage.submitted(dispatcher)
         with pytest.raises(Unavailable, match="the disk is full"):
-            await dispatcher.update_requirements(use(2))
+            await dispatcher.command(rescale(2))
         assert runner.required == []
         stage.faults.failing.clear()
         with pytest.raises(Unavailable, match="not known yet"):
-            await dispatcher.update_requirements(use(2))
+            await dispatcher.command(rescale(2))
         await asyncio.sleep(1)
-        await dispatcher.update_requirements(use(2))
+        await dispatcher.command(rescale(2))
         assert runner.required == [use(2)]
 
 
@@ -76,7 +81,7 @@ async def test_only_initialised_jobs_can_be_updated() -> None:
         await dispatcher.submit_job(submission())
         assert stage.job_masters.made == []
         assert isinstance(await outcome_of(dispatcher.requirements(QUERY)), Unavailable)
-        assert isinstance(await outcome_of(dispatcher.update_requirements(use(2))), Unavailable)
+        assert isinstance(await outcome_of(dispatcher.command(rescale(2))), Unavailable)
 
 
 @virtual_time
@@ -85,11 +90,11 @@ async def test_concurrent_updates_are_guarded_and_sequential_ones_work() -> None
     async with stage.leading() as dispatcher:
         runner = await stage.submitted(dispatcher)
         first, second = await asyncio.gather(
-            outcome_of(dispatcher.update_requirements(use(2))), outcome_of(dispatcher.update_requirements(use(3)))
+            outcome_of(dispatcher.command(rescale(2))), outcome_of(dispatcher.command(rescale(3)))
         )
         assert first is None
         assert isinstance(second, Conflict)
-        await dispatcher.update_requirements(use(4))
+        await dispatcher.command(rescale(4))
         assert runner.required == [use(2), use(4)]
 
 
@@ -99,9 +104,9 @@ async def test_an_ended_job_cannot_be_updated_and_an_unknown_one_is_not_found() 
     async with stage.leading() as dispatcher:
         (await stage.submitted(dispatcher)).finish()
         await empty(dispatcher)
-        assert isinstance(await outcome_of(dispatcher.update_requirements(use(2))), Conflict)
-        other = structs.replace(use(2), job_id="b" * 32)
-        assert isinstance(await outcome_of(dispatcher.update_requirements(other)), NotFound)
+        assert isinstance(await outcome_of(dispatcher.command(rescale(2))), Conflict)
+        other = structs.replace(rescale(2), job_id="b" * 32)
+        assert isinstance(await outcome_of(dispatcher.command(other)), NotFound)
 
 
 @virtual_time
@@ -110,7 +115,7 @@ async def test_a_caller_that_goes_away_leaves_the_update_whole() -> None:
     async with stage.leading() as dispatcher:
         runner = await stage.submitted(dispatcher)
         async with asyncio.TaskGroup() as callers:
-            call = callers.create_task(dispatcher.update_requirements(use(2)), name="caller")
+            call = callers.create_task(dispatcher.command(rescale(2)), name="caller")
             await asyncio.sleep(0)
             call.cancel()
         await settle()

@@ -7,6 +7,7 @@ from msgspec import structs
 from tests.unit.dispatcher.stage import A, B, Stage, empty, graph, outcome_of, rows, settle, status, submission, until
 
 from flintlock.dispatcher.endpoint import Dispatcher
+from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import InvariantBroken, Unavailable
 from flintlock.model.jobs import (
     AwaitJob,
@@ -185,16 +186,16 @@ async def test_change_of_requirements_without_an_answer_is_set_back() -> None:
         await stage.submitted(dispatcher)
         stored = stage.cluster.graphs[A]
         vertex = graph().vertices[0].id
-        wanted = JobRequirements(job_id=A, vertices={vertex: ParallelismRange(lower=1, upper=3)})
+        wanted = RescaleJob(job_id=A, vertices={vertex: ParallelismRange(lower=1, upper=3)})
         stage.faults.failing_once["graphs.replace:after"] = NO_ANSWER
 
-        assert isinstance(await outcome_of(dispatcher.update_requirements(wanted)), Unavailable)
+        assert isinstance(await outcome_of(dispatcher.command(wanted)), Unavailable)
         await settle()
 
         assert stage.cluster.graphs[A] == stored
         assert stage.runner().required == []
-        await dispatcher.update_requirements(wanted)
-        assert stage.runner().required == [wanted]
+        await dispatcher.command(wanted)
+        assert stage.runner().required == [JobRequirements(job_id=A, vertices=wanted.vertices)]
 
 
 @virtual_time

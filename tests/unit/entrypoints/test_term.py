@@ -18,12 +18,12 @@ from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
+from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
 from flintlock.model.slots import Heartbeat, LivenessProbe, TaskManagerRegistration
 from flintlock.model.tasks import (
-    CancelTask,
     DeployTask,
     LogChunk,
     LogQuery,
@@ -52,8 +52,9 @@ class RecordingTaskManager:
     async def deploy(self, message: DeployTask) -> None:
         self.told.append(message)
 
-    async def cancel(self, message: CancelTask) -> None:
+    async def command(self, message: TaskCommand) -> TaskAnswer:
         self.told.append(message)
+        return CommandAccepted()
 
     async def publish(self, message: PublishFiles) -> None:
         self.told.append(message)

@@ -18,7 +18,7 @@ from flintlock.jobmaster.events import (
     Record,
     Recorded,
     RestartDue,
-    SendCancel,
+    SendCommand,
     SendDeploy,
     SendPublish,
     StartTimer,
@@ -272,7 +272,7 @@ class JobHarness:
     @property
     def cancelled(self) -> list[tuple[int, int]]:
         """Region and attempt of every cancellation sent."""
-        return [(e.order.attempt.region, e.order.attempt.attempt) for e in self.of(SendCancel)]
+        return [(e.order.attempt.region, e.order.attempt.attempt) for e in self.of(SendCommand)]
 
     @property
     def publications(self) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ from flintlock.jobmaster.events import (
     Probed,
     ProbeDue,
     ReconcileTimedOut,
-    SendCancel,
+    SendCommand,
     SendDeploy,
     SendProbe,
     StartTimer,
@@ -238,7 +238,7 @@ def test_a_cancelled_job_ends_when_its_reconciled_attempt_has_ended() -> None:
     harness = reborn()
     harness.cancel()
     assert (harness.status, harness.state()) == (J.CANCELLING, E.CANCELING)
-    assert harness.of(SendCancel)[-1].address == "tm-1:1"
+    assert harness.of(SendCommand)[-1].address == "tm-1:1"
     harness.canceled()
     assert (harness.status, harness.attempt()) == (J.CANCELED, 0)
     assert outcome_of(harness.job).scratch == (f"/out/.flintlock-{JOB}-0-0",)

@@ -28,6 +28,7 @@ from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
@@ -53,6 +54,9 @@ from flintlock.testing.virtual_time import now_ms, virtual_time
 
 ROWS = ResultRows(name=StepName("top"), rows=1, truncated=False, arrow=b"", json=b"{}")
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "5 s"}
+
+
+CANCEL = CancelJob(job_id=JOB)
 
 
 class Stage:
@@ -331,7 +335,7 @@ async def test_an_unexpected_error_ends_the_job_master_and_releases_everything()
         with pytest.raises(Unavailable):
             await stage.report(TaskFinished())
         assert str(await job) == "boom"
-    assert [order.attempt for order in stage.machine.cancelled] == [attempt_id(1, 0)]
+    assert [order.attempt for order in stage.machine.commands] == [attempt_id(1, 0)]
     assert stage.resources.wanted(JOB) == ()
 
 
@@ -408,14 +412,14 @@ async def test_a_failed_task_is_tried_again_after_the_delay() -> None:
 async def test_cancel_asks_the_task_manager_and_waits_for_the_end() -> None:
     stage = Stage()
     async with stage.running() as job:
-        stage.master.cancel()
-        stage.master.cancel()
+        stage.master.command(CANCEL)
+        stage.master.command(CANCEL)
         assert stage.status is JobStatus.CANCELLING
         await asyncio.sleep(6.5)
-        assert len(stage.machine.cancelled) == 7  # at once, then every second
+        assert len(stage.machine.commands) == 7  # at once, then every second
         await stage.report(TaskCanceled())
         assert (await job).snapshot.status is JobStatus.CANCELED
-    stage.master.cancel()
+    stage.master.command(CANCEL)
     assert stage.resources.wanted(JOB) == ()
 
 
@@ -425,7 +429,7 @@ async def test_a_cancelled_job_ends_although_its_task_manager_does_not_answer() 
     stage = Stage()
     async with stage.running() as job:
         stage.machine.fail_with = Unavailable("silent")
-        stage.master.cancel()
+        stage.master.command(CANCEL)
         await asyncio.sleep(30)
         assert not job.done()
         await stage.resources.lose("tm-1")
@@ -438,7 +442,7 @@ async def test_a_cancelled_job_ends_soon_after_its_task_managers_process_is_gone
     async with stage.running() as job:
         stage.machine.fail_with = Unavailable("connection refused")
         stage.machine.fail_with.unreachable = True
-        stage.master.cancel()
+        stage.master.command(CANCEL)
         begun_s = asyncio.get_running_loop().time()
         assert (await job).snapshot.status is JobStatus.CANCELED
         assert asyncio.get_running_loop().time() - begun_s < 3
@@ -447,7 +451,7 @@ async def test_a_cancelled_job_ends_soon_after_its_task_managers_process_is_gone
 @virtual_time
 async def test_cancel_before_run_means_that_nothing_runs() -> None:
     stage = Stage()
-    stage.master.cancel()
+    stage.master.command(CANCEL)
     outcome = await stage.master.run()
     assert outcome.snapshot.status is JobStatus.CANCELED
     assert stage.resources.declarations == []
@@ -460,7 +464,7 @@ async def test_cancel_of_a_finished_job_is_a_conflict() -> None:
     stage.machine.on_deploy = finishing(stage, TaskFinished())
     await stage.master.run()
     with pytest.raises(Conflict, match=f"job {JOB} is FINISHED"):
-        stage.master.cancel()
+        stage.master.command(CANCEL)
 
 
 @virtual_time
@@ -469,7 +473,7 @@ async def test_cancel_of_a_publishing_job_is_a_conflict() -> None:
     async with stage.running():
         await stage.report(TaskFinished(sinks=(staged("part-0"),)))
         with pytest.raises(Conflict, match="is publishing its output and can no longer be cancelled"):
-            stage.master.cancel()
+            stage.master.command(CANCEL)
         assert stage.status is JobStatus.RUNNING
 
 
@@ -479,7 +483,7 @@ async def test_a_suspended_job_master_leaves_tasks_slots_and_records_alone() -> 
     async with stage.running():
         await stage.report(TaskRunning())
     assert stage.status is JobStatus.SUSPENDED
-    assert stage.machine.cancelled == []
+    assert stage.machine.commands == []
     assert [request.id for request in stage.resources.wanted(JOB)] == ["0-0"]
     assert len(stage.store.history) == 1
     with pytest.raises(NotFound):
@@ -622,7 +626,7 @@ async def test_an_ended_job_leaves_no_task_behind() -> None:
     stage = Stage(config=RETRY)
     async with stage.running() as job:
         await stage.report(TaskFailed(failure=failure(FailureKind.SPARK_TASK)))
-        stage.master.cancel()
+        stage.master.command(CANCEL)
         await job
     assert [task for task in asyncio.all_tasks() if JOB in task.get_name()] == []
 
@@ -633,7 +637,7 @@ async def test_the_end_waits_for_records_that_are_being_written() -> None:
     stage = Stage()
     stage.store.gate.clear()
     async with stage.running() as job:
-        stage.master.cancel()
+        stage.master.command(CANCEL)
         await asyncio.sleep(5)
         assert stage.status is JobStatus.CANCELED
         assert not job.done()

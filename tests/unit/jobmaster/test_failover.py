@@ -24,7 +24,7 @@ from flintlock.jobmaster.events import (
     CancelAnswered,
     CancelDue,
     RestartDue,
-    SendCancel,
+    SendCommand,
     SendDeploy,
     StartTimer,
     Suspended,
@@ -417,7 +417,7 @@ def test_suspension_leaves_tasks_and_requests_alone() -> None:
     harness = running()
     effects = harness.apply(Suspended())
     assert harness.status is J.SUSPENDED
-    assert not [effect for effect in effects if isinstance(effect, SendCancel)]
+    assert not [effect for effect in effects if isinstance(effect, SendCommand)]
     assert harness.wanted == ["0-0"]
     assert harness.state() is E.RUNNING
 

@@ -31,7 +31,7 @@ from flintlock.jobmaster.events import (
     PublicationUndelivered,
     Record,
     Recorded,
-    SendCancel,
+    SendCommand,
     SendDeploy,
     SendProbe,
     SendPublish,
@@ -169,7 +169,7 @@ class JobMachine(RuleBasedStateMachine):
                     assert world.durable[upstream].phase is RegionPhase.FINISHED
                 assert world.deployed_to.setdefault(order.attempt, instance) == instance, "numbers never repeat"
                 self.deployments.append(effect)
-            case SendCancel(order=order):
+            case SendCommand(order=order):
                 self.cancellations.append(order.attempt)
             case SendPublish(order=order):
                 record = world.durable[order.attempt.region]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tests.unit.rest.rest_harness import T0, A, B, RestHarness, running
 
+from flintlock.model.commands import JobCommand
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import VertexId
-from flintlock.model.jobs import ClientHeartbeat, JobQuery, JobRequirements, ParallelismRange
+from flintlock.model.jobs import ClientHeartbeat, JobRequirements, ParallelismRange
 from flintlock.testing.virtual_time import run_virtual
 
 PATH = f"/jobs/{A}/resource-requirements"
@@ -118,11 +119,11 @@ def test_a_heartbeat_that_says_nothing_is_refused(rest: RestHarness, body: Any, 
 def test_a_cancel_that_nobody_takes_in_time_is_told_so(rest: RestHarness) -> None:
     """408: the wish may or may not have arrived; asking again is harmless."""
 
-    async def hang(message: JobQuery) -> None:
+    async def hang(message: JobCommand) -> None:
         assert message.job_id == A
         await asyncio.get_running_loop().create_future()
 
-    rest.dispatcher.cancel_job = hang
+    rest.dispatcher.command = hang
 
     async def ask() -> tuple[int, list[str], float]:
         response = await rest.request("PATCH", f"/jobs/{A}")

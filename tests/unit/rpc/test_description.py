@@ -84,6 +84,14 @@ class EitherAnswer(Protocol):
     async def bad(self, message: Question) -> Reply | Question: ...
 
 
+class EitherQuestion(Protocol):
+    async def bad(self, message: Reply | Question) -> None: ...
+
+
+class OptionalQuestion(Protocol):
+    async def bad(self, message: Question | None) -> None: ...
+
+
 class Unresolvable(Protocol):
     async def bad(self, message: NotAtRunTime) -> Reply: ...
 
@@ -108,6 +116,8 @@ class Property(Protocol):
         NoReturn,
         PlainAnswer,
         EitherAnswer,
+        EitherQuestion,
+        OptionalQuestion,
         Unresolvable,
         DataMember,
         Property,
@@ -116,6 +126,31 @@ class Property(Protocol):
 def test_broken_rule_names_the_method(gateway: type) -> None:
     with pytest.raises(TypeError, match=rf"^{gateway.__name__}\.bad "):
         describe(gateway)
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    now: bool = False
+
+
+class Go(Struct, frozen=True, tag="go"):
+    speed: int = 1
+
+
+class CommandGateway(Protocol):
+    async def command(self, message: Stop | Go) -> Stop | Go | None: ...
+
+
+def test_union_of_tagged_structs_is_one_message() -> None:
+    shape = describe(CommandGateway)["command"]
+
+    for message in (Stop(now=True), Go(speed=3)):
+        assert shape.decode_request(shape.encode_request(message)) == message
+        assert shape.decode_response(shape.encode_response(message)) == message
+    assert shape.decode_response(shape.encode_response(None)) is None
+    with pytest.raises(TypeError, match=r"CommandGateway\.command takes Stop \| Go, not Question"):
+        shape.encode_request(Question("what?"))
+    with pytest.raises(Refused, match=r"cannot read its Stop \| Go: Invalid value 'fly'"):
+        shape.decode_request(msgspec.msgpack.encode({"type": "fly"}))
 
 
 class Empty(Protocol): ...

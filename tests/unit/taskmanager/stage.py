@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
+from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -65,11 +66,14 @@ class ScriptedRunner:
             if isinstance(word, TaskFinished | TaskFailed):
                 return
 
-    async def interrupt(self) -> None:
-        """Stop, if it obeys."""
-        self.interrupted = True
-        if self._stage.obedient:
-            self._words.put_nowait(None)
+    async def command(self, command: TaskCommand) -> TaskAnswer:
+        """Carry out a command: stop, if it obeys."""
+        match command:
+            case CancelTask():
+                self.interrupted = True
+                if self._stage.obedient:
+                    self._words.put_nowait(None)
+                return CommandAccepted()
 
     async def kill(self) -> None:
         """Stop."""

@@ -10,11 +10,11 @@ import pytest
 from tests.unit.taskmanager.orders import attempt_id, order
 from tests.unit.taskmanager.stage import WARM_UP_S, Stage, until
 
+from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, TaskManagerId
 from flintlock.model.slots import AttemptSlots
 from flintlock.model.tasks import (
-    CancelTask,
     FailureKind,
     LogQuery,
     RemoveFiles,
@@ -134,7 +134,7 @@ async def test_without_an_engine_nothing_is_taken(stage: Stage) -> None:
         with pytest.raises(Unavailable, match="no Spark engine"):
             await task_manager.deploy(order(A))
         with pytest.raises(Unavailable, match="no Spark engine"):
-            await task_manager.cancel(CancelTask(attempt=A))
+            await task_manager.command(CancelTask(attempt=A))
 
 
 @virtual_time
@@ -347,7 +347,7 @@ async def test_a_deployment_sent_again_runs_once(stage: Stage) -> None:
 async def test_a_cancel_that_comes_before_its_deployment_wins(stage: Stage) -> None:
     """Reported CANCELED, and never started."""
     async with stage.playing() as task_manager:
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await task_manager.deploy(order(A))
         await asyncio.sleep(10)
 

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.taskmanager.orders import attempt_id, failed, order
 from tests.unit.taskmanager.stage import Stage, until
 
+from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, StepName
 from flintlock.model.tasks import (
-    CancelTask,
     FailureKind,
     FilesPublished,
     PublicationFailed,
@@ -51,7 +51,7 @@ async def test_an_obeyed_cancel_ends_within_moments(stage: Stage) -> None:
         await task_manager.deploy(order(A, cancel_timeout_s=10))
         runner = await stage.runner(A)
         asked_s = now_s()
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await until(lambda: stage.news(A) == [TaskCanceled()])
 
         assert runner.interrupted
@@ -67,7 +67,7 @@ async def test_a_runner_that_does_not_obey_is_killed_after_the_timeout(stage: St
         await task_manager.deploy(order(A, cancel_timeout_s=10))
         runner = await stage.runner(A)
         asked_s = now_s()
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await asyncio.sleep(9.9)
         assert runner.interrupted
         assert not runner.killed
@@ -85,7 +85,7 @@ async def test_the_result_of_a_cancelled_attempt_does_not_count(stage: Stage) ->
     async with stage.playing() as task_manager:
         await task_manager.deploy(order(A))
         runner = await stage.runner(A)
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         runner.say(TaskFinished())
         await until(lambda: bool(stage.news(A)))
         await asyncio.sleep(20)
@@ -101,7 +101,7 @@ async def test_a_cancel_does_not_wait_for_artifacts(stage: Stage) -> None:
         await task_manager.deploy(order(A, artifacts=("lib.zip",)))
         await asyncio.sleep(1)
         asked_s = now_s()
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await until(lambda: stage.news(A) == [TaskCanceled()])
 
         assert now_s() - asked_s < 1
@@ -113,7 +113,7 @@ async def test_a_cancel_right_after_the_deployment_starts_nothing(stage: Stage) 
     """Not even the artifacts are fetched."""
     async with stage.playing() as task_manager:
         await task_manager.deploy(order(A, artifacts=("lib.zip",)))
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await until(lambda: stage.news(A) == [TaskCanceled()])
 
         assert stage.runners == {}
@@ -126,7 +126,7 @@ async def test_a_runner_that_comes_too_late_is_not_used(stage: Stage) -> None:
     async with stage.playing() as task_manager:
         await task_manager.deploy(order(A))
         await asyncio.sleep(1)
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await until(lambda: stage.news(A) == [TaskCanceled()])
 
         assert stage.runners[A].killed
@@ -200,7 +200,7 @@ async def test_a_session_that_cannot_be_released_condemns_the_engine(stage: Stag
         await task_manager.deploy(order(B, 1))
         await stage.runner(A)
         await stage.runner(B)
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await until(lambda: len(stage.resource_manager.registered) == 2)
 
         assert stage.news(A) == [TaskCanceled()]
@@ -297,7 +297,7 @@ async def test_an_engine_that_dies_while_a_cancelled_attempt_is_cleared_away(sta
         stage.engine.release_s = 10
         await task_manager.deploy(order(A))
         await stage.runner(A)
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         await until(lambda: "kill 0" in stage.story)
         stage.engine.die("exit code 137")
         await until(lambda: len(stage.resource_manager.registered) == 2)

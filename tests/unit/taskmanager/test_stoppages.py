@@ -10,8 +10,9 @@ from tests.unit.taskmanager.orders import attempt_id, order
 from tests.unit.taskmanager.stage import ENGINE, JVM, PIDS_OF_RUNNERS, TEMPLATE, Stage, until
 from tests.unit.taskmanager.test_life import PUBLISH, why
 
+from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Unavailable
-from flintlock.model.tasks import CancelTask, FailureKind, PublicationFailed, TaskCanceled
+from flintlock.model.tasks import FailureKind, PublicationFailed, TaskCanceled
 from flintlock.taskmanager.stopped_processes import STRIKES, StoppedProcessDetector
 from flintlock.testing.virtual_time import virtual_time
 
@@ -114,7 +115,7 @@ async def test_a_cancelled_attempt_that_is_stopped_stays_cancelled(stage: Stage)
     async with stage.playing() as task_manager:
         await task_manager.deploy(order(A, cancel_timeout_s=600))
         await stage.runner(A)
-        await task_manager.cancel(CancelTask(attempt=A))
+        await task_manager.command(CancelTask(attempt=A))
         stage.processes.stopped.add(PIDS_OF_RUNNERS)
         await until(lambda: stage.news(A) == [TaskCanceled()], limit_s=20)
 

@@ -10,11 +10,12 @@ import pytest
 from tests.unit.taskmanager.orders import attempt_id, order
 from tests.unit.taskmanager.stage import until
 
+from flintlock.model.commands import CancelTask
 from flintlock.model.errors import NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import TaskManagerRegistration
-from flintlock.model.tasks import CancelTask, DeployTask, TaskCanceled, TaskFailed, TaskFinished
+from flintlock.model.tasks import DeployTask, TaskCanceled, TaskFailed, TaskFinished
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
@@ -99,7 +100,7 @@ class Bystander:
             if self.deployed:
                 attempt = self.random.choice(sorted(self.deployed))
                 try:
-                    await self.task_manager.cancel(CancelTask(attempt=attempt))
+                    await self.task_manager.command(CancelTask(attempt=attempt))
                 except Unavailable:
                     continue
                 self.cancelled.add(attempt)

@@ -11,6 +11,7 @@ import msgspec
 
 from flintlock.api import jobs as shapes
 from flintlock.config.options import UPLOAD_LIMIT
+from flintlock.model.commands import CancelJob, RescaleJob
 from flintlock.model.errors import Fenced, Invalid, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, TaskManagerId, VertexId
 from flintlock.model.jobs import (
@@ -18,7 +19,6 @@ from flintlock.model.jobs import (
     ClientHeartbeat,
     ExecutionInfo,
     JobQuery,
-    JobRequirements,
     JobSnapshot,
     JobsOverview,
     JobSummary,
@@ -110,7 +110,7 @@ async def cancel(call: RestCall) -> HttpResponse:
         raise Invalid(f"query parameter 'mode': {mode!r} is not supported; use 'cancel'")
     try:
         async with asyncio.timeout(_CANCEL_TIMEOUT_S):
-            await call.services.dispatcher.cancel_job(JobQuery(job_id=call.job_id))
+            await call.services.dispatcher.command(CancelJob(job_id=call.job_id))
     except TimeoutError:
         said = f"job {call.job_id} did not take the cancel within {_CANCEL_TIMEOUT_S:g} s; ask again"
         return json_response(shapes.Errors(errors=[said]), 408)
@@ -137,7 +137,7 @@ async def update_requirements(call: RestCall) -> HttpResponse:
         VertexId(name): msgspec.convert(item.parallelism, ParallelismRange, from_attributes=True)
         for name, item in given.items()
     }
-    await call.services.dispatcher.update_requirements(JobRequirements(job_id=job_id, vertices=vertices))
+    await call.services.dispatcher.command(RescaleJob(job_id=job_id, vertices=vertices))
     return json_response(shapes.Empty())
 
 

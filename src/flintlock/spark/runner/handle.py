@@ -19,6 +19,7 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Group
 from flintlock.host.log_tail import tail
 from flintlock.model import log_events
+from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
@@ -45,9 +46,9 @@ from flintlock.spark.runner_messages import (
     FROM_RUNNER,
     Analyze,
     Analyzed,
+    CommandTask,
     Exited,
     FromRunner,
-    Interrupt,
     Prepare,
     Prepared,
     ProgramExited,
@@ -261,10 +262,13 @@ class ForkedRunner:
         finally:
             self._writer.close()
 
-    async def interrupt(self) -> None:
-        """Ask it to stop."""
-        if self.alive:
-            self._send(Interrupt())
+    async def command(self, command: TaskCommand) -> TaskAnswer:
+        """Pass a command to the task and return its answer."""
+        match command:
+            case CancelTask():  # the task's end is its answer
+                if self.alive:
+                    self._send(CommandTask(command=command))
+                return CommandAccepted()
 
     async def kill(self) -> None:
         """End it by force, with all that it started, and return once it is gone."""
@@ -384,7 +388,7 @@ class ForkedRunner:
             self._template.kill(self.number)
             return None
 
-    def _send(self, message: Prepare | Run | TargetsChecked | Analyze | Interrupt) -> None:
+    def _send(self, message: Prepare | Run | TargetsChecked | Analyze | CommandTask) -> None:
         if not self._writer.is_closing():
             self._writer.write(frame(message))
 

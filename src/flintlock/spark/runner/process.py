@@ -29,6 +29,7 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.host.memory_limit import limit_memory, relax_memory
+from flintlock.model.commands import CancelTask, TaskCommand
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Function, Program
@@ -60,8 +61,8 @@ from flintlock.spark.runner_messages import (
     TO_RUNNER,
     Analyze,
     Analyzed,
+    CommandTask,
     FromRunner,
-    Interrupt,
     Limits,
     Prepare,
     Prepared,
@@ -158,7 +159,7 @@ class Runner:
                 case Analyze():
                     self._end(self._analyze(message))
                     return
-                case Interrupt() | TargetsChecked():
+                case CommandTask() | TargetsChecked():
                     self._take(message)
 
     def _prepare(self, message: Prepare) -> None:
@@ -293,12 +294,17 @@ class Runner:
 
     def _take(self, message: ToRunner) -> None:
         match message:
-            case Interrupt():
-                self._interruption.ask(self._stop_spark)
+            case CommandTask(command=command):
+                self._obey(command)
             case TargetsChecked():
                 self._targets.put(message)
             case _:
                 pass  # a runner has one task
+
+    def _obey(self, command: TaskCommand) -> None:
+        match command:
+            case CancelTask():
+                self._interruption.ask(self._stop_spark)
 
     def _stop_spark(self) -> None:
         if self._door is not None:

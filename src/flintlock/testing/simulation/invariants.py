@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, vertex_id
@@ -187,7 +188,7 @@ class _Run:
             sent_s = asyncio.get_running_loop().time()
             told.cancel_sent = True
             try:
-                await self._gateway().cancel_job(JobQuery(job_id=job_id))
+                await self._gateway().command(CancelJob(job_id=job_id))
             except Conflict:
                 return  # it has ended, or is publishing
             except NotFound:
