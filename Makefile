@@ -6,18 +6,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-# uv does not read pip's settings. Where pip was told to find packages, uv is told so too.
+# uv does not read pip's settings: index, links and certificates are handed over. Tests that install packages get them too.
 PIP_INDEX_URL ?= $(shell $(PYTHON) -m pip config get global.index-url 2>/dev/null)
 UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 UV_FIND_LINKS ?= $(firstword $(wildcard $(PIP_FIND_LINKS)))
 SSL_CERT_FILE ?= $(PIP_CERT)
-UV_PIP = UV_DEFAULT_INDEX="$(UV_DEFAULT_INDEX)" UV_FIND_LINKS="$(UV_FIND_LINKS)" SSL_CERT_FILE="$(SSL_CERT_FILE)" \
-	$(BIN)/uv pip
+UV_ENV = $(if $(UV_DEFAULT_INDEX),UV_DEFAULT_INDEX="$(UV_DEFAULT_INDEX)") \
+	$(if $(UV_FIND_LINKS),UV_FIND_LINKS="$(UV_FIND_LINKS)") $(if $(SSL_CERT_FILE),SSL_CERT_FILE="$(SSL_CERT_FILE)")
+UV_PIP = $(UV_ENV) $(BIN)/uv pip
 COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench soak chaos mutants docs lock clean
+.PHONY: help venv demo test check format bench soak chaos mutants docs dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,12 +29,13 @@ venv: $(READY) ## set up .venv (every other target does it when needed)
 demo: $(READY) ## run an example job on an embedded cluster
 	@$(BIN)/flintlock run examples/revenue.py:job --local
 
-test: $(READY) ## every test, the files spread over two processes; ARGS='-k name -n 0' for pytest
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) ## every test in two processes, with branch coverage; ARGS='-k name -n 0' for pytest, without it
+	@$(UV_ENV) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),--cov --cov-report=)
+	@$(if $(ARGS),:,echo "branch coverage of the unit and contract tests: $$($(BIN)/coverage report --format=total) %")
 
 check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/ruff check --quiet
-	@$(BIN)/ruff format --check --quiet || { echo "not formatted; make format mends it"; exit 1; }
+	@$(BIN)/ruff format --check --quiet || { echo "not formatted; run make format"; exit 1; }
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports --no-logo --no-cache
 
@@ -52,16 +54,21 @@ chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; AR
 mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests it names, have to find it
 	@$(BIN)/python -m tests.mutants
 
-docs: $(READY) ## write the generated reference pages anew
+docs: $(READY) ## write the generated reference pages
 	@$(BIN)/python -m docs
 
-lock: $(READY) ## pin the dependencies anew; UPGRADE=1 takes newer versions
+dist: $(READY) ## build the sdist, and the wheel from it, into dist/
+	@$(BIN)/uv build --quiet --no-build-isolation --offline --python $(BIN)/python --out-dir dist
+	@ls dist/*
+
+lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
 	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/runtime.txt
+	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --output-file requirements/client.txt
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 
 clean: ## remove what was generated, .venv included
-	@rm -rf .venv .hypothesis .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .coverage .hypothesis .pytest_cache .ruff_cache build dist
 	@find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is younger than what it was made from, so a second run finds nothing to do.

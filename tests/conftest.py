@@ -23,6 +23,8 @@ TESTS: Final = Path(__file__).parent
 
 #: Cheap and telling first. A folder that is not named here runs before the cluster tests.
 ORDER: Final = ("unit", "simulation", "contract")
+#: What branch coverage is measured of: see tool.coverage in pyproject.toml.
+MEASURED: Final = ("unit", "contract")
 
 pytest_plugins = ["pytester"]
 
@@ -32,7 +34,7 @@ hypothesis.settings.load_profile("flintlock-ci" if os.environ.get("CI") else "fl
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is under tests/cluster as such, and run it after everything else."""
+    """Mark what starts a cluster and what is not measured for coverage, and run tests/cluster last."""
 
     def folder(item: pytest.Item) -> str:
         return item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
@@ -46,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if folder(item) == "cluster":
             item.add_marker(pytest.mark.cluster)
+        if folder(item) not in MEASURED:
+            item.add_marker(pytest.mark.no_cover)
     items.sort(key=rank)
 
 
