@@ -1,17 +1,17 @@
-"""Measure the figures, print a table, write `bench/results.json`. Arguments are names of figures to measure."""
+"""Measure the figures, print a table, write `bench/results.json`."""
 
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from bench import control_plane, failover, high_availability, leader_change, scheduling, spark
+from bench import control_plane, failover, high_availability, leader_change, results, scheduling, spark
 from bench.figures import Figure
 
 MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
@@ -31,28 +31,35 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "ensemble-acknowledgements": leader_change.ensemble_acknowledgements,
     "recovery": high_availability.recovery,
 }
-RESULTS: Final = Path(__file__).parent / "results.json"
 
 
-def main(names: list[str]) -> int:
-    """Measure; return 1 if a bound was missed, 2 for an unknown name."""
-    unknown = [name for name in names if name not in MEASURES]
+def main(arguments: list[str]) -> int:
+    """Measure; return 1 if a bound was missed, 2 for an unknown name or nothing to publish."""
+    parser = ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASURES)}; all if none is given")
+    parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md afterwards")
+    parser.add_argument("--publish-only", action="store_true", help="write docs/benchmarks.md from the last results")
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.names if name not in MEASURES]
     if unknown:
-        sys.stderr.write(f"unknown: {', '.join(unknown)}; known are {', '.join(MEASURES)}\n")
-        return 2
-    figures: list[Figure] = []
-    for name in names or MEASURES:
-        sys.stderr.write(f"measuring {name} …\n")
-        for figure in MEASURES[name]():
-            sys.stderr.write(f"  {figure.what}: {figure.value:.4g} {figure.unit} ({figure.bound}; {figure.against})\n")
-            figures.append(figure)
-    RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode([_plain(figure) for figure in figures]), indent=2))
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(MEASURES)}")
+    if given.publish_only:
+        return 0 if results.publish() else 2
+    found = [item for name in given.names or MEASURES for item in _measure(name)]
+    results.store(found, MEASURES)
+    if given.publish:
+        results.publish()
+    figures = [item.figure for item in found]
     _print(figures)
     return 0 if all(figure.met for figure in figures) else 1
 
 
-def _plain(figure: Figure) -> dict[str, Any]:
-    return {**msgspec.to_builtins(figure), "bound": str(figure.bound), "met": figure.met}
+def _measure(name: str) -> Iterator[results.Measured]:
+    load = results.load_for_each_core()
+    sys.stderr.write(f"measuring {name} (load of each core before: {load:g}) …\n")
+    for figure in MEASURES[name]():
+        sys.stderr.write(f"  {figure.what}: {figure.value:.4g} {figure.unit} ({figure.bound}; {figure.against})\n")
+        yield results.measured(structs.replace(figure, measure=name), load)
 
 
 def _print(figures: list[Figure]) -> None:

@@ -117,12 +117,12 @@ def jobs_overview() -> Iterator[Figure]:
     body = msgspec.json.encode(SMALL_JOB)
     listing = http("GET", "/jobs/overview")
     with cluster(taskmanagers=0) as running:
-        held = 0
+        stored = 0
         for jobs, bound, flink in ((60, 10_000, "8,600 a second"), (400, 3_000, "1,500 a second")):
             closed_loop(
-                running.port, lambda _: http("POST", "/jobs", body), connections=1, requests=jobs - held, status=202
+                running.port, lambda _: http("POST", "/jobs", body), connections=1, requests=jobs - stored, status=202
             )
-            held = jobs
+            stored = jobs
             requests = bound * 2
             closed_loop(running.port, lambda _: listing, connections=CLIENTS, requests=requests // 4, status=200)
             load = closed_loop(running.port, lambda _: listing, connections=CLIENTS, requests=requests, status=200)

@@ -49,7 +49,7 @@ def _running(client: httpx.Client, job: str, attempt: int) -> dict[str, Any]:
         found = [item for item in attempts if item["attempt"] == attempt and item["state"] == "RUNNING"]
         if found and (attempt or found[0]["metrics"]["tasks-total"] > 0):
             return found[0]
-        time.sleep(0.02)  # noqa: TID251 nobody rings a bell
+        time.sleep(0.02)  # noqa: TID251 REST has no notification of it
     raise TimeoutError(f"attempt {attempt} of job {job} does not run")
 
 

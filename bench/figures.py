@@ -36,6 +36,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     samples: int = 1
     flink: str = ""  # what Flink 2.3 does, where it was measured
     note: str = ""
+    measure: str = ""  # what measured it: a name of bench.__main__, set there
 
     @property
     def met(self) -> bool:

@@ -129,7 +129,7 @@ def _listed(state_dir: Path) -> int:
 
 
 def _peak_mb(pid: int) -> float:
-    """Return the largest RSS that the process ever had, where the system tells it."""
+    """Return the largest RSS that the process ever had, where the system reports it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

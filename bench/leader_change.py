@@ -70,8 +70,8 @@ def leader_change() -> Iterator[Figure]:
 
 def embedded_change() -> Iterator[Figure]:
     """Kill the leader of two JobManagers that share a state directory."""
-    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as leaving:
-        pair = _pair(Path(scratch, "state"), leaving)
+    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as cleanup:
+        pair = _pair(Path(scratch, "state"), cleanup)
         job = {submit(pair, {"name": "waits", "steps": SMALL}, "waits", {})}
         killed = spread([_change(pair, job, Member.kill) for _ in range(KILLS)])
     yield _figure("embedded-leader-killed", "leader SIGKILL, embedded store -> standby lists its job", killed, 1.0)
@@ -80,8 +80,8 @@ def embedded_change() -> Iterator[Figure]:
 def standby_reads() -> Iterator[Figure]:
     """GET /jobs/overview of 60 jobs at the leader and at a standby, in turn."""
     request = http("GET", "/jobs/overview")
-    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as leaving:
-        pair = _pair(Path(scratch, "state"), leaving)
+    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as cleanup:
+        pair = _pair(Path(scratch, "state"), cleanup)
         for number in range(60):
             submit(pair, {"name": f"waits-{number}", "steps": SMALL}, f"waits-{number}", {})
         leader = until("a leader", pair.leader)[0]
@@ -105,9 +105,9 @@ def ensemble_acknowledgements() -> Iterator[Figure]:
     """Submissions of sixteen clients to a JobManager over a three-node ensemble, without TaskManagers."""
     with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch:
         home = Path(scratch, "bench")
-        with running_ensemble(home / "ensemble", 3) as ensemble, ExitStack() as leaving:
+        with running_ensemble(home / "ensemble", 3) as ensemble, ExitStack() as cleanup:
             stage = zookeeper_stage(home, ensemble, jobmanagers=1, taskmanagers=0, slots=0)
-            _started(stage, leaving)
+            _started(stage, cleanup)
             _load(stage, 100, clients=16)
             load = _load(stage, 1500, clients=16)
     yield Figure(
@@ -117,15 +117,15 @@ def ensemble_acknowledgements() -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def _pair(state_dir: Path, leaving: ExitStack) -> Stage:
+def _pair(state_dir: Path, cleanup: ExitStack) -> Stage:
     pair = embedded_stage(state_dir, 2)
-    _started(pair, leaving)
+    _started(pair, cleanup)
     return pair
 
 
-def _started(stage: Stage, leaving: ExitStack) -> None:
+def _started(stage: Stage, cleanup: ExitStack) -> None:
     for member in stage.jobmanagers:
-        leaving.callback(member.end)
+        cleanup.callback(member.end)
         member.start()
     until("a leader", stage.leader, 60)
     _await_members(stage)

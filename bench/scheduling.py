@@ -38,7 +38,7 @@ class _Cluster:
         self.running: dict[JobId, None] = {}
         self.beats: list[Heartbeat] = []
         for number in range(size):
-            name, instance = TaskManagerId(f"tm-{number}"), InstanceId(f"life-{number}")
+            name, instance = TaskManagerId(f"tm-{number}"), InstanceId(f"instance-{number}")
             hardware = Hardware(cpu_cores=SLOTS, physical_memory=64 << 30)
             self.core.register(
                 TaskManagerRegistration(
@@ -62,9 +62,9 @@ class _Cluster:
     def submit(self) -> None:
         """Let one more job wait for a slot."""
         self.jobs += 1
-        wish = SlotRequest(id=RequestId("0-0"), slots=1)
+        request = SlotRequest(id=RequestId("0-0"), slots=1)
         job_id = JobId(f"{self.jobs:032x}")
-        self.note(self.core.declare(ResourceRequirements(job_id=job_id, requests=(wish,)), 0))
+        self.note(self.core.declare(ResourceRequirements(job_id=job_id, requests=(request,)), 0))
 
     def note(self, effects: list[ResourceManagerEffect]) -> None:
         """Remember who got slots."""
@@ -73,7 +73,7 @@ class _Cluster:
                 self.running[effect.job_id] = None
 
     def heartbeat_round(self) -> None:
-        """Hear every TaskManager once, and look who is silent."""
+        """Handle one heartbeat of every TaskManager, and check which ones have timed out."""
         for beat in self.beats:
             self.core.heartbeat(beat, 1.0)
         self.core.on_tick(1.0)

@@ -38,17 +38,17 @@ class Cluster(Struct, frozen=True, kw_only=True):
 @contextmanager
 def cluster(*, taskmanagers: int = 1, slots: int = 2, settings: Sequence[str] = ()) -> Generator[Cluster]:
     """Start a JobManager and TaskManagers; yield when every slot is there."""
-    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as leaving:
+    with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as cleanup:
         state_dir = Path(scratch)
         flags = [part for item in ("rest.port=0", *settings) for part in ("-D", item)]
         begun = time.perf_counter()
-        jobmanager = _start(leaving, state_dir, "jobmanager", flags)
+        jobmanager = _start(cleanup, state_dir, "jobmanager", flags)
         url = _await_rest(state_dir, jobmanager)
         rest_after_s = time.perf_counter() - begun
 
         def start_taskmanager(index: int) -> subprocess.Popen[bytes]:
             own = ["--index", str(index), "-D", f"taskmanager.numberOfTaskSlots={slots}"]
-            return _start(leaving, state_dir, "taskmanager", [*own, *flags])
+            return _start(cleanup, state_dir, "taskmanager", [*own, *flags])
 
         started = tuple(start_taskmanager(index) for index in range(taskmanagers))
         _await(lambda: _slots(url) >= taskmanagers * slots, 180, "the TaskManagers")
@@ -71,7 +71,7 @@ def bare_connect(cores: int = 2) -> Generator[str]:
 
     java = find_java(os.environ)
     port = _free_port()
-    with tempfile.TemporaryDirectory(prefix="flintlock-bare-") as scratch, ExitStack() as leaving:
+    with tempfile.TemporaryDirectory(prefix="flintlock-bare-") as scratch, ExitStack() as cleanup:
         command = [
             java.executable,
             *java_flags(java.major, has_vector_module=java.has_vector_module),
@@ -93,10 +93,10 @@ def bare_connect(cores: int = 2) -> Generator[str]:
             "org.apache.spark.sql.connect.service.SparkConnectServer",
             "spark-internal",
         ]
-        log = leaving.enter_context(Path(scratch, "log").open("wb"))
+        log = cleanup.enter_context(Path(scratch, "log").open("wb"))
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=scratch, env=environment)
-        leaving.callback(_end, process)
+        cleanup.callback(_end, process)
         url = f"sc://127.0.0.1:{port}"
         _await(lambda: _answers(url), 90, "the bare Connect server")
         for _ in range(5):
@@ -104,14 +104,14 @@ def bare_connect(cores: int = 2) -> Generator[str]:
         yield url
 
 
-def _start(leaving: ExitStack, state_dir: Path, name: str, flags: Sequence[str]) -> subprocess.Popen[bytes]:
-    log = leaving.enter_context((state_dir / f"{name}.log").open("ab"))
+def _start(cleanup: ExitStack, state_dir: Path, name: str, flags: Sequence[str]) -> subprocess.Popen[bytes]:
+    log = cleanup.enter_context((state_dir / f"{name}.log").open("ab"))
     process = subprocess.Popen(
         [sys.executable, "-m", f"flintlock.entrypoints.{name}", "--state-dir", str(state_dir), *flags],
         stdout=log,
         stderr=log,
     )
-    leaving.callback(_end, process)
+    cleanup.callback(_end, process)
     return process
 
 
