@@ -1,5 +1,5 @@
-# Flintlock's chores. A machine needs python3 (3.11 to 3.14) and make; everything else goes into .venv,
-# pinned and checked by hash. `make` alone lists the targets.
+# A machine needs python3 (tested: 3.11; the pinned packages exist up to 3.14) and make; everything else goes into
+# .venv, pinned and checked by hash. `make` alone lists the targets.
 
 # Another interpreter: make PYTHON=python3.12
 PYTHON ?= python3
@@ -39,10 +39,10 @@ check: $(READY) ## lint, format, types, import contracts
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports --no-logo --no-cache
 
-format: $(READY) ## rewrite the code as the formatter and the fixable rules want it
+format: $(READY) ## rewrite the code by the formatter and the fixable rules
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format --quiet
 
-bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for one
+bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for one, ONLY=--publish for the page
 	@$(BIN)/python -m bench $(ONLY)
 
 soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
@@ -51,7 +51,7 @@ soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
 chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; ARGS='--seed 7 --faults 20'
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests it names, have to find it
+mutants: $(READY) ## plant each known bug in a copy of the source: the simulation, or the tests that it names, must find it
 	@$(BIN)/python -m tests.mutants
 
 docs: $(READY) ## write the generated reference pages
