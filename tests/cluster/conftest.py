@@ -15,7 +15,7 @@ from tests.cluster.runner_harness import Bench, Loop, bench, spark_engine
 
 from flintlock.cli.analysis import record_archive
 from flintlock.config.configuration import Configuration
-from flintlock.config.files import Settings, cache_directory
+from flintlock.config.files import LoadedConfiguration, cache_directory
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.class_archive import archive_file
 from flintlock.spark.engine.java import find_java
@@ -34,7 +34,7 @@ def class_archive() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive_file(archives, find_java(os.environ)).is_file():
             with suppress(Unavailable):  # a Java that cannot write archives: engines start more slowly, that is all
-                asyncio.run(record_archive(Settings(configuration=Configuration({}), places={})))
+                asyncio.run(record_archive(LoadedConfiguration(configuration=Configuration({}), places={})))
 
 
 @pytest.fixture(scope="session")

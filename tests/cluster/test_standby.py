@@ -25,7 +25,7 @@ from tests.cluster.processes import until
 from tests.zookeeper.servers import Ensemble, zookeeper
 
 import flintlock as fl
-from flintlock.client.clusters.discovery import Standing
+from flintlock.client.clusters.discovery import RunningCluster
 from flintlock.client.connection.client import Client
 from flintlock.client.errors import JobCanceled
 from flintlock.host.pid_files import ClusterFile, announced, job_managers, running
@@ -82,7 +82,7 @@ class Masters:
     def client(self) -> Client:
         """Return a client that knows the state directory."""
         urls = tuple(file.rest for file in job_managers(self.state_dir))
-        return Standing(urls=urls, state_dir=self.state_dir).client()
+        return RunningCluster(urls=urls, state_dir=self.state_dir).client()
 
     def stop(self) -> None:
         """End all of them."""

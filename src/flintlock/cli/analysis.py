@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flintlock.config.files import Settings, cache_directory
+from flintlock.config.files import LoadedConfiguration, cache_directory
 from flintlock.config.options import TM_ENGINE_MEMORY
 from flintlock.model.errors import FlintlockError
 
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 _CORES: Final = 2
 
 
-def analyze(package: JobPackage, settings: Settings) -> Analyzed:
+def analyze(package: JobPackage, settings: LoadedConfiguration) -> Analyzed:
     """Return each step's schema up to the first step that fails, with its failure. Starts and ends an engine."""
     with tempfile.TemporaryDirectory(prefix="flintlock-analyze-") as directory:
         places = _laid_out(package.files, Path(directory) / "artifacts")
         return asyncio.run(_analyzed(package.graph, places, settings, Path(directory)))
 
 
-async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Settings, directory: Path) -> Analyzed:
+async def _analyzed(
+    graph: JobGraph, artifacts: Mapping[str, str], settings: LoadedConfiguration, directory: Path
+) -> Analyzed:
     from flintlock.spark.engine.handle import EngineSettings, SparkEngine
     from flintlock.spark.engine.java import find_java
     from flintlock.spark.launcher import EngineDoor
@@ -60,7 +62,7 @@ async def _analyzed(graph: JobGraph, artifacts: Mapping[str, str], settings: Set
         raise causes[0] if causes else group from group
 
 
-async def record_archive(settings: Settings) -> Path:
+async def record_archive(settings: LoadedConfiguration) -> Path:
     """Write the class archive that this user's engines start from; return its file."""
     from flintlock.spark.engine.handle import EngineSettings, SparkEngine
     from flintlock.spark.engine.java import find_java

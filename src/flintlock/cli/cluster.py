@@ -86,12 +86,12 @@ def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
 def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> int:
     """Tell whether a cluster runs, and what it has. Exits with 3 if none answers."""
     from flintlock.client.clusters import local_cluster
-    from flintlock.client.clusters.discovery import standing_client
+    from flintlock.client.clusters.discovery import cluster_client
 
     settings, directory = read_settings(conf, state_dir)
     here = local_cluster.cluster_status(directory)
     try:
-        with standing_client(settings, urls, directory) as client:
+        with cluster_client(settings, urls, directory) as client:
             overview, address, why = client.overview(), client.http.answering, ""
     except Unavailable as error:
         overview, address, why = None, None, error.public

@@ -15,7 +15,7 @@ from flintlock import __version__
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
 from flintlock.client.connection.versions import own_versions
 from flintlock.config.extras import install_command, missing_modules
-from flintlock.config.files import Settings
+from flintlock.config.files import LoadedConfiguration
 from flintlock.config.options import REST_ADDRESS, REST_PORT
 from flintlock.model.errors import FlintlockError
 
@@ -79,7 +79,7 @@ def _java() -> Finding:
     return Finding("Java", True, f"{java.major} at {java.home} (found by {java.origin})")
 
 
-def _configuration(settings: Settings) -> Finding:
+def _configuration(settings: LoadedConfiguration) -> Finding:
     many = len(settings.configuration.as_dict())
     return Finding("configuration", True, f"{settings.file or 'no file'}, {many} option{'' if many == 1 else 's'} set")
 
@@ -95,7 +95,7 @@ def _state(directory: Path) -> Finding:
     return Finding("state directory", True, f"{directory}{'' if directory.exists() else ' (not made yet)'}")
 
 
-def _port(settings: Settings, directory: Path) -> Finding:
+def _port(settings: LoadedConfiguration, directory: Path) -> Finding:
     from flintlock.host.pid_files import read_cluster_file
 
     live = read_cluster_file(directory)

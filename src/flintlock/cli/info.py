@@ -12,7 +12,7 @@ import click
 from flintlock.cli.run import job_options, overrides_of
 from flintlock.cli.settings import json_option, place_options, print_json, read_settings
 from flintlock.config.extras import require_extra
-from flintlock.config.files import Settings
+from flintlock.config.files import LoadedConfiguration
 from flintlock.model.errors import Refused
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
@@ -65,7 +65,7 @@ def info(
     return 0 if failure is None else 1
 
 
-def _analyzed(package: JobPackage, settings: Settings) -> Analyzed:
+def _analyzed(package: JobPackage, settings: LoadedConfiguration) -> Analyzed:
     from flintlock.cli.analysis import analyze
 
     if any(isinstance(vertex.operation, Program) for vertex in package.graph.vertices):

@@ -1,60 +1,52 @@
-"""`flintlock`: finds the command, runs it, turns errors into words and exit codes.
+"""`flintlock`: finds the command, runs it, and turns errors into messages and exit codes.
 
-0: done. 1: the job failed or was cancelled, or what was asked could not be done. 2: asked wrongly. 3: no cluster
-answers.
+0: success. 1: the job failed or was cancelled, or the command failed. 2: wrong usage. 3: no cluster responds.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from flintlock import __version__
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, Invalid, JobFailed, Refused, Unavailable
+from flintlock.model.suggestions import suggestion
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_NO_CLUSTER: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
-#: Where each command lives; nothing of it is imported before it is called.
-COMMANDS: Final = {
-    "run": "flintlock.cli.run:run",
-    "info": "flintlock.cli.info:info",
-    "list": "flintlock.cli.jobs:list_jobs",
-    "status": "flintlock.cli.jobs:status",
-    "cancel": "flintlock.cli.jobs:cancel",
-    "rescale": "flintlock.cli.jobs:rescale",
-    "logs": "flintlock.cli.output:logs",
-    "result": "flintlock.cli.output:result",
-    "cluster": "flintlock.cli.cluster:cluster",
-    "jobmanager": "flintlock.cli.cluster:jobmanager",
-    "taskmanager": "flintlock.cli.cluster:taskmanager",
-    "init": "flintlock.cli.init:init",
-    "doctor": "flintlock.cli.doctor:doctor",
-    "schema": "flintlock.cli.reference:schema",
-    "config": "flintlock.cli.reference:config",
-}
-HELP: Final = {
-    "run": "Run a job and show it to its end.",
-    "info": "Show a job's plan: regions, steps, exchanges, guarantees.",
-    "list": "List the jobs of the cluster.",
-    "status": "Show one job.",
-    "cancel": "Cancel a job.",
-    "rescale": "Change how many slots a job may use.",
-    "logs": "Print what a job's own code has written.",
-    "result": "Print a job's result.",
-    "cluster": "Start, stop and look at a cluster on this machine.",
-    "jobmanager": "Run a JobManager in the foreground.",
-    "taskmanager": "Run a TaskManager in the foreground.",
-    "init": "Write a small job to begin with.",
-    "doctor": "Check what Flintlock needs on this machine.",
-    "schema": "Print the JSON Schema of a job in YAML.",
-    "config": "Print the configuration in force, and all options.",
+
+class CommandRow(NamedTuple):
+    """Where a command is defined, and its line in the list of commands."""
+
+    home: str
+    help: str
+
+
+#: The commands. None of them is imported before it is called, nor to list them.
+COMMANDS: Final[Mapping[str, CommandRow]] = {
+    "run": CommandRow(home="flintlock.cli.run:run", help="Run a job and show its progress until it ends."),
+    "info": CommandRow(home="flintlock.cli.info:info", help="Show a job's plan: regions, steps and guarantees."),
+    "list": CommandRow(home="flintlock.cli.jobs:list_jobs", help="List the jobs of the cluster."),
+    "status": CommandRow(home="flintlock.cli.jobs:status", help="Show one job."),
+    "cancel": CommandRow(home="flintlock.cli.jobs:cancel", help="Cancel a job."),
+    "rescale": CommandRow(home="flintlock.cli.jobs:rescale", help="Change how many slots a job may use."),
+    "logs": CommandRow(home="flintlock.cli.output:logs", help="Print the output of a job's own code."),
+    "result": CommandRow(home="flintlock.cli.output:result", help="Print a job's result."),
+    "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
+    "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),
+    "taskmanager": CommandRow(home="flintlock.cli.cluster:taskmanager", help="Run a TaskManager in the foreground."),
+    "init": CommandRow(home="flintlock.cli.init:init", help="Write a small example job."),
+    "doctor": CommandRow(home="flintlock.cli.doctor:doctor", help="Check what Flintlock needs on this machine."),
+    "schema": CommandRow(home="flintlock.cli.reference:schema", help="Print the JSON Schema of a job in YAML."),
+    "config": CommandRow(home="flintlock.cli.reference:config", help="Print the effective configuration."),
 }
 
 
@@ -67,29 +59,25 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 click's signature
         """Import one command."""
-        home = COMMANDS.get(cmd_name)
-        if home is None:
+        row = COMMANDS.get(cmd_name)
+        if row is None:
             return None
-        module, _, name = home.partition(":")
+        module, _, name = row.home.partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Say which command is nearest to one that does not exist."""
-        from difflib import get_close_matches
-
+        """Suggest the nearest command for one that does not exist."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
+            raise click.UsageError(f"no such command {args[0]!r}" + suggestion(args[0], COMMANDS), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 click's signature
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, HELP[name]) for name in COMMANDS])
+            formatter.write_dl([(name, row.help) for name, row in COMMANDS.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,7 +92,7 @@ def main() -> NoReturn:
 
 
 def run_app(arguments: list[str]) -> int:
-    """Run one command and return its exit code; errors are told on stderr."""
+    """Run one command and return its exit code; errors are printed on stderr."""
     try:
         outcome: object = app.main(arguments, prog_name="flintlock", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -117,16 +105,16 @@ def run_app(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     except FlintlockError as error:
-        tell(error)
+        print_error(error)
         return exit_code(error)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has gone: nothing to tell, nobody to tell it to
+        sys.stderr.close()  # the reader of our output has exited: a message would have no reader either
         return 0
     return outcome if isinstance(outcome, int) else 0
 
 
 def exit_code(error: FlintlockError) -> int:
-    """Return the exit code that an error stands for."""
+    """Return the exit code of an error."""
     match error:
         case JobFailed() | JobCanceled():
             return EXIT_FAILED
@@ -138,8 +126,8 @@ def exit_code(error: FlintlockError) -> int:
             return EXIT_FAILED
 
 
-def tell(error: FlintlockError) -> None:
-    """Say what is wrong, on stderr; several problems one below the other."""
+def print_error(error: FlintlockError) -> None:
+    """Print what is wrong on stderr, one problem per line."""
     problems = error.problems if isinstance(error, Invalid) else (error.public,)
     for problem in problems:
         click.echo(click.style("error: ", fg="red", bold=True) + problem, err=True)

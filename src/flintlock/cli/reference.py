@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
-from flintlock.config.files import Settings, variable_of
+from flintlock.config.files import LoadedConfiguration, variable_of
 from flintlock.config.options import OPTIONS
 from flintlock.model.operations import config_text
 
@@ -36,7 +36,7 @@ def config(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_dir
         click.echo(line)
 
 
-def config_lines(settings: Settings) -> list[str]:
+def config_lines(settings: LoadedConfiguration) -> list[str]:
     """Return every option with its meaning, its value, and where that comes from."""
     values = settings.configuration.as_dict()
     lines: list[str] = []
@@ -52,7 +52,7 @@ def config_lines(settings: Settings) -> list[str]:
     ]
 
 
-def option_rows(settings: Settings) -> list[dict[str, str | None]]:
+def option_rows(settings: LoadedConfiguration) -> list[dict[str, str | None]]:
     """Return all options in the order of the reference."""
     values = settings.configuration.as_dict()
     return [

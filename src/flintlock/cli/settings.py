@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from flintlock.config.configuration import Scope
-from flintlock.config.files import Settings, load, split_assignment, state_directory
+from flintlock.config.files import LoadedConfiguration, load, split_assignment, state_directory
 from flintlock.config.options import OPTIONS
 
 if TYPE_CHECKING:
@@ -59,18 +59,20 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def read_settings(conf: Path | None, state_dir: str | None, defines: tuple[str, ...] = ()) -> tuple[Settings, Path]:
+def read_settings(
+    conf: Path | None, state_dir: str | None, defines: tuple[str, ...] = ()
+) -> tuple[LoadedConfiguration, Path]:
     """Return the settings in force and the state directory."""
     settings = load(defines, conf=conf)
     return settings, state_directory(settings, state_dir)
 
 
 def connect(urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> Client:
-    """Return a client of the standing cluster. Raises Unavailable if there is none."""
-    from flintlock.client.clusters.discovery import standing_client
+    """Return a client of the running cluster. Raises Unavailable if there is none."""
+    from flintlock.client.clusters.discovery import cluster_client
 
     settings, directory = read_settings(conf, state_dir)
-    return standing_client(settings, urls, directory)
+    return cluster_client(settings, urls, directory)
 
 
 def split_defines(defines: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -1,18 +1,28 @@
-"""`flintlock.run`: from a Job to its result in one call, in a script or a notebook."""
+"""From a job to its end: what `flintlock.run` and `flintlock run` both do.
+
+`run_job` finds nothing and prints nothing: its caller has found the cluster, and passes hooks for what a person sees
+and decides.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
-from flintlock.client.authoring.package import Overrides, Packable
-from flintlock.client.clusters.discovery import chosen_cluster, standing_cluster
+from flintlock.api.jobs import JobAttempts
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
+from flintlock.client.clusters.discovery import ClusterConnection, RunningCluster, connected_cluster, find_cluster
+from flintlock.client.connection.attachment import Attachment, attached
+from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.display.console import (
+    Display,
     SilentDisplay,
     display_for,
     error_console,
@@ -21,7 +31,8 @@ from flintlock.client.display.console import (
     result_table,
 )
 from flintlock.client.display.following import OutputReader, follow
-from flintlock.config.files import load, state_directory
+from flintlock.config.files import LoadedConfiguration, load, state_directory
+from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
 from flintlock.model.operations import ConfigValue, config_text
 
@@ -34,10 +45,147 @@ class JobRun(Struct, frozen=True, kw_only=True):
     results: dict[str, ResultHandle]
 
     def result(self, name: str) -> ResultHandle:
-        """Return a result by its step's name. Raises KeyError that names those that are there."""
+        """Return a result by its step's name. Raises KeyError that lists the names of the others."""
         if name not in self.results:
             raise KeyError(f"no result {name!r}; there are: {', '.join(self.results) or 'none'}")
         return self.results[name]
+
+
+class Interrupted(Enum):
+    """What an interrupt (Ctrl-C) means for the job."""
+
+    DETACH = "detach"  # leave it running
+    CANCEL = "cancel"
+    RESUME = "resume"  # follow it further
+
+
+class RunHooks(Protocol):
+    """What differs between the callers of `run_job`."""
+
+    def cluster_starting(self) -> None:
+        """Notify the user that an embedded cluster is being started."""
+        ...
+
+    def submitted(self, handle: JobHandle) -> None:
+        """Notify the user that the job is durable."""
+        ...
+
+    def display(self, package: JobPackage) -> Display:
+        """Return what shows the job while it runs. It is closed at the end."""
+        ...
+
+    def interrupted(self, handle: JobHandle, *, detachable: bool) -> Interrupted:
+        """Decide what an interrupt means. The job can be left running only if it is `detachable`."""
+        ...
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """How to run a job. `overrides` change the job, `cluster_overrides` (`key=value`) configure an embedded cluster."""
+
+    overrides: Overrides = AS_WRITTEN
+    cluster_overrides: Sequence[str] = ()
+    detached: bool = False  # return once the job is submitted
+    attached: bool = False  # the job is cancelled when this process dies
+
+
+class RunOutcome(Struct, frozen=True, kw_only=True):
+    """A job that was run; `end` is None if it still runs."""
+
+    handle: JobHandle
+    end: JobAttempts | None
+
+
+@contextmanager
+def run_job(
+    job: Packable, cluster: RunningCluster | None, settings: LoadedConfiguration, options: RunOptions, hooks: RunHooks
+) -> Generator[RunOutcome]:
+    """Run the job to its end, on the cluster or (None) on an embedded one, which lasts as long as the block.
+
+    Yields when the job has ended or is left running. Raises Invalid for an invalid job, before a cluster is started.
+    """
+    # An embedded cluster is this very installation: packaging first finds mistakes before anything is started.
+    package = job.package(options.overrides) if cluster is None else None
+    if cluster is None:
+        hooks.cluster_starting()
+    with connected_cluster(settings, cluster, options.cluster_overrides) as connection:
+        if package is None:
+            package = connection.client.package(job, options.overrides)
+        # An embedded cluster ends with this process in any case: there is nothing to attach to.
+        attachment = (
+            Attachment.of(settings.configuration, package) if options.attached and cluster is not None else None
+        )
+        handle = connection.client.submit(package if attachment is None else attachment.bind(package))
+        hooks.submitted(handle)
+        if options.detached:
+            yield RunOutcome(handle=handle, end=None)
+            return
+        with _attached(connection, handle, attachment):
+            detachable = connection.embedded is None and attachment is None
+            end = _follow(connection, handle, hooks.display(package), hooks, detachable=detachable)
+        yield RunOutcome(handle=handle, end=end)
+
+
+@contextmanager
+def _attached(connection: ClusterConnection, handle: JobHandle, attachment: Attachment | None) -> Generator[None]:
+    """Send heartbeats for an attached job during the block; cancel the job if this process is told to exit."""
+    if attachment is None:
+        yield
+        return
+    http = connection.client.http
+    with attached(http.urls, handle.id, attachment, http.server_ms, http.discover):
+        try:
+            yield
+        except SystemExit:  # the missing heartbeats would cancel it too, but only after the timeout
+            with suppress(FlintlockError):
+                handle.cancel(patience_s=0.0)
+            raise
+
+
+def _follow(
+    connection: ClusterConnection, handle: JobHandle, display: Display, hooks: RunHooks, *, detachable: bool
+) -> JobAttempts | None:
+    """Follow the job to its end; return None if it is left running."""
+    reader = OutputReader(handle)
+    check = connection.embedded.check if connection.embedded is not None else None
+    try:
+        while True:
+            try:
+                return follow(handle, display, reader, check=check)
+            except KeyboardInterrupt:
+                display.pause()
+                match hooks.interrupted(handle, detachable=detachable):
+                    case Interrupted.DETACH:
+                        return None
+                    case Interrupted.CANCEL:
+                        handle.cancel()
+                    case Interrupted.RESUME:
+                        pass
+    finally:
+        display.close()
+
+
+class _ScriptHooks:
+    """Hooks of `flintlock.run`: progress on stderr unless quiet, and an interrupt cancels the job."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def cluster_starting(self) -> None:
+        if not self._quiet:
+            sys.stderr.write(STARTING_TEXT + "\n")
+
+    def submitted(self, handle: JobHandle) -> None:
+        pass
+
+    def display(self, package: JobPackage) -> Display:
+        return SilentDisplay() if self._quiet else display_for(error_console(), output_stream(package.graph))
+
+    def interrupted(self, handle: JobHandle, *, detachable: bool) -> Interrupted:  # noqa: ARG002 never detaches
+        handle.cancel()
+        raise KeyboardInterrupt
+
+
+STARTING_TEXT = "starting an embedded cluster (its Spark engine needs a few seconds) …"
 
 
 def run(
@@ -53,9 +201,9 @@ def run(
 ) -> JobRun:
     """Run the job to its end, show its progress and print its results; the same as `flintlock run file.py:job`.
 
-    It runs on the cluster at `url`, else on the configured one, else on the live one of the state directory, else on an
-    embedded one for the time of the job (`local` forces that). Raises JobFailed with the structured failure,
-    JobCanceled, Invalid for a job that cannot run, Unavailable if a named cluster does not answer. Interrupting it
+    It runs on the cluster at `url`, else on the configured one, else on the running one of the state directory, else on
+    an embedded one for the duration of the job (`local` forces that). Raises JobFailed with the structured failure,
+    JobCanceled, Invalid for a job that cannot run, Unavailable if a named cluster does not respond. Interrupting it
     (Ctrl-C) cancels the job.
     """
     settings = load()
@@ -65,21 +213,10 @@ def run(
         config={key: config_text(value) for key, value in (config or {}).items()},
     )
     urls = [url] if isinstance(url, str) else list(url)
-    directory = state_directory(settings, state_dir)
-    local = local or standing_cluster(settings, urls, directory) is None
-    if local and not quiet:
-        sys.stderr.write("starting an embedded cluster (its Spark engine needs a moment) …\n")
-    with chosen_cluster(settings, urls, directory, local=local) as chosen:
-        package = chosen.client.package(job, overrides)
-        handle = chosen.client.submit(package)
-        display = SilentDisplay() if quiet else display_for(error_console(), output_stream(package.graph))
-        try:
-            with closing(display):
-                follow(handle, display, OutputReader(handle), check=chosen.embedded.check if chosen.embedded else None)
-        except KeyboardInterrupt:
-            handle.cancel()
-            raise
-        handle.require_success()
+    cluster = None if local else find_cluster(settings, urls, state_directory(settings, state_dir))
+    options = RunOptions(overrides=overrides)
+    with run_job(job, cluster, settings, options, _ScriptHooks(quiet=quiet)) as outcome:
+        handle = outcome.handle.require_success()
         results = {name: handle.result(name).fetch() for name in handle.results()}
     if not quiet:
         for result in results.values():

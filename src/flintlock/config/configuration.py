@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
 from flintlock.model.errors import Invalid
+from flintlock.model.suggestions import suggestion
 
 T = TypeVar("T")
 
@@ -78,8 +78,7 @@ def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], s
         if key.startswith("spark."):
             continue
         if option is None:
-            near = get_close_matches(key, [*known], n=1, cutoff=0.5)
-            problems.append((key, "unknown option" + (f"; did you mean {near[0]!r}?" if near else "")))
+            problems.append((key, "unknown option" + suggestion(key, known, cutoff=0.5)))
         elif scope is Scope.JOB and option.scope is not Scope.JOB:
             problems.append((key, "is an option of the cluster: a job cannot set it"))
         else:

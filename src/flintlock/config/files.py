@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from msgspec import Struct
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import CLUSTER_ID, OPTIONS
 from flintlock.model.errors import Invalid
+from flintlock.model.suggestions import suggestion
 
 FILE_NAME: Final = "flintlock.yaml"
 PREFIX: Final = "FLINTLOCK_"
@@ -25,7 +25,7 @@ PREFIX: Final = "FLINTLOCK_"
 RESERVED: Final = frozenset({"FLINTLOCK_CONF", "FLINTLOCK_STATE_DIR", "FLINTLOCK_JAVA_HOME"})
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class LoadedConfiguration(Struct, frozen=True, kw_only=True):
     """A configuration, and for each key that was set the place that set it."""
 
     configuration: Configuration
@@ -39,7 +39,7 @@ def load(
     conf: Path | None = None,
     environ: Mapping[str, str] | None = None,
     directory: Path | None = None,
-) -> Settings:
+) -> LoadedConfiguration:
     """Return the settings in force.
 
     `overrides` are `key=value` as given with `-D`; `conf` names the file, else FLINTLOCK_CONF does, else it is looked
@@ -64,7 +64,7 @@ def load(
     take(_from_flags(overrides, problems))
     if problems:
         raise Invalid("\n".join(problems), problems=tuple(problems))
-    return Settings(configuration=Configuration(values), places=places, file=file)
+    return LoadedConfiguration(configuration=Configuration(values), places=places, file=file)
 
 
 def find_file(conf: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -82,7 +82,7 @@ def find_file(conf: Path | None, environ: Mapping[str, str], directory: Path) ->
 
 
 def state_directory(
-    settings: Settings, given: str | Path | None = None, environ: Mapping[str, str] | None = None
+    settings: LoadedConfiguration, given: str | Path | None = None, environ: Mapping[str, str] | None = None
 ) -> Path:
     """Return the cluster's state directory, absolute: as given, or `$XDG_STATE_HOME/flintlock/<cluster id>`."""
     variables = os.environ if environ is None else environ
@@ -157,8 +157,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
         elif name.startswith(PREFIX + "SPARK_"):
             problems.append(f"{name}: Spark's settings cannot stand in the environment; use {FILE_NAME} or -D")
         else:
-            near = get_close_matches(name, [*keys, *RESERVED], n=1)
-            problems.append(f"{name}: unknown setting" + (f"; did you mean {near[0]!r}?" if near else ""))
+            problems.append(f"{name}: unknown setting" + suggestion(name, [*keys, *RESERVED]))
     return found
 
 

@@ -165,24 +165,14 @@ def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:
     if client is None:
         message = f"step {pickled!r} has a pickled function, but the job does not say which versions pickled it"
         return [Problem(field="client", message=message)]
-    pairs = (
-        ("Python", client.python, cluster.python),
-        ("PySpark", client.pyspark, cluster.pyspark),
-        ("Flintlock", client.flintlock, cluster.flintlock),
-    )
     return [
         Problem(
             field="client",
-            message=f"step {pickled!r} was pickled with {name} {theirs}, and the cluster runs {name} {ours}: "
-            "the two must agree up to the minor version",
+            message=f"step {pickled!r} was pickled with {mismatch.product} {mismatch.own}, and the cluster runs "
+            f"{mismatch.product} {mismatch.other}: the two must agree up to the minor version",
         )
-        for name, theirs, ours in pairs
-        if _minor(theirs) != _minor(ours)
+        for mismatch in client.mismatches(cluster)
     ]
-
-
-def _minor(version: str) -> tuple[str, ...]:
-    return tuple(version.split(".")[:2])
 
 
 def _id_problems(graph: JobGraph) -> Iterable[Problem]:

@@ -10,12 +10,16 @@ TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 8 << 10
 
 
-def tail(log_path: str, lines: int = TAIL_LINES) -> str:
-    """Return the last lines; empty if there are none."""
+def read_tail(log_path: str | Path, max_bytes: int = TAIL_BYTES) -> str:
+    """Return the end of a file as text, at most so many bytes of it; empty if it cannot be read."""
     try:
         with Path(log_path).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
-            text = log.read().decode(errors="replace")
+            log.seek(max(0, log.seek(0, os.SEEK_END) - max_bytes))
+            return log.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.rstrip().split("\n")[-lines:])
+
+
+def tail(log_path: str | Path, lines: int = TAIL_LINES) -> str:
+    """Return the last lines; empty if there are none."""
+    return "\n".join(read_tail(log_path).rstrip().split("\n")[-lines:])

@@ -6,7 +6,6 @@ nothing is ever signalled without that.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from typing import Final, TypeVar
 import msgspec
 import psutil
 from msgspec import Struct
+
+from flintlock.host.log_tail import read_tail
 
 _TAIL_BYTES: Final = 4000
 _PAUSE_S: Final = 0.05
@@ -59,12 +60,7 @@ class Started(Struct, frozen=True):
 
     def tail(self) -> str:
         """Return the end of its output."""
-        try:
-            with self.log.open("rb") as stream:
-                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
-                return stream.read().decode("utf-8", "replace").strip()
-        except OSError:
-            return ""
+        return read_tail(self.log, _TAIL_BYTES).strip()
 
 
 def running(file: PidFile | None) -> psutil.Process | None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from enum import StrEnum
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Struct, structs
+
+from flintlock.model.suggestions import did_you_mean, suggestion
 
 DocumentProblem: TypeAlias = tuple[tuple[str, ...], str]
 """The keys that lead to it, and what is wrong there."""
@@ -34,8 +35,7 @@ def document_problems(kind: type[Struct], document: object, path: tuple[str, ...
         if field is not None:
             yield from _problems(field.type, item, (*path, field.encode_name))
         elif kind.__struct_config__.forbid_unknown_fields:
-            near = get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            hint = did_you_mean(str(key), known) or f"known are {', '.join(known)}"
             yield ((*path, str(key)), f"unknown key; {hint}")
     for field in known.values():
         if field.required and field.encode_name not in given:
@@ -72,9 +72,7 @@ def _problems(kind: Any, value: object, path: tuple[str, ...]) -> Iterator[Docum
 
 def _enum_problems(names: list[str], value: str, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
     if value not in names:
-        near = get_close_matches(value.lower(), [name.lower() for name in names], n=1)
-        hint = f"; did you mean {next(name for name in names if name.lower() == near[0])!r}?" if near else ""
-        yield (path, f"{value!r} is not one of {', '.join(names)}{hint}")
+        yield (path, f"{value!r} is not one of {', '.join(names)}{suggestion(value, names)}")
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:

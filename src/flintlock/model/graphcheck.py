@@ -10,7 +10,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from graphlib import CycleError
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -23,6 +22,7 @@ from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
 from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of, topological
+from flintlock.model.suggestions import suggestion
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
@@ -128,8 +128,7 @@ def _step_problems(vertex: JobVertex, steps: Mapping[StepName, JobVertex]) -> It
         yield Problem(step=step, field="parallelism", message=_parallelism_message(vertex.parallelism))
     for source in vertex.inputs:
         if source not in steps:
-            near = get_close_matches(source, steps, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = suggestion(source, steps)
             yield Problem(step=step, field="inputs", message=f"there is no step {source!r}{hint}")
         elif not steps[source].has_output:
             yield Problem(step=step, field="inputs", message=f"step {source!r} has no output to read from")

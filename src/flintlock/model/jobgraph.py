@@ -97,12 +97,33 @@ class Artifact(Struct, frozen=True, kw_only=True):
     kind: ArtifactKind = ArtifactKind.PY_FILE
 
 
+class VersionMismatch(Struct, frozen=True, kw_only=True):
+    """A product whose minor version is not the same on both sides; empty where it is not installed."""
+
+    product: str
+    own: str
+    other: str
+
+
 class Versions(Struct, frozen=True, kw_only=True):
-    """What runs where: pickled functions need the same Python and PySpark on both sides."""
+    """What a process runs: pickled functions need the same Python and PySpark on both sides."""
 
     flintlock: str
     python: str
     pyspark: str
+
+    def mismatches(self, other: Versions) -> tuple[VersionMismatch, ...]:
+        """Return the products that do not agree up to the minor version. Patch releases may differ."""
+        pairs = (
+            ("Flintlock", self.flintlock, other.flintlock),
+            ("Python", self.python, other.python),
+            ("PySpark", self.pyspark, other.pyspark),
+        )
+        return tuple(
+            VersionMismatch(product=product, own=own, other=others)
+            for product, own, others in pairs
+            if own.split(".")[:2] != others.split(".")[:2]
+        )
 
 
 class JobGraph(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Final
 
 import msgspec
@@ -45,6 +44,7 @@ from flintlock.model.operations import (
 )
 from flintlock.model.problems import Problem
 from flintlock.model.quantities import memory_bytes
+from flintlock.model.suggestions import suggestion
 
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
 
@@ -148,9 +148,7 @@ def draft_graph(
                 if parameter in values:
                     message = f"the parameter {parameter!r} has no value"
                 else:
-                    near = get_close_matches(parameter, values, n=1)
-                    hint = f"; did you mean {near[0]!r}?" if near else ""
-                    message = f"no parameter {parameter!r} for ${{{parameter}}}{hint}"
+                    message = f"no parameter {parameter!r} for ${{{parameter}}}{suggestion(parameter, values)}"
                 problems.append(Problem(step=name, field=kind_of(step), message=message))
                 return match[0]
 

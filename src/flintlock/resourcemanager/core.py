@@ -175,7 +175,7 @@ class ResourceManagerCore:
 
     def _check_offer(self, offer: TaskManagerRegistration) -> None:
         theirs, ours = offer.versions, self._versions
-        if _minors(theirs) != _minors(ours):
+        if theirs.mismatches(ours):
             raise Refused(
                 f"TaskManager {offer.id!r} does not fit this cluster: it runs {_versions(theirs)}, "
                 f"the JobManager {_versions(ours)}; they must agree up to the minor version"
@@ -245,8 +245,3 @@ class ResourceManagerCore:
 
 def _versions(versions: Versions) -> str:
     return f"Flintlock {versions.flintlock}, Python {versions.python}, PySpark {versions.pyspark}"
-
-
-def _minors(versions: Versions) -> tuple[tuple[str, ...], ...]:
-    """Return what must agree: members of one cluster may differ in their patches, while it is being upgraded."""
-    return tuple(tuple(one.split(".")[:2]) for one in (versions.flintlock, versions.python, versions.pyspark))

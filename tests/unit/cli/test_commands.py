@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.unit.client.answering import Server, job_entry, serving, wait_for
 
-from flintlock.cli.main import COMMANDS, HELP, run_app
+from flintlock.cli.main import COMMANDS, run_app
 
 JOB = "0123456789abcdef" * 2
 OTHER = "0123fedcba987654" * 2
@@ -42,7 +42,6 @@ def line_of(jid: str, name: str, state: str) -> dict[str, Any]:
 
 
 def test_every_command_can_be_imported_and_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert COMMANDS.keys() == HELP.keys()
     for command in COMMANDS:
         assert run_app([command, "--help"]) == 0
     assert run_app([]) == 2
@@ -51,7 +50,7 @@ def test_every_command_can_be_imported_and_has_help(capsys: pytest.CaptureFixtur
 
 def test_asked_wrongly_is_exit_2_with_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["lst"]) == 2
-    assert "Did you mean 'list'?" in capsys.readouterr().err
+    assert "did you mean 'list'?" in capsys.readouterr().err
     assert run_app(["status"]) == 2
     assert run_app(["run", "nope.yaml"]) == 2
     assert "there is no file 'nope.yaml'" in capsys.readouterr().err
@@ -342,10 +341,10 @@ def test_a_wrong_job_is_exit_2_with_every_problem(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-d", "--local", "job.py:job"], "-d needs a standing cluster"),
+        (["-d", "--local", "job.py:job"], "-d needs a cluster that outlives this command"),
         (["-d", "job.py:job"], "no cluster runs: start one"),
         (["-d", "--attached", "job.py:job"], "-d leaves the job running when this command ends, --attached does not"),
-        (["--local", "-m", "http://h:1", "job.py:job"], "give either that or -m"),
+        (["--local", "-m", "http://h:1", "job.py:job"], "give either --local or -m"),
         (["--param", "n", "job.py:job"], "--param n: must have the form key=value"),
         (["--local", "--param", "m=1", "job.py:job"], "the job has no parameter 'm'; it has n"),
         (["-D", "rest.prot=1", "job.py:job"], "'rest.prot': unknown option; did you mean 'rest.port'?"),
@@ -431,7 +430,7 @@ def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.Captu
 
     told = capsys.readouterr().err
     assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in told
-    assert "(--verbose shows the whole stack traces)" in told
+    assert "(--verbose shows the complete stack traces)" in told
     assert "all of it" not in told
 
 

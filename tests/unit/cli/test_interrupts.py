@@ -47,16 +47,16 @@ def command(server: Server, folder: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "flintlock", "run", "-m", server.url, *flags, "job.yaml"]
 
 
-def test_off_a_terminal_ctrl_c_leaves_the_job_and_says_how_to_cancel_it(server: Server, tmp_path: Path) -> None:
+def test_without_a_terminal_ctrl_c_detaches_and_prints_how_to_cancel(server: Server, tmp_path: Path) -> None:
     with subprocess.Popen(command(server, tmp_path), cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
         while "small: RUNNING" not in run.stderr.readline():
             assert run.poll() is None
         run.send_signal(signal.SIGINT)
-        told = run.stderr.read()
+        errors = run.stderr.read()
 
     assert run.returncode == 0
-    assert f"job {JOB} goes on; cancel it with: flintlock cancel {JOB}" in told
+    assert f"job {JOB} keeps running; cancel it with: flintlock cancel {JOB}" in errors
     assert not any(seen.method == "PATCH" for seen in server.seen)
 
 
@@ -64,7 +64,7 @@ def cancels(server: Server) -> int:
     return sum((seen.method, seen.path.partition("?")[0]) == ("PATCH", f"/jobs/{JOB}") for seen in server.seen)
 
 
-def test_off_a_terminal_ctrl_c_cancels_a_job_that_is_attached(server: Server, tmp_path: Path) -> None:
+def test_without_a_terminal_ctrl_c_cancels_an_attached_job(server: Server, tmp_path: Path) -> None:
     arguments = command(server, tmp_path, "--attached")
     with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
@@ -78,7 +78,7 @@ def test_off_a_terminal_ctrl_c_cancels_a_job_that_is_attached(server: Server, tm
     assert run.returncode == 1
 
 
-def test_an_attached_client_that_is_told_to_end_cancels_its_job(server: Server, tmp_path: Path) -> None:
+def test_sigterm_cancels_an_attached_job(server: Server, tmp_path: Path) -> None:
     arguments = command(server, tmp_path, "--attached")
     with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
@@ -91,8 +91,8 @@ def test_an_attached_client_that_is_told_to_end_cancels_its_job(server: Server, 
     assert cancels(server) == 1
 
 
-def test_a_client_that_is_killed_falls_silent(server: Server, tmp_path: Path) -> None:
-    """It has no last word; the signs end, and the cluster counts."""
+def test_a_killed_client_stops_sending_heartbeats(server: Server, tmp_path: Path) -> None:
+    """It cannot cancel its job: the cluster does, when heartbeats are missing."""
     arguments = command(server, tmp_path, "-D", "client.heartbeat.timeout=90 ms")
     with subprocess.Popen(arguments, cwd=tmp_path, stderr=subprocess.DEVNULL) as run:
         wait_for(lambda: sum(seen.path.endswith("clientHeartbeat") for seen in server.seen) >= 3)
@@ -136,16 +136,16 @@ class Terminal:
         os.write(self._main, text.encode())
 
 
-def test_on_a_terminal_ctrl_c_asks_and_each_answer_is_obeyed(server: Server, tmp_path: Path) -> None:
+def test_on_a_terminal_ctrl_c_asks_what_to_do(server: Server, tmp_path: Path) -> None:
     environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     with on_a_terminal(command(server, tmp_path), tmp_path, environ) as terminal:
         terminal.wait_for("RUNNING")
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait_for("l(eave running), c(ancel), g(o on)")
-        terminal.type("g\n")
+        terminal.wait_for("[d]etach, [c]ancel, [r]esume")
+        terminal.type("r\n")
         terminal.wait_for("RUNNING")
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait_for("g(o on)")
+        terminal.wait_for("[r]esume")
         assert not any(seen.method == "PATCH" for seen in server.seen)
         server.answers[f"GET /jobs/{JOB}/attempts"][0] = attempts("CANCELED")
         terminal.type("c\n")

@@ -105,9 +105,9 @@ def test_problems_of_meaning_are_told_all_at_once_with_their_lines(folder: Path)
 
     assert found == (
         "job.yaml:6:5: step 'c', field 'source': no parameter 'dri' for ${dri}",
-        "job.yaml:2:10: job, field 'config.rest.prot': unknown option; did you mean 'rest.port'?",
         "job.yaml:4:22: step 'a', field 'inputs': there is no step 'b'",
         "job.yaml:7:3: step 'd', field 'inputs': a sink needs exactly one input, not 0",
+        "job.yaml:2:10: job, field 'config.rest.prot': unknown option; did you mean 'rest.port'?",
     )
 
 

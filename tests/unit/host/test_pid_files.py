@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flintlock.client.clusters.discovery import standing_cluster
+from flintlock.client.clusters.discovery import find_cluster
 from flintlock.client.clusters.local_cluster import cluster_status, remove_leftovers, stop_cluster
 from flintlock.config.files import load
 from flintlock.host import pid_files
@@ -116,7 +116,7 @@ def test_a_configured_address_brings_the_others_of_its_state_directory(
     announce(tmp_path, "run/jobmanager-1.json", "http://127.0.0.1:10", own)
 
     def addresses(*settings: str, urls: tuple[str, ...] = ()) -> tuple[str, ...] | None:
-        found = standing_cluster(load(settings), urls, tmp_path)
+        found = find_cluster(load(settings), urls, tmp_path)
         return None if found is None else found.urls
 
     assert addresses() == ("http://127.0.0.1:10",)
@@ -139,16 +139,16 @@ def test_with_zookeeper_those_of_the_state_directory_stand_in_while_it_does_not_
         )
     )
     with pytest.raises(Unavailable, match="has not answered") as raised:
-        standing_cluster(settings, (), tmp_path)
+        find_cluster(settings, (), tmp_path)
     assert raised.value.unreachable
 
     announce(tmp_path, "run/jobmanager.json", "http://127.0.0.1:10", identity(os.getpid()))
-    found = standing_cluster(settings, (), tmp_path)
+    found = find_cluster(settings, (), tmp_path)
     assert found is not None
     assert found.urls == ("http://127.0.0.1:10",)
     with pytest.raises(Invalid, match=r"zookeeper\.quorum has to be set"):
-        standing_cluster(load(("high-availability.type=zookeeper",)), (), tmp_path)
-    named = standing_cluster(load(("high-availability.type=zookeeper",)), ("http://a:1",), tmp_path)
+        find_cluster(load(("high-availability.type=zookeeper",)), (), tmp_path)
+    named = find_cluster(load(("high-availability.type=zookeeper",)), ("http://a:1",), tmp_path)
     assert named is not None
     assert named.urls == ("http://a:1",)
 

@@ -12,22 +12,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct, structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, py_file
-from flintlock.config.configuration import Scope, config_problems
-from flintlock.config.options import OPTIONS
+from flintlock.config.job_problems import job_problems
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.graphcheck import check_graph, problems_of
+from flintlock.model.graphcheck import in_order
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Scalar
 from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
-from flintlock.model.operations import Program, Sink, Source, config_text
+from flintlock.model.operations import Program, Sink, Source
 from flintlock.model.problems import Problem
+from flintlock.model.suggestions import did_you_mean
 
 Locate: TypeAlias = Callable[[tuple[str, ...]], str]
 """Gives the place in the user's file (`file:line`) of what stands under these keys; empty if there is none."""
@@ -90,10 +89,10 @@ def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Override
     if not found:
         spec = _with_absolute_paths(spec, draft)
         draft, found = draft_graph(spec, UNSENT, contents)
-    problems += [*found, *_config_problems(spec), *problems_of(draft)]
+    problems += [*found, *job_problems(draft)]
     if problems:
         raise located(spec.name, problems, locate)
-    return JobPackage(spec=spec, files={name: file.content for name, file in files.items()}, graph=check_graph(draft))
+    return JobPackage(spec=spec, files={name: file.content for name, file in files.items()}, graph=in_order(draft))
 
 
 def located(name: str, problems: Iterable[Problem], locate: Locate) -> Invalid:
@@ -150,9 +149,8 @@ def _params(spec: JobSpec, given: Mapping[str, str], problems: list[Problem]) ->
     params = dict(spec.params)
     for name, text in given.items():
         if name not in params:
-            near = get_close_matches(name, params, n=1)
             known = f"it has {', '.join(params)}" if params else "it has none"
-            hint = f"did you mean {near[0]!r}?" if near else known
+            hint = did_you_mean(name, params) or known
             problems.append(Problem(field="params", message=f"the job has no parameter {name!r}; {hint}"))
             continue
         try:
@@ -175,13 +173,6 @@ def _typed(text: str, like: Scalar) -> Scalar:
             return float(text)
         case _:
             return text
-
-
-def _config_problems(spec: JobSpec) -> list[Problem]:
-    texts = {key: config_text(value) for key, value in spec.config.items()}
-    return [
-        Problem(field=f"config.{key}", message=message) for key, message in config_problems(texts, OPTIONS, Scope.JOB)
-    ]
 
 
 def _py_files(paths: Iterable[Path], problems: list[Problem]) -> list[ArtifactFile]:

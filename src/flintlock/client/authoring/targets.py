@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -28,6 +27,7 @@ from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import ArtifactKind
 from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec
 from flintlock.model.operations import ProgramSpec
+from flintlock.model.suggestions import did_you_mean, suggestion
 
 FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
 
@@ -89,10 +89,10 @@ def read_python_job(file: Path, name: str) -> Job:
     if isinstance(value, Job):
         return value
     jobs = [key for key, item in vars(module).items() if isinstance(item, Job)]
-    near = get_close_matches(name, jobs, n=1)
+    hint = did_you_mean(name, jobs)
     known = f"its jobs are {', '.join(jobs)}" if jobs else "no name in it is a flintlock.Job"
     what = f"{name!r} is {type(value).__name__}, not a flintlock.Job" if hasattr(module, name) else f"has no {name!r}"
-    raise Refused(f"{shown(file)}: {what}; " + (f"did you mean {near[0]!r}?" if near else known))
+    raise Refused(f"{shown(file)}: {what}; " + (hint or known))
 
 
 def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
@@ -117,8 +117,8 @@ def _existing(text: str) -> Path:
     if path.is_dir():
         raise Refused(f"{text!r} is a folder: give {FORMS}")
     folder = path.parent
-    near = get_close_matches(path.name, [item.name for item in folder.iterdir()] if folder.is_dir() else [], n=1)
-    raise Refused(f"there is no file {text!r}" + (f"; did you mean {str(folder / near[0])!r}?" if near else ""))
+    names = [str(item) for item in folder.iterdir()] if folder.is_dir() else []
+    raise Refused(f"there is no file {text!r}" + suggestion(str(path), names))
 
 
 def _refuse_arguments(target: str, args: Sequence[str]) -> None:

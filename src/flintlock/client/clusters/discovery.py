@@ -1,4 +1,6 @@
-"""Which cluster: the one named, else the configured, else the live one of the state directory, else an embedded one.
+"""Finds the cluster to use: the one named, else the configured one, else the one of the state directory.
+
+If there is none, `connected_cluster` starts an embedded one.
 
 A cluster is configured by its ZooKeeper quorum (`high-availability.type: zookeeper`), or by `rest.address` and
 `rest.port`.
@@ -15,26 +17,26 @@ from msgspec import Struct
 from flintlock.client.clusters.local_cluster import EmbeddedCluster, embedded_cluster
 from flintlock.client.connection.client import Client
 from flintlock.config.configuration import Configuration
-from flintlock.config.files import Settings
+from flintlock.config.files import LoadedConfiguration
 from flintlock.config.options import HA_QUORUM, REST_ADDRESS, REST_PORT
 from flintlock.ha.zookeeper.settings import leader_url, uses_zookeeper
 from flintlock.host.addresses import in_url, reached_at
 from flintlock.host.pid_files import announced, job_managers
 from flintlock.model.errors import Unavailable
 
-_EMBEDDED_PATIENCE_S = 5.0  # nobody restarts an embedded JobManager
-_NEXT_LEADER_S = 5.0  # how long a leader is waited for at first, as for an address at which nobody ever answered
+_EMBEDDED_PATIENCE_S = 5.0  # an embedded JobManager is not restarted
+_FIRST_LEADER_S = 5.0  # how long to wait for ZooKeeper to name a leader before the first request
 
 
-class Chosen(Struct, frozen=True):
-    """A client of the cluster that was chosen; `embedded` if it lives only as long as this."""
+class ClusterConnection(Struct, frozen=True):
+    """A client of the cluster in use; `embedded` if that cluster ends with the connection."""
 
     client: Client
     embedded: EmbeddedCluster | None = None
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """A standing cluster: where its JobManagers are, and what tells when others join them.
+class RunningCluster(Struct, frozen=True, kw_only=True):
+    """The addresses of a cluster's JobManagers, and where to look for new ones when none of them responds.
 
     That is the state directory, for JobManagers of this machine, and the ZooKeeper quorum of a configuration.
     """
@@ -44,72 +46,49 @@ class Standing(Struct, frozen=True, kw_only=True):
     quorum: Configuration | None = None
 
     def client(self) -> Client:
-        """Return a client that follows whoever leads."""
-        known = self.state_dir is not None or self.quorum is not None
-        return Client(self.urls, discover=self._discover if known else None, replaceable=self.quorum is not None)
+        """Return a client that follows the leader."""
+        discovers = self.state_dir is not None or self.quorum is not None
+        return Client(self.urls, discover=self._discover if discovers else None, replaceable=self.quorum is not None)
 
     def _discover(self) -> tuple[str, ...]:
-        live = () if self.state_dir is None else _live(self.state_dir)
+        local = () if self.state_dir is None else _local_urls(self.state_dir)
         if self.quorum is None:
-            return live
+            return local
         try:
             leader = leader_url(self.quorum, wait_s=0.0)
         except Unavailable:
-            leader = None  # what is known has to do
-        return _led_by(leader, live)
+            leader = None  # the local addresses have to do
+        return _leader_first(leader, local)
 
 
-def standing_cluster(settings: Settings, urls: Sequence[str], state_dir: Path) -> Standing | None:
-    """Return the standing cluster to talk to; None if there is none.
+def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster | None:
+    """Return the cluster to use; None if there is none.
 
-    With ZooKeeper the quorum says who leads; JobManagers of the state directory stand in while it cannot. Raises
-    Unavailable if neither knows of one: the cluster is configured, nothing takes its place.
+    With ZooKeeper, the quorum names the leader; the JobManagers of the state directory are used while the quorum does
+    not respond. Raises Unavailable if neither gives an address: a cluster is configured, and no other may be used
+    instead.
 
-    Without, a configured address counts alone, unless it is that of a JobManager of the state directory: then the
-    others count.
+    Without ZooKeeper, a configured address is the only one, unless it is that of a JobManager of the state directory:
+    then the other JobManagers there are used too.
     """
     if urls:
-        return Standing(urls=tuple(urls))
+        return RunningCluster(urls=tuple(urls))
     configuration = settings.configuration
     port = configuration.get(REST_PORT)
-    live = _live(state_dir)
+    local = _local_urls(state_dir)
     if uses_zookeeper(configuration):
-        return Standing(urls=_asked(configuration, live), state_dir=state_dir, quorum=configuration)
+        return RunningCluster(urls=_quorum_urls(configuration, local), state_dir=state_dir, quorum=configuration)
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
         configured = f"http://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
         if all(file.rest != configured for file in announced(state_dir)):
-            return Standing(urls=(configured,))
-        return Standing(urls=live or (configured,), state_dir=state_dir)
-    return Standing(urls=live, state_dir=state_dir) if live else None
+            return RunningCluster(urls=(configured,))
+        return RunningCluster(urls=local or (configured,), state_dir=state_dir)
+    return RunningCluster(urls=local, state_dir=state_dir) if local else None
 
 
-def _asked(configuration: Configuration, live: tuple[str, ...]) -> tuple[str, ...]:
-    """Return where to find the leader that the quorum tells of, or who stands in for it. Raises Unavailable."""
-    reason = f"no JobManager leads, says ZooKeeper at {configuration.get(HA_QUORUM)} ({HA_QUORUM.key})"
-    leader = None
-    try:
-        leader = leader_url(configuration, wait_s=0.0 if live else _NEXT_LEADER_S)
-    except Unavailable as error:
-        reason = error.public
-    found = _led_by(leader, live)
-    if not found:
-        error = Unavailable(reason)
-        error.unreachable = True
-        raise error
-    return found
-
-
-def _led_by(leader: str | None, live: tuple[str, ...]) -> tuple[str, ...]:
-    return live if leader is None else (leader, *(url for url in live if url != leader))
-
-
-def _live(state_dir: Path) -> tuple[str, ...]:
-    return tuple(file.rest for file in job_managers(state_dir))
-
-
-def standing_client(settings: Settings, urls: Sequence[str], state_dir: Path) -> Client:
-    """Return a client of the standing cluster. Raises Unavailable if there is none."""
-    found = standing_cluster(settings, urls, state_dir)
+def cluster_client(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> Client:
+    """Return a client of the cluster that `find_cluster` finds. Raises Unavailable if there is none."""
+    found = find_cluster(settings, urls, state_dir)
     if found is None:
         error = Unavailable(
             f"no cluster runs in {state_dir}, and none is configured: "
@@ -121,20 +100,43 @@ def standing_client(settings: Settings, urls: Sequence[str], state_dir: Path) ->
 
 
 @contextmanager
-def chosen_cluster(
-    settings: Settings, urls: Sequence[str], state_dir: Path, *, local: bool = False, overrides: Sequence[str] = ()
-) -> Generator[Chosen]:
-    """Connect to the standing cluster, or run an embedded one for the time of the block.
+def connected_cluster(
+    settings: LoadedConfiguration, cluster: RunningCluster | None, overrides: Sequence[str] = ()
+) -> Generator[ClusterConnection]:
+    """Connect to the cluster; without one, run an embedded cluster for the duration of the block.
 
-    `local` forces an embedded one; `overrides` (`key=value`) configure it.
+    `overrides` (`key=value`) configure an embedded cluster.
     """
-    found = None if local else standing_cluster(settings, urls, state_dir)
-    if found is not None:
-        with found.client() as client:
-            yield Chosen(client)
+    if cluster is not None:
+        with cluster.client() as client:
+            yield ClusterConnection(client)
         return
     with (
         embedded_cluster(settings, overrides) as embedded,
         Client([embedded.url], patience_s=_EMBEDDED_PATIENCE_S) as client,
     ):
-        yield Chosen(client, embedded)
+        yield ClusterConnection(client, embedded)
+
+
+def _quorum_urls(configuration: Configuration, local: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the leader's address, as the quorum has it, and the local ones. Raises Unavailable if there is none."""
+    reason = f"ZooKeeper at {configuration.get(HA_QUORUM)} ({HA_QUORUM.key}) has no leading JobManager"
+    leader = None
+    try:
+        leader = leader_url(configuration, wait_s=0.0 if local else _FIRST_LEADER_S)
+    except Unavailable as error:
+        reason = error.public
+    found = _leader_first(leader, local)
+    if not found:
+        error = Unavailable(reason)
+        error.unreachable = True
+        raise error
+    return found
+
+
+def _leader_first(leader: str | None, others: tuple[str, ...]) -> tuple[str, ...]:
+    return others if leader is None else (leader, *(url for url in others if url != leader))
+
+
+def _local_urls(state_dir: Path) -> tuple[str, ...]:
+    return tuple(file.rest for file in job_managers(state_dir))

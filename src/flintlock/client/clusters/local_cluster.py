@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from flintlock.client.connection.client import Client
 from flintlock.config.extras import require_extra
-from flintlock.config.files import Settings
+from flintlock.config.files import LoadedConfiguration
 from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
 from flintlock.ha.zookeeper.settings import uses_zookeeper
 from flintlock.host import pid_files
@@ -60,8 +60,8 @@ class EmbeddedCluster:
 
 
 def start_cluster(
-    settings: Settings, state_dir: Path, overrides: Sequence[str], *, jobmanagers: int = 1, taskmanagers: int = 1,
-    slots: int | None = None, patience_s: float = START_PATIENCE_S,
+    settings: LoadedConfiguration, state_dir: Path, overrides: Sequence[str], *, jobmanagers: int = 1,
+    taskmanagers: int = 1, slots: int | None = None, patience_s: float = START_PATIENCE_S,
 ) -> ClusterFile:  # fmt: skip
     """Start a standing cluster in the background and return once it has its slots, and all its JobManagers listen.
 
@@ -129,7 +129,7 @@ def cluster_status(state_dir: Path) -> ClusterStatus:
 
 @contextmanager
 def embedded_cluster(
-    settings: Settings, overrides: Sequence[str] = (), *, patience_s: float = START_PATIENCE_S
+    settings: LoadedConfiguration, overrides: Sequence[str] = (), *, patience_s: float = START_PATIENCE_S
 ) -> Generator[EmbeddedCluster]:
     """Run a cluster for the time of the block; yields once it takes jobs (its slots may come later).
 

@@ -15,7 +15,7 @@ from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, Submitte
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
-from flintlock.client.connection.versions import own_versions, require_fit
+from flintlock.client.connection.versions import own_versions, require_compatible
 from flintlock.model.errors import Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
@@ -31,11 +31,11 @@ def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = Non
     urls = [url] if isinstance(url, str) else list(url)
     if urls:
         return Client(urls)
-    from flintlock.client.clusters.discovery import standing_client
+    from flintlock.client.clusters.discovery import cluster_client
     from flintlock.config.files import load, state_directory
 
     settings = load()
-    return standing_client(settings, (), state_directory(settings, state_dir))
+    return cluster_client(settings, (), state_directory(settings, state_dir))
 
 
 class Client:
@@ -104,8 +104,8 @@ class Client:
         return self._versions
 
     def package(self, job: Packable, overrides: Overrides = AS_WRITTEN) -> JobPackage:
-        """Return the job packed for this cluster. Raises Refused if versions do not fit, Invalid for a wrong job."""
-        require_fit(own_versions(), self.versions(), job.pickles)
+        """Return the job packaged for this cluster. Raises Refused for incompatible versions, Invalid."""
+        require_compatible(own_versions(), self.versions(), job.pickles)
         return job.package(overrides)
 
 

@@ -13,10 +13,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from flintlock.config.configuration import Scope, config_problems
-from flintlock.config.options import OPTIONS
+from flintlock.config.job_problems import job_problems
 from flintlock.model.errors import Invalid, TooLarge
-from flintlock.model.graphcheck import problems_of
 from flintlock.model.ids import BlobKey, JobId, is_blob_key, is_job_id
 from flintlock.model.jobgraph import Artifact, JobGraph
 from flintlock.model.jobs import JobSubmission
@@ -144,9 +142,7 @@ async def _graph(spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads,
     graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), known)
     problems += unfilled
     if problems or uploads:
-        settings = config_problems(graph.config, OPTIONS, Scope.JOB)
-        problems += problems_of(graph)
-        problems += [Problem(field=f"config.{key}", message=message) for key, message in settings]
+        problems += job_problems(graph)
     if problems:
         raise _invalid(problems)
     return graph

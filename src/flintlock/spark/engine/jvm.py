@@ -27,6 +27,7 @@ from typing import Final
 from msgspec import Struct
 
 from flintlock.host.children import forget_child, record_child, spawn
+from flintlock.host.log_tail import read_tail
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.java import Java, java_flags
 
@@ -256,8 +257,7 @@ def java_properties(conf: Mapping[str, str]) -> str:
 
 def cause_of_death(code: int, log_file: Path) -> str:
     """Return why a JVM with this exit code ended, with the last lines of its log."""
-    tail = log_tail(log_file)
-    lines = tail.splitlines()
+    lines = read_tail(log_file, LOG_TAIL_BYTES).splitlines()
     memory = next((line for line in reversed(lines) if "java.lang.OutOfMemoryError" in line), None)
     if memory is not None and code in (1, 3, 52):  # ExitOnOutOfMemoryError; Spark's own code for it
         kind = memory.partition("java.lang.OutOfMemoryError")[2].lstrip(": ").strip()
@@ -270,16 +270,6 @@ def cause_of_death(code: int, log_file: Path) -> str:
         how = f"the JVM ended with exit code {code}"
     last = "\n".join(lines[-LOG_TAIL_LINES:]).strip()
     return f"{how}; the end of {log_file}:\n{last}" if last else how
-
-
-def log_tail(log_file: Path) -> str:
-    """Return the end of the log."""
-    try:
-        with log_file.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _gateway_file(settings: JvmSettings) -> Path:
