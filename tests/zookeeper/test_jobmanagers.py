@@ -237,4 +237,4 @@ def test_commands_without_a_leader_say_so_and_start_nothing(tmp_path: Path, sett
     told = flintlock("run", "job.yaml", "--conf", conf, cwd=tmp_path)
 
     assert told.returncode == 3, told.stderr
-    assert "no JobManager leads, says ZooKeeper" in told.stderr
+    assert "has no leading JobManager" in told.stderr

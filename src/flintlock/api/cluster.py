@@ -1,4 +1,4 @@
-"""What REST answers about the cluster: TaskManagers, the queue, the configuration, numbers. Names are Flink's."""
+"""What REST returns about the cluster: TaskManagers, the queue, the configuration, metrics. Names are Flink's."""
 
 from __future__ import annotations
 
@@ -180,14 +180,14 @@ class Health(ApiStruct, frozen=True, kw_only=True):
 
 
 class Metric(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """A metric by its id; with its value where that was asked for (`get`)."""
+    """A metric by its id; with its value if the request names it (`get`)."""
 
     id: str
     value: str | None = None
 
 
 class AggregatedMetric(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """A metric of many by its id; with what was asked for of its values (`get`, `agg`)."""
+    """A metric of several subjects by its id; with the aggregations that the request names (`get`, `agg`)."""
 
     id: str
     min: float | None = None

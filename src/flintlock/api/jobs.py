@@ -79,7 +79,7 @@ class JobsOverviewResponse(ApiStruct, frozen=True, kw_only=True):
 
 
 class VertexMetrics(KebabCase, frozen=True, kw_only=True):
-    """What a step read and wrote. `…-complete` is false where Spark has not said, or not for this step alone."""
+    """What a step read and wrote. `…-complete` is false where Spark has not reported it, or not for this step alone."""
 
     read_bytes: int
     read_bytes_complete: bool

@@ -1,4 +1,4 @@
-"""What REST answers about the JobManager's own process. Names and types are Flink's."""
+"""What REST returns about the JobManager's own process. Names and types are Flink's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flintlock.api.base import ApiStruct, CamelCase
 
 
 class Interpreter(ApiStruct, frozen=True, kw_only=True):
-    """What the process runs on: Python, where Flink tells of its JVM."""
+    """What the process runs on: Python, where Flink has its JVM."""
 
     version: str
     arch: str
@@ -14,7 +14,7 @@ class Interpreter(ApiStruct, frozen=True, kw_only=True):
 
 
 class Environment(ApiStruct, frozen=True, kw_only=True):
-    """GET /jobmanager/environment. `classpath` is where Python looks for modules."""
+    """GET /jobmanager/environment. `classpath` is the search path of Python modules."""
 
     jvm: Interpreter
     classpath: list[str]

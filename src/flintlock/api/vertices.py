@@ -1,6 +1,6 @@
-"""What REST answers about one step: its subtask, its times, its TaskManager. Names and types are Flink's.
+"""What REST returns about one step: its subtask, its times, its TaskManager. Names and types are Flink's.
 
-A step has one subtask: the present attempt at its region (what Flink divides further is Spark's to divide).
+A step has one subtask: the current attempt at its region (what Flink divides further is Spark's to divide).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from flintlock.api.base import ApiStruct, CamelCase, KebabCase
 from flintlock.api.jobs import VertexMetrics
 
 UNASSIGNED = "(unassigned)"
-"""Flink's word for the place of an attempt that has none yet."""
+"""Flink's text for the location of an attempt that has none yet."""
 
 
 class Subtask(KebabCase, frozen=True, kw_only=True):
-    """The present attempt at a step's region. `status-duration` is -1 for states that it has not been in."""
+    """The current attempt at a step's region. `status-duration` is -1 for states that it has not been in."""
 
     subtask: int
     status: str
@@ -65,7 +65,7 @@ class VertexDetails(CamelCase, frozen=True, kw_only=True):
 
 
 class SubtaskTimes(ApiStruct, frozen=True, kw_only=True):
-    """When a subtask came into each state; 0 for states that it has not been in."""
+    """When a subtask entered each state; 0 for states that it has not been in."""
 
     subtask: int
     endpoint: str

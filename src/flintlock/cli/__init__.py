@@ -1,7 +1,7 @@
 """The command line.
 
-Owns: words, exit codes, what a person is asked and shown.
-Never: decides about jobs; imports what a command does not need before it runs, so that `flintlock list` answers fast.
-Told by: the client.
+Owns: texts, exit codes, prompts.
+Never: decides about jobs; imports what a command does not need before it runs, so that `flintlock list` is fast.
+Inputs: the command line, and the client.
 Rejected: one module with all commands; click would import everything for each of them.
 """

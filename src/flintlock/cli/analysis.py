@@ -1,4 +1,4 @@
-"""What the command line asks of a Spark engine that runs for just that.
+"""What the command line starts a Spark engine of its own for.
 
 `flintlock info --analyze`: what every step's rows look like. The graph's functions are called, as they are when a job
 runs, and build DataFrames; no Spark job of ours is started. `flintlock cluster prepare`: the class archive.
@@ -85,7 +85,7 @@ async def record_archive(settings: LoadedConfiguration) -> Path:
 
 
 def _laid_out(files: Mapping[str, Content], directory: Path) -> dict[str, str]:
-    """Return where each artifact lies: the user's own file, or one written here."""
+    """Return the file of each artifact: the user's own, or one written here."""
     directory.mkdir()
     places: dict[str, str] = {}
     for name, content in files.items():

@@ -16,13 +16,13 @@ from flintlock.model.errors import FlintlockError, Unavailable
 
 @click.group()
 def cluster() -> None:
-    """Start, stop and look at a cluster on this machine."""
+    """Start, stop and inspect a local cluster."""
 
 
 @cluster.command()
 @click.option(
     "--jobmanagers", type=click.IntRange(1, 16), default=1, show_default=True,
-    help="How many JobManagers; one leads, the others answer for it and take over.",
+    help="Number of JobManagers; one leads, the others forward to it and take over.",
 )  # fmt: skip
 @click.option("--taskmanagers", type=click.IntRange(1, 64), default=1, show_default=True, help="How many TaskManagers.")
 @click.option("--slots", type=click.IntRange(1, 1024), help="Slots of each TaskManager (else as configured).")
@@ -66,7 +66,7 @@ def start(
 @json_option
 @place_options
 def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
-    """Stop the cluster of the state directory. Its jobs are kept and go on when it is started again."""
+    """Stop the cluster of the state directory. Its jobs are stored, and continue when it is started again."""
     from flintlock.client.clusters.local_cluster import stop_cluster
 
     _, directory = read_settings(conf, state_dir)
@@ -75,7 +75,7 @@ def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
         print_json({"state-dir": str(directory), "stopped": ended})
         return
     for name, killed in ended.items():
-        click.echo(f"{name} {'killed: it did not end by itself' if killed else 'stopped'}")
+        click.echo(f"{name} {'killed: it did not stop in time' if killed else 'stopped'}")
     if not ended:
         click.echo(f"no cluster runs in {directory}", err=True)
 
@@ -84,7 +84,7 @@ def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
 @json_option
 @cluster_options
 def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> int:
-    """Tell whether a cluster runs, and what it has. Exits with 3 if none answers."""
+    """Show whether a cluster runs, and its resources. Exits with 3 if none responds."""
     from flintlock.client.clusters import local_cluster
     from flintlock.client.clusters.discovery import cluster_client
 
@@ -108,7 +108,7 @@ def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, stat
         click.echo(f"jobs          {overview.jobs_running} running, {overview.jobs_finished} finished, "
                    f"{overview.jobs_failed} failed, {overview.jobs_cancelled} cancelled")  # fmt: skip
         for file in here.job_managers if len(here.job_managers) > 1 else ():
-            click.echo(f"jobmanager    {file.rest}{f' leads (epoch {file.epoch})' if file.epoch else ' stands by'}")
+            click.echo(f"jobmanager    {file.rest}{f' leads (epoch {file.epoch})' if file.epoch else ' standby'}")
         for name, pid in here.processes.items():
             click.echo(f"process       {name} (pid {pid})")
         click.echo(f"state         {directory}")
@@ -120,10 +120,10 @@ def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, stat
 @json_option
 @place_options
 def prepare(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_dir: str | None) -> None:
-    """Make engines on this machine start in about half the time, by a minute's work now.
+    """Make Spark engines on this machine start in about half the time; takes about a minute.
 
-    The classes that a Spark engine loads are written down once. Do it again after an upgrade of Java or Spark; what
-    was written before is then left aside.
+    Writes an archive of the classes that a Spark engine loads. Run it again after an upgrade of Java or Spark; an
+    archive of other versions is ignored.
     """
     import asyncio
 
@@ -132,7 +132,7 @@ def prepare(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_di
     require_extra("cluster", "a Spark engine")
     settings, _ = read_settings(conf, state_dir, defines)
     if not as_json:
-        click.echo("starting a Spark engine to write down its classes; this takes a minute or two …", err=True)
+        click.echo("starting a Spark engine to record its classes; this takes a minute or two …", err=True)
     file = asyncio.run(record_archive(settings))
     if as_json:
         print_json({"archive": str(file), "bytes": file.stat().st_size})
@@ -141,7 +141,7 @@ def prepare(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_di
 
 
 @click.command()
-@click.option("--index", type=click.IntRange(0), default=0, help="Tells JobManagers of one state directory apart.")
+@click.option("--index", type=click.IntRange(0), default=0, help="Number of the JobManager in its state directory.")
 @define_option
 @place_options
 def jobmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
@@ -150,7 +150,7 @@ def jobmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_di
 
 
 @click.command()
-@click.option("--index", type=click.IntRange(0), default=0, help="Tells TaskManagers of one state directory apart.")
+@click.option("--index", type=click.IntRange(0), default=0, help="Number of the TaskManager in its state directory.")
 @define_option
 @place_options
 def taskmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
@@ -159,7 +159,7 @@ def taskmanager(index: int, defines: tuple[str, ...], conf: Path | None, state_d
 
 
 def _become(module: str, defines: tuple[str, ...], conf: Path | None, state_dir: str | None, *more: str) -> NoReturn:
-    """Replace this process by an entrypoint: signals and exit codes are then its own."""
+    """Replace this process by an entrypoint, which then receives signals and sets the exit code."""
     require_extra("cluster", "a process of a cluster")
     settings, directory = read_settings(conf, state_dir, defines)
     if settings.file is not None:

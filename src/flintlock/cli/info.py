@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.argument("args", nargs=-1)
 @click.option("--analyze", is_flag=True, help="Resolve every step's columns too; starts a Spark engine, reads no data.")
-@click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
+@click.option("-v", "--verbose", is_flag=True, help="Show complete stack traces of a failure.")
 @job_options
 @json_option
 @place_options
@@ -69,22 +69,22 @@ def _analyzed(package: JobPackage, settings: LoadedConfiguration) -> Analyzed:
     from flintlock.cli.analysis import analyze
 
     if any(isinstance(vertex.operation, Program) for vertex in package.graph.vertices):
-        raise Refused("--analyze: a program says what it does only by doing it; only job graphs can be analysed")
+        raise Refused("--analyze: only job graphs can be analysed; what a program does is known only when it runs")
     require_extra("cluster", "--analyze")
     click.echo("starting a Spark engine …", err=True)
     return analyze(package, settings)
 
 
 def plan_tree(graph: JobGraph, schemas: Mapping[StepName, StepSchema] = MappingProxyType({})) -> Tree:
-    """Return the plan as a tree: regions, in each its steps, under each where its rows come from and go."""
+    """Return the plan as a tree: regions, in each its steps, under each its inputs and outputs."""
     from rich.text import Text
     from rich.tree import Tree
 
     regions = regions_of(graph)
-    said = [f"{graph.job_type.value.lower()} job", f"{graph.engine.value} engine"]
+    parts = [f"{graph.job_type.value.lower()} job", f"{graph.engine.value} engine"]
     if graph.parallelism is not None:
-        said.append(f"parallelism {graph.parallelism}")
-    root = Tree(Text.assemble((graph.name, "bold"), f"  {', '.join(said)}"))
+        parts.append(f"parallelism {graph.parallelism}")
+    root = Tree(Text.assemble((graph.name, "bold"), f"  {', '.join(parts)}"))
     for region in regions:
         branch = root.add(Text(_region_line(region), "cyan"))
         for name in region.steps:

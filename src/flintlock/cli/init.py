@@ -12,7 +12,7 @@ from flintlock.model.errors import Refused
 PYTHON: Final = '''\
 """A first job: counts words.
 
-Run it with `flintlock run {file}:job`, look at its plan with `flintlock info {file}:job`.
+Run it with `flintlock run {file}:job`, show its plan with `flintlock info {file}:job`.
 """
 
 import flintlock as fl
@@ -43,7 +43,7 @@ if __name__ == "__main__":
 '''
 
 YAML: Final = """\
-# A first job: counts words. Run it with `flintlock run {file}`, look at its plan with `flintlock info {file}`.
+# A first job: counts words. Run it with `flintlock run {file}`, show its plan with `flintlock info {file}`.
 version: 1
 name: {name}
 params: {{least: 2}}

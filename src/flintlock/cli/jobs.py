@@ -24,9 +24,9 @@ _SHORTEST_PREFIX: Final = 4
 
 
 @click.command("list")
-@click.option("-r", "--running", is_flag=True, help="Only jobs that run.")
-@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not begun to run.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Ended jobs too.")
+@click.option("-r", "--running", is_flag=True, help="Only running jobs.")
+@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not started to run.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Include ended jobs.")
 @json_option
 @cluster_options
 def list_jobs(
@@ -34,18 +34,18 @@ def list_jobs(
     running: bool, scheduled: bool, everything: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None,
     state_dir: str | None,
 ) -> None:  # fmt: skip
-    """List the jobs of the cluster that have not ended, newest first, and who waits for slots."""
+    """List the jobs of the cluster that have not ended, newest first, and what they wait for."""
     from flintlock.api.cluster import ClusterResources
     from flintlock.client.display.progress import waiting_notes
 
     with connect(urls, conf, state_dir) as client:
-        jobs = chosen_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
+        jobs = select_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
         seen = client.resources() if any(not job.state.globally_terminal for job in jobs) else ClusterResources()
     if as_json:
         print_json({"jobs": jobs, "waiting": seen.waiting, "starting": seen.starting})
         return
     if not jobs:
-        click.echo("no jobs" if everything else "no jobs that have not ended; -a lists the others too", err=True)
+        click.echo("no jobs" if everything else "no active jobs; -a lists ended jobs too", err=True)
         return
     notes = waiting_notes(seen)
     rows = [
@@ -60,7 +60,7 @@ def list_jobs(
 
 @click.command()
 @click.argument("job")
-@click.option("-v", "--verbose", is_flag=True, help="Show the stack traces of a failure too.")
+@click.option("-v", "--verbose", is_flag=True, help="Show complete stack traces of a failure.")
 @json_option
 @cluster_options
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
@@ -123,9 +123,9 @@ def cancel(*, job: str, wait: bool, as_json: bool, urls: tuple[str, ...], conf: 
 @json_option
 @cluster_options
 def rescale(*, job: str, parallelism: int, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
-    """Let each step of a running job have up to N slots. JOB is an id, the beginning of one, or a name.
+    """Let each step of a running job use up to N slots. JOB is an id, the beginning of one, or a name.
 
-    It counts for what has not been sent to a TaskManager yet; what runs goes on as it is.
+    It applies to regions that have not been deployed yet; running attempts are not changed.
     """
     with connect(urls, conf, state_dir) as client:
         handle = find_job(client, job)
@@ -133,13 +133,15 @@ def rescale(*, job: str, parallelism: int, as_json: bool, urls: tuple[str, ...],
     if as_json:
         print_json({"jobid": handle.id, "requirements": wanted})
     else:
-        click.echo(f"{handle.id}: up to {parallelism} slot{'' if parallelism == 1 else 's'} for what has yet to begin")
+        click.echo(
+            f"{handle.id}: up to {parallelism} slot{'' if parallelism == 1 else 's'} for regions not deployed yet"
+        )
 
 
-def chosen_jobs(
+def select_jobs(
     jobs: Sequence[JobsOverviewEntry], *, running: bool, scheduled: bool, everything: bool
 ) -> tuple[JobsOverviewEntry, ...]:
-    """Pick what the flags ask for; without any, the jobs that have not ended."""
+    """Return the jobs that the flags select; without flags, those that have not ended."""
     if everything:
         return tuple(jobs)
     return tuple(
@@ -158,16 +160,16 @@ def find_job(client: Client, text: str) -> JobHandle:
 
 
 def matching(text: str, jobs: Sequence[JobsOverviewEntry]) -> JobsOverviewEntry:
-    """Return the one job that `text` means. A name that several had means the newest that has not ended."""
+    """Return the job that `text` names. Of several jobs with one name, the one that has not ended."""
     prefixed = [job for job in jobs if len(text) >= _SHORTEST_PREFIX and job.jid.startswith(text.lower())]
     named = [job for job in jobs if job.name == text]
-    living = [job for job in named if not job.state.globally_terminal]
-    for found in (prefixed, living, named):
+    active = [job for job in named if not job.state.globally_terminal]
+    for found in (prefixed, active, named):
         if len(found) == 1:
             return found[0]
         if found:
             ids = ", ".join(job.jid for job in found[:5])
-            raise Refused(f"{text!r} means {len(found)} jobs: {ids}{' …' if len(found) > 5 else ''}")
+            raise Refused(f"{text!r} matches {len(found)} jobs: {ids}{' …' if len(found) > 5 else ''}")
     raise NotFound(f"there is no job {text!r}; `flintlock list -a` shows all")
 
 

@@ -1,4 +1,4 @@
-"""`flintlock logs` and `result`: what a job has said."""
+"""`flintlock logs` and `result`: the output of a job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TICK_S: Final = 0.5
 
 @click.command()
 @click.argument("job")
-@click.option("-f", "--follow", "follows", is_flag=True, help="Go on until the job has ended.")
+@click.option("-f", "--follow", "follows", is_flag=True, help="Follow the output until the job has ended.")
 @json_option
 @cluster_options
 def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
-    """Print what a job's own code has written, attempt by attempt. JOB is an id, the beginning of one, or a name."""
+    """Print the output of a job's own code, attempt by attempt. JOB is an id, the beginning of one, or a name."""
     if follows and as_json:
-        raise Refused("--json gives one whole answer: it cannot be followed")
+        raise Refused("--json prints one complete document: it cannot follow the job")
     from flintlock.client.display.following import OutputReader
 
     with connect(urls, conf, state_dir) as client:
@@ -65,10 +65,10 @@ def result(*, job: str, name: str | None, as_json: bool, urls: tuple[str, ...], 
 
 
 class Printer:
-    """Writes pieces of output; says whose they are wherever that changes, once there are several attempts."""
+    """Writes pieces of output; with several attempts, a header names the attempt wherever it changes."""
 
     def __init__(self) -> None:
-        self._last: tuple[int, int] | None = None  # whose piece was written last
+        self._last: tuple[int, int] | None = None  # the attempt whose piece was written last
 
     def show(self, part: LogPart, job: JobAttempts) -> None:
         """Write one piece."""

@@ -76,7 +76,7 @@ def connect(urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> 
 
 
 def split_defines(defines: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Part `-D` settings into the job's own (job options and `spark.*`) and the cluster's."""
+    """Split `-D` settings into the job's own (job options and `spark.*`) and the cluster's."""
     job: dict[str, str] = {}
     cluster: list[str] = []
     for text in defines:
@@ -94,5 +94,5 @@ def print_json(value: object) -> None:
 
 
 def on_terminal() -> bool:
-    """Tell whether a person can be asked."""
+    """Return whether there is a terminal to ask questions on."""
     return sys.stdin.isatty() and sys.stderr.isatty()

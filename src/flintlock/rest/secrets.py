@@ -1,6 +1,6 @@
-"""Settings whose values are nobody's business: told by name only, wherever REST tells of configuration.
+"""Hides the values of secret settings wherever REST returns configuration.
 
-What counts as one is told by its key, as Flink does it.
+Whether a setting is secret is decided by its key, as in Flink.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 HIDDEN: Final = "******"
-"""What stands in the place of a value."""
+"""Shown instead of a value."""
 
 #: A key that contains one of these names a secret: Flink's list, and what Spark and its file systems call theirs.
-_TELLING: Final = (
+_SECRET_PARTS: Final = (
     "password", "secret", "token", "credential", "apikey", "api-key", "access.key", "account.key", "service-key",
     "auth-params", "basic-auth", "jaas.config", "http-headers", "private",
 )  # fmt: skip
 
 
 def is_secret(key: str) -> bool:
-    """Tell whether a key names a secret."""
-    return any(word in key.lower() for word in _TELLING)
+    """Return whether a key names a secret."""
+    return any(part in key.lower() for part in _SECRET_PARTS)
 
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:

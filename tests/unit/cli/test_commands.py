@@ -136,7 +136,7 @@ def test_a_job_may_be_named_by_the_beginning_of_its_id_or_its_name(capsys: pytes
 
         assert shown("012345") == JOB
         assert shown("two") == OTHER
-        assert shown("0123").startswith("2 error: '0123' means 2 jobs")
+        assert shown("0123").startswith("2 error: '0123' matches 2 jobs")
         assert shown("three").startswith("2 error: there is no job 'three'")
 
 
@@ -216,7 +216,7 @@ def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert sent == {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 4}},
                     "b" * 32: {"parallelism": {"lowerBound": 4, "upperBound": 4}}}  # fmt: skip
     human, _, machine = capsys.readouterr().out.partition("\n")
-    assert human == f"{JOB}: up to 4 slots for what has yet to begin"
+    assert human == f"{JOB}: up to 4 slots for regions not deployed yet"
     assert json.loads(machine) == {"jobid": JOB, "requirements": sent}
 
 

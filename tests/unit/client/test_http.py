@@ -268,7 +268,11 @@ def test_a_job_that_failed_more_than_once_tells_of_every_attempt() -> None:
 
 def test_waiting_may_end_before_the_job_does() -> None:
     answers = {f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})]}
-    with serving(answers) as server, Client([server.url]) as client, pytest.raises(TimeoutError, match="it goes on"):
+    with (
+        serving(answers) as server,
+        Client([server.url]) as client,
+        pytest.raises(TimeoutError, match="it keeps running"),
+    ):
         client.job(JOB).wait(timeout=0)
 
 

@@ -56,7 +56,7 @@ def test_an_error_in_the_users_file_shows_the_users_frames_and_none_of_ours() ->
 
     told = refusal("wrong.py:job")
 
-    assert "wrong.py: an error came up while reading it" in told
+    assert "wrong.py: an error occurred while reading it" in told
     assert 'wrong.py", line 2, in inner' in told
     assert "ZeroDivisionError: division by zero" in told
     assert "flintlock/client" not in told

@@ -114,7 +114,7 @@ def test_a_cluster_is_alive_before_it_is_ready(rest: RestHarness) -> None:
     assert rest.get("/healthz") == {"status": "ok"}
     response = rest.call("GET", "/readyz")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-    assert response.json() == {"errors": ["nobody leads yet"]}
+    assert response.json() == {"errors": ["there is no leader"]}
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/v2/jobs", "/jobs/x/y/z", "/jobs/overview/x", "/v1"])

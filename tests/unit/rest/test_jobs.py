@@ -471,15 +471,15 @@ def test_job_ids_may_be_written_in_capitals(rest: RestHarness) -> None:
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("/exceptions?maxExceptions=x", "query parameter 'maxExceptions': 'x' is not a whole number"),
+        ("/exceptions?maxExceptions=x", "query parameter 'maxExceptions': 'x' is not an integer"),
         ("/exceptions?maxExceptions=-1", "query parameter 'maxExceptions': -1 is not from 0 to"),
         ("/execution-result?wait=soon", "query parameter 'wait': 'soon' is not a duration such as"),
         ("/execution-result?wait=-1s", "query parameter 'wait': '-1s' is not a duration such as"),
-        ("/logs?region=one", "query parameter 'region': 'one' is not a whole number"),
+        ("/logs?region=one", "query parameter 'region': 'one' is not an integer"),
         ("/logs?region=-1", "query parameter 'region': -1 is not from 0 to"),
-        ("/logs?region=0&attempt=", "query parameter 'attempt': '' is not a whole number"),
+        ("/logs?region=0&attempt=", "query parameter 'attempt': '' is not an integer"),
         ("/logs?region=0&attempt=0&offset=9223372036854775808", "query parameter 'offset': 9223372036854775808 is not"),
-        ("/logs?offset=5", "query parameter 'offset': give 'region' and 'attempt'"),
+        ("/logs?offset=5", "query parameter 'offset': needs 'region' and 'attempt'"),
     ],
 )
 def test_bad_query_values_are_refused(rest: RestHarness, path: str, told: str) -> None:

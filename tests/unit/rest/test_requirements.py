@@ -131,5 +131,5 @@ def test_a_cancel_that_nobody_takes_in_time_is_told_so(rest: RestHarness) -> Non
 
     status, errors, took_s = run_virtual(ask())
 
-    assert (status, errors) == (408, [f"job {A} did not take the cancel within 60 s; ask again"])
+    assert (status, errors) == (408, [f"job {A} did not accept the cancellation within 60 s; try again"])
     assert took_s == pytest.approx(60, abs=0.1)

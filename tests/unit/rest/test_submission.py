@@ -128,7 +128,7 @@ def test_a_blob_that_is_not_here_is_refused(rest: RestHarness, blob: str) -> Non
     """The artifact and the blob are named."""
     errors = rest.refused(400, "POST", "/jobs", json={**SPEC, "artifacts": [{"name": "lib.zip", "blob": blob}]})
 
-    assert errors == [f"job, field 'artifacts': the artifact 'lib.zip' names the blob {blob!r}, which is not here"]
+    assert errors == [f"job, field 'artifacts': the artifact 'lib.zip' names the blob {blob!r}, which does not exist"]
 
 
 def test_the_same_key_is_the_same_job(rest: RestHarness) -> None:
@@ -430,7 +430,7 @@ def test_nothing_remains_of_a_client_that_disconnects(rest: RestHarness, path: s
     asyncio.run(serve())
 
     assert sent[0]["status"] == 400
-    assert b"the body ended before it was whole" in sent[1]["body"]
+    assert b"the body is incomplete" in sent[1]["body"]
     assert rest.blobs.content == {}
     assert rest.dispatcher.submissions == []
 

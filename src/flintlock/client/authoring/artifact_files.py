@@ -1,9 +1,9 @@
-"""Files that travel with a job: what is read from disk, under which name, in which form.
+"""Files that are sent with a job: what is read from disk, under which name, in which form.
 
-A `.py` file, a zip and a wheel travel as they are. A folder becomes a zip, always the same one for the same content:
+A `.py` file, a zip and a wheel are sent as they are. A folder becomes a zip, always the same one for the same content:
 sorted names, fixed times and permissions, so that an unchanged folder is one blob however often it is submitted.
-Inside the zip a folder that holds Python files itself keeps its name (`lib/score.py` is imported as `lib.score`, as it
-is beside the job's own file); a folder that holds only packages, such as `src`, stands for its contents.
+Inside the zip a folder that has Python files itself keeps its name (`lib/score.py` is imported as `lib.score`, as it
+is beside the job's own file); of a folder that has only packages, such as `src`, only the contents are sent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from flintlock.model.ids import BlobKey
 from flintlock.model.jobgraph import Artifact, ArtifactKind
 
 Content: TypeAlias = bytes | Path
-"""What an artifact holds: bytes made here, or a file that is read when it is sent."""
+"""The content of an artifact: bytes, or a file that is read when it is sent."""
 
 PY_SUFFIXES: Final = (".py", ".zip", ".whl", ".egg")
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class ArtifactFile(Struct, frozen=True, kw_only=True):
-    """An artifact on its way: its name in the job, and its content."""
+    """An artifact to be sent: its name in the job, and its content."""
 
     name: str
     content: Content
@@ -38,7 +38,7 @@ class ArtifactFile(Struct, frozen=True, kw_only=True):
 
 
 def py_file(path: Path) -> ArtifactFile:
-    """Return what `path` (a Python file, zip, wheel or folder) travels as. Raises Refused for anything else."""
+    """Return the artifact of a Python file, zip, wheel or folder. Raises Refused for anything else."""
     if path.is_dir():
         return ArtifactFile(name=f"{path.resolve().name}.zip", content=zip_folder(path))
     if not path.exists():

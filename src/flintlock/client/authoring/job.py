@@ -1,9 +1,9 @@
 """A job written in Python.
 
-Each call checks what it is given at once and says where the user's own line stands; `package` checks the whole and
+Each call checks its arguments, and its errors name the user's own file and line; `package` checks the complete job and
 pickles the functions, which happens last so that versions can be compared before.
 
-Rejected: collecting everything and checking at the end only; an error is worth most on the line that made it.
+Rejected: checking only at the end; an error is most useful at the line that caused it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar,
 from msgspec import structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, module_names, py_file
-from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, at, finish, located
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
 from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.errors import Invalid, Refused
@@ -32,13 +32,13 @@ from flintlock.model.problems import Problem
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_PENDING: Final = "pending"  # stands for a function that is not pickled yet
-_GIVEN: Final = ("params", "spark")  # keyword arguments that a step function may ask for
+_NOT_PICKLED_YET: Final = "pending"  # the artifact of a function until `package` pickles it
+_INJECTED_ARGS: Final = ("params", "spark")  # keyword arguments that a step function may declare
 _STREAMING: Final = "this version has no streaming jobs; run a Structured Streaming script as a program"
 
 
 class Step(Generic[P, R]):
-    """A step of a job, to be given to other steps as their input. A function step can still be called."""
+    """A step of a job, which other steps take as their input. A function step can still be called."""
 
     def __init__(self, job: Job, name: str, function: Callable[P, R] | None = None) -> None:
         self.job: Final = job
@@ -68,12 +68,12 @@ Input: TypeAlias = "AnyStep | str"
 
 
 class Job:
-    """A job graph in the making. Steps are added by `source`, `sql`, `step`, `sink` and `result`.
+    """A job graph under construction. Steps are added by `source`, `sql`, `step`, `sink` and `result`.
 
     `params` are bound in SQL as `:name`, fill `${name}` in paths, tables, schemas and options, and reach step
-    functions that have an argument `params`. `config` holds job options and `spark.*`. `py_files` (Python files,
+    functions that have an argument `params`. `config` has job options and `spark.*`. `py_files` (Python files,
     folders, zips, wheels) are found relative to the file that makes the job. Local data paths (those without a
-    scheme) are relative to the current directory at the time the job is packed.
+    scheme) are relative to the current directory at the time the job is packaged.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Job:
         self,
         name: str,
         *,
-        format: str | None = None,  # noqa: A002 Spark's word
+        format: str | None = None,  # noqa: A002 Spark's name
         path: str | Path | Sequence[str | Path] | None = None,
         table: str | None = None,
         schema: object = None,
@@ -143,9 +143,9 @@ class Job:
         """
         place = place_of(caller())
         self._no_streaming(place, name, stream=stream, watermark=watermark is not None)
-        source = _given(format=format, table=table, schema=_schema_text(schema), options=options or {})
+        source = _without_none(format=format, table=table, schema=_schema_text(schema), options=options or {})
         if path is not None:
-            source["path"] = _text(path) if isinstance(path, str | Path) else _texts(path)
+            source["path"] = _path_text(path) if isinstance(path, str | Path) else _path_texts(path)
         needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
         return self._add(place, name, {"source": source}, (), exchange=exchange, **needs)
 
@@ -162,7 +162,7 @@ class Job:
         memory: str | int | None = None,
         watermark: tuple[str, str] | None = None,
     ) -> AnyStep:
-        """Add a query over views that are named as the input steps; parameters stand in it as `:name`."""
+        """Add a query over views that are named as the input steps; it refers to parameters as `:name`."""
         place = place_of(caller())
         self._no_streaming(place, name, watermark=watermark is not None)
         needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
@@ -199,8 +199,8 @@ class Job:
     ) -> Any:
         """Add a PySpark function from DataFrames to a DataFrame; used as a decorator.
 
-        The inputs come by position; an argument `params` or `spark` is given if the function has one. The step is
-        called as the function unless `name` is given.
+        The inputs are passed by position; arguments `params` and `spark` are passed if the function declares them. The
+        step has the function's name unless `name` is given.
         """
         asked_at = place_of(caller())
 
@@ -212,7 +212,7 @@ class Job:
             self._add(
                 place,
                 called,
-                {"function": {"pickle": _PENDING}},
+                {"function": {"pickle": _NOT_PICKLED_YET}},
                 inputs,
                 exchange=exchange,
                 parallelism=parallelism,
@@ -228,9 +228,9 @@ class Job:
     def sink(
         self,
         name: str,
-        input: Input,  # noqa: A002 the word users know
+        input: Input,  # noqa: A002 the name that users know
         *,
-        format: str | None = None,  # noqa: A002 Spark's word
+        format: str | None = None,  # noqa: A002 Spark's name
         path: str | Path | None = None,
         table: str | None = None,
         mode: str = "errorifexists",
@@ -249,21 +249,21 @@ class Job:
             place, name, uid=uid is not None, output_mode=output_mode is not None, trigger=trigger is not None
         )
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
-        sink = _given(format=format, path=None if path is None else _text(path), table=table)
+        sink = _without_none(format=format, path=None if path is None else _path_text(path), table=table)
         sink |= {"mode": _save_mode(mode), "partitionBy": columns, "options": options or {}}
         return self._add(place, name, {"sink": sink}, input, parallelism=parallelism, cpu=cpu, memory=memory)
 
     def result(
         self,
         name: str,
-        input: Input,  # noqa: A002 the word users know
+        input: Input,  # noqa: A002 the name that users know
         *,
         limit: int = 20,
         parallelism: int | None = None,
         cpu: float | None = None,
         memory: str | int | None = None,
     ) -> AnyStep:
-        """Keep the first `limit` rows of the input with the job, for whoever asks for them."""
+        """Store the first `limit` rows of the input with the job, for clients to fetch."""
         place = place_of(caller())
         return self._add(
             place, name, {"result": {"limit": limit}}, input, parallelism=parallelism, cpu=cpu, memory=memory
@@ -271,10 +271,12 @@ class Job:
 
     def foreach_batch(self, name: str, *_: object, **__: object) -> NoReturn:
         """Refuse: this version has no streaming jobs."""
-        raise Invalid(at(place_of(caller()), str(Problem(step=name, field="foreach_batch", message=_STREAMING))))
+        raise Invalid(
+            with_location(place_of(caller()), str(Problem(step=name, field="foreach_batch", message=_STREAMING)))
+        )
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
-        """Return the job packed and checked, its functions pickled. Raises Invalid with every problem found."""
+        """Return the job packaged and checked, its functions pickled. Raises Invalid with every problem found."""
         from flintlock.client.authoring.pickling import pickle_function
 
         travelling = [*self._py_files, *_named_py_files(overrides.py_files)]
@@ -313,11 +315,13 @@ class Job:
         **needs: object,
     ) -> AnyStep:
         if not isinstance(cast("object", name), str):
-            raise Invalid(at(place, f"a step's name is text, not {name!r}"))
+            raise Invalid(with_location(place, f"a step's name is text, not {name!r}"))
         if name in self._spec.steps:
             first = self._places[name]
             raise Invalid(
-                at(place, str(Problem(step=name, message=f"there is a step of this name already, at {first}")))
+                with_location(
+                    place, str(Problem(step=name, message=f"there is a step of this name already, at {first}"))
+                )
             )
         names = [self._input_name(item, name, place) for item in _as_list(inputs)]
         document = {**what, "inputs": names, "exchange": exchange, **needs}
@@ -325,7 +329,7 @@ class Job:
         spec = structs.replace(self._spec, steps={**self._spec.steps, name: step})
         problems = [problem for problem in _draft_problems(spec) if problem.step is not None]
         if problems:
-            raise located(self.name, problems, lambda _: place)
+            raise located_error(self.name, problems, lambda _: place)
         self._spec = spec
         self._places[name] = place
         return Step(self, name)
@@ -339,21 +343,21 @@ class Job:
             message = f"step {item.name!r} belongs to another job"
         else:
             return item.name
-        raise Invalid(at(place, str(Problem(step=step, field="inputs", message=message))))
+        raise Invalid(with_location(place, str(Problem(step=step, field="inputs", message=message))))
 
-    def _no_streaming(self, place: str, step: str, **asked: bool) -> None:
-        for field, given in asked.items():
-            if given:
-                raise Invalid(at(place, str(Problem(step=step, field=field, message=_STREAMING))))
+    def _no_streaming(self, place: str, step: str, **used: bool) -> None:
+        for field, is_used in used.items():
+            if is_used:
+                raise Invalid(with_location(place, str(Problem(step=step, field=field, message=_STREAMING))))
 
     def _found(self, py_files: Iterable[str | Path]) -> tuple[ArtifactFile, ...]:
         if isinstance(py_files, str):
-            raise Invalid(at(self._place, "job, field 'py_files': must be a list of paths, not one text"))
+            raise Invalid(with_location(self._place, "job, field 'py_files': must be a list of paths, not one text"))
         folder = self._file.parent if self._file else Path.cwd()
         try:
             return tuple(py_file(folder / item) for item in py_files)
         except Refused as refusal:
-            raise Invalid(at(self._place, f"job, field 'py_files': {refusal.public}")) from refusal
+            raise Invalid(with_location(self._place, f"job, field 'py_files': {refusal.public}")) from refusal
 
     def _locate(self, path: tuple[str, ...]) -> str:
         return self._places.get(path[1], self._place) if len(path) > 1 and path[0] == "steps" else self._place
@@ -364,10 +368,10 @@ def _plain_function(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _read(document: Mapping[str, object], place: str) -> JobSpec:
-    """Read one call's arguments as the document that they stand for."""
+    """Read the arguments of one call as the part of a job document that they form."""
     spec, problems = read_spec(document)
     if spec is None:
-        lines = tuple(at(place, _in_python(str(problem))) for problem in problems)
+        lines = tuple(with_location(place, _in_python(str(problem))) for problem in problems)
         raise Invalid("\n".join(lines), problems=lines)
     return spec
 
@@ -380,30 +384,30 @@ def _in_python(text: str) -> str:
 
 
 def _draft_problems(spec: JobSpec) -> list[Problem]:
-    """Return what is wrong with the steps so far; functions that are not pickled yet count as there."""
-    pending = Artifact(name=_PENDING, blob=BlobKey(""), kind=ArtifactKind.PICKLE)
-    spec = structs.replace(spec, artifacts=(ArtifactSpec(name=_PENDING),))
-    graph, problems = draft_graph(spec, JobId("0" * 32), {_PENDING: pending})
+    """Return what is wrong with the steps so far; functions that are not pickled yet count as present."""
+    pending = Artifact(name=_NOT_PICKLED_YET, blob=BlobKey(""), kind=ArtifactKind.PICKLE)
+    spec = structs.replace(spec, artifacts=(ArtifactSpec(name=_NOT_PICKLED_YET),))
+    graph, problems = draft_graph(spec, JobId("0" * 32), {_NOT_PICKLED_YET: pending})
     return [*problems, *problems_of(graph)]
 
 
 def _check_signature(function: object, step: str, inputs: int, place: str) -> None:
     if not callable(function):
-        raise Invalid(at(place, f"@job.step needs a function, not {type(function).__name__}"))
+        raise Invalid(with_location(place, f"@job.step needs a function, not {type(function).__name__}"))
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise Invalid(at(place, str(Problem(step=step, field="function", message="must return a DataFrame: neither async nor yield"))))  # fmt: skip # noqa: E501
+        raise Invalid(with_location(place, str(Problem(step=step, field="function", message="must return a DataFrame: neither async nor yield"))))  # fmt: skip # noqa: E501
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # a function of C: it cannot say what it takes
-    asked = {name: None for name in _GIVEN if name in signature.parameters}
+        return  # a function of C has no signature
+    injected = {name: None for name in _INJECTED_ARGS if name in signature.parameters}
     try:
-        signature.bind(*[None] * inputs, **asked)
+        signature.bind(*[None] * inputs, **injected)
     except TypeError as error:
         many = "1 input" if inputs == 1 else f"{inputs} inputs"
-        given = f" and {', '.join(asked)}" if asked else ""
-        message = f"the function {signature} cannot be called with {many}{given}: {error}"
-        raise Invalid(at(place, str(Problem(step=step, field="inputs", message=message)))) from None
+        also = f" and {', '.join(injected)}" if injected else ""
+        message = f"the function {signature} cannot be called with {many}{also}: {error}"
+        raise Invalid(with_location(place, str(Problem(step=step, field="inputs", message=message)))) from None
 
 
 def _as_list(inputs: object) -> list[Any]:
@@ -414,16 +418,16 @@ def _as_list(inputs: object) -> list[Any]:
     )
 
 
-def _given(**values: object) -> dict[str, object]:
+def _without_none(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _text(path: object) -> Any:
+def _path_text(path: object) -> Any:
     return str(path) if isinstance(path, Path) else path
 
 
-def _texts(paths: object) -> object:
-    return [_text(item) for item in cast("Iterable[object]", paths)] if isinstance(paths, Iterable) else paths
+def _path_texts(paths: object) -> object:
+    return [_path_text(item) for item in cast("Iterable[object]", paths)] if isinstance(paths, Iterable) else paths
 
 
 def _schema_text(schema: object) -> object:
@@ -439,5 +443,5 @@ def _save_mode(mode: str) -> str:
 
 
 def _named_py_files(paths: Iterable[Path]) -> list[ArtifactFile]:
-    """Return those that can be read; `finish` tells about the others."""
+    """Return those that can be read; `finish` reports the others."""
     return [py_file(path) for path in paths if path.exists()]

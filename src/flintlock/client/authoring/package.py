@@ -1,8 +1,8 @@
-"""A job packed for the road: the outer document, the files it names, and the graph they make, checked.
+"""A packaged job: the job document, the files that it names, and the checked graph that they form.
 
 All three ways to write a job end in `finish`: it applies what the command line overrides, makes local data paths
-absolute, and asks the same checks that the cluster will ask again, so that a user hears of every problem at once and
-with the line of their own file.
+absolute, and runs the same checks that the cluster will run again, so that all problems are reported together, each
+with the line of the user's own file.
 
 Rejected: leaving the checks to the server. It knows neither the file nor the line.
 """
@@ -29,17 +29,17 @@ from flintlock.model.problems import Problem
 from flintlock.model.suggestions import did_you_mean
 
 Locate: TypeAlias = Callable[[tuple[str, ...]], str]
-"""Gives the place in the user's file (`file:line`) of what stands under these keys; empty if there is none."""
+"""Returns the location in the user's file (`file:line`) of the value under these keys; empty if it has none."""
 
 UNSENT: Final = JobId("0" * 32)
-"""Stands for the job id in a graph that no cluster has accepted yet."""
+"""The job id in a graph that no cluster has accepted yet."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_FILE_PATHS: Final = frozenset({"iceberg"})  # its "path" may name a table
 
 
 class Overrides(Struct, frozen=True, kw_only=True):
-    """What whoever runs a job sets on top of what its file says. Parameters come as texts."""
+    """What the command line, or the caller of `run`, sets in addition to the job's file. Parameters are texts."""
 
     name: str | None = None
     parallelism: int | None = None
@@ -74,12 +74,12 @@ class Packable(Protocol):
         ...
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
-        """Return the job packed and checked. Raises Invalid with every problem found."""
+        """Return the job packaged and checked. Raises Invalid with every problem found."""
         ...
 
 
 def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Overrides, locate: Locate) -> JobPackage:
-    """Pack the job. Raises Invalid with every problem, each at its place."""
+    """Package the job. Raises Invalid with every problem and its location."""
     problems: list[Problem] = []
     files = _by_name([*artifacts, *_py_files(overrides.py_files, problems)], problems)
     spec = _overridden(spec, overrides, problems)
@@ -91,18 +91,18 @@ def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Override
         draft, found = draft_graph(spec, UNSENT, contents)
     problems += [*found, *job_problems(draft)]
     if problems:
-        raise located(spec.name, problems, locate)
+        raise located_error(spec.name, problems, locate)
     return JobPackage(spec=spec, files={name: file.content for name, file in files.items()}, graph=in_order(draft))
 
 
-def located(name: str, problems: Iterable[Problem], locate: Locate) -> Invalid:
-    """Return the error that tells each problem with its place."""
-    lines = tuple(at(locate(problem.path), str(problem)) for problem in problems)
+def located_error(name: str, problems: Iterable[Problem], locate: Locate) -> Invalid:
+    """Return the error that reports each problem with its location."""
+    lines = tuple(with_location(locate(problem.path), str(problem)) for problem in problems)
     return Invalid(f"job {name!r} is not valid:\n  " + "\n  ".join(lines), problems=lines)
 
 
-def at(place: str, text: str) -> str:
-    """Put a place before a text, if there is one."""
+def with_location(place: str, text: str) -> str:
+    """Put a location before a text, if there is one."""
     return f"{place}: {text}" if place else text
 
 
@@ -120,8 +120,8 @@ def _with_absolute_paths(spec: JobSpec, draft: JobGraph) -> JobSpec:
         step = steps[vertex.name]
         match vertex.operation:
             case Source(paths=paths, format=form) if paths and step.source and form not in _NO_FILE_PATHS:
-                whole = tuple(absolute_path(path) for path in paths)
-                steps[vertex.name] = _with(step, source=structs.replace(step.source, path=whole))
+                absolute = tuple(absolute_path(path) for path in paths)
+                steps[vertex.name] = _with(step, source=structs.replace(step.source, path=absolute))
             case Sink(path=str(path), format=form) if step.sink and form not in _NO_FILE_PATHS:
                 steps[vertex.name] = _with(step, sink=structs.replace(step.sink, path=absolute_path(path)))
             case _:
@@ -145,7 +145,7 @@ def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) ->
 
 
 def _params(spec: JobSpec, given: Mapping[str, str], problems: list[Problem]) -> dict[str, Scalar]:
-    """Return the parameters, those given as text read as the type that the job's own value has."""
+    """Return the parameters; a text is converted to the type of the job's own value."""
     params = dict(spec.params)
     for name, text in given.items():
         if name not in params:
@@ -197,7 +197,7 @@ def _by_name(files: Iterable[ArtifactFile], problems: list[Problem]) -> dict[str
 
 
 def _listed(spec: JobSpec, files: Mapping[str, ArtifactFile]) -> tuple[ArtifactSpec, ...]:
-    """Return the document's artifacts: the files that travel, and the blobs that it names itself."""
+    """Return the document's artifacts: the files that are sent, and the blobs that it names itself."""
     uploaded = [item for item in spec.artifacts if isinstance(item, ArtifactSpec) and item.blob is not None]
     return (*uploaded, *(ArtifactSpec(name=file.name, kind=file.kind) for file in files.values()))
 
@@ -211,5 +211,5 @@ def _uploaded(spec: JobSpec) -> dict[str, Artifact]:
 
 
 def is_program(graph: JobGraph) -> bool:
-    """Tell whether the job is a program: what it prints is its output."""
+    """Return whether the job is a program: what it prints is its output."""
     return any(isinstance(vertex.operation, Program) for vertex in graph.vertices)

@@ -1,8 +1,8 @@
 """Turn a step's function into bytes that a runner elsewhere can open.
 
 cloudpickle writes functions of the job's own file by value, with the helpers they use; what comes from an installed
-package or from `py_files` is written by name and imported where it runs. A module that lies beside the job's file and
-travels neither way would be missed only on the cluster: it is found here instead.
+package or from `py_files` is written by name and imported where it runs. A module that is beside the job's file and is
+not shipped would be missing only on the cluster: it is detected here instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 import cloudpickle
 
-from flintlock.client.authoring.package import at
+from flintlock.client.authoring.package import with_location
 from flintlock.model.errors import Invalid
 from flintlock.model.problems import Problem
 
@@ -29,8 +29,9 @@ def pickle_function(function: Callable[..., object], *, step: str, home: str, fo
                     shipped: frozenset[str] = frozenset()) -> bytes:  # fmt: skip
     """Return the function as bytes.
 
-    `home` is the module that builds the job: its functions travel by value. `folder` is where its file lies, `shipped`
-    the top-level modules that travel beside it. Raises Invalid that names the step and what could not be pickled.
+    `home` is the module that builds the job: its functions are pickled by value. `folder` is that of its file,
+    `shipped` are the top-level modules that are sent with the job. Raises Invalid that names the step
+    and what could not be pickled.
     """
     with _by_value(home):
         try:
@@ -38,9 +39,9 @@ def pickle_function(function: Callable[..., object], *, step: str, home: str, fo
         except Exception as error:
             raise _invalid(step, place, _explained(function, error)) from error
     for name, module in used.items():
-        if _left_behind(name, module, folder, shipped) and name != home:
+        if _is_not_shipped(name, module, folder, shipped) and name != home:
             raise _invalid(
-                step, place, f"uses the module {name!r} ({module.__file__}), which does not travel with the job: "
+                step, place, f"uses the module {name!r} ({module.__file__}), which is not sent with the job: "
                 "name it in py_files",
             )  # fmt: skip
     return content
@@ -85,8 +86,8 @@ def _by_value(home: str) -> Generator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _left_behind(name: str, module: ModuleType, folder: Path | None, shipped: frozenset[str]) -> bool:
-    """Whether a module can be imported here only because it lies beside the job's file."""
+def _is_not_shipped(name: str, module: ModuleType, folder: Path | None, shipped: frozenset[str]) -> bool:
+    """Whether a module can be imported here only because it is beside the job's file."""
     file = getattr(module, "__file__", None)
     if folder is None or file is None or name.partition(".")[0] in shipped or name == "__main__":
         return False
@@ -99,11 +100,11 @@ def _explained(function: Callable[..., object], error: Exception) -> str:
     what = f"cannot be pickled, because of {culprit}: {_first_line(error)}" if culprit else (
         f"cannot be pickled: {_first_line(error)}"
     )  # fmt: skip
-    return f"{what}. Create what it needs inside of it; a session and parameters come as `spark` and `params`"
+    return f"{what}. Create what it needs inside of it; a session and parameters are passed as `spark` and `params`"
 
 
 def _culprit(value: object, depth: int) -> str | None:
-    """Name the variable that a function uses and that cannot be pickled; helpers are looked into."""
+    """Name the variable that a function uses and that cannot be pickled; helpers are searched too."""
     if not isinstance(value, FunctionType) or depth == 0:
         return None
     used = inspect.getclosurevars(value)
@@ -121,4 +122,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _invalid(step: str, place: str, message: str) -> Invalid:
-    return Invalid(at(place, str(Problem(step=step, field="function", message=message))))
+    return Invalid(with_location(place, str(Problem(step=step, field="function", message=message))))

@@ -1,4 +1,4 @@
-"""Where in the user's own files something was said: `file:line`, taken from the frames of the call."""
+"""Locations in the user's own files: `file:line`, taken from the frames of the call."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def caller() -> FrameType:
 
 
 def place_of(frame: FrameType) -> str:
-    """Return the file and line that a frame stands at."""
-    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+    """Return the file and line of a frame."""
+    return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def place_of_function(function: object) -> str | None:
     """Return the file and line where a function is defined; None if it has no Python code."""
     code = getattr(function, "__code__", None)
-    return None if code is None else f"{shown(code.co_filename)}:{code.co_firstlineno}"
+    return None if code is None else f"{display_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def file_of(frame: FrameType) -> Path | None:
-    """Return the file that a frame's code stands in; None in notebooks and shells, which have none."""
+    """Return the file of a frame's code; None in notebooks and shells, which have none."""
     path = Path(frame.f_code.co_filename)
     return path.resolve() if path.is_file() else None
 
 
-def shown(file: str | Path) -> str:
-    """Return a file's path as it can be opened from the current directory, the shorter way."""
+def display_path(file: str | Path) -> str:
+    """Return a path relative to the current directory if it is below that, else as it is."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(file)

@@ -1,7 +1,7 @@
 """What `flintlock run` is pointed at: `job.yaml`, `file.py:name` (a graph), or `file.py` (a program).
 
 A Python file with a graph is imported as a module of its own, with its folder first on `sys.path`, as `python file.py`
-would have it, but not as `__main__`: what stands under `if __name__ == "__main__"` does not run. A program's file is
+would have it, but not as `__main__`: code under `if __name__ == "__main__"` does not run. A program's file is
 only sent, never run here.
 """
 
@@ -21,7 +21,7 @@ from typing import Final
 from flintlock.client.authoring.artifact_files import ArtifactFile
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
-from flintlock.client.authoring.source_locations import shown
+from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.extras import install_command
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import ArtifactKind
@@ -46,7 +46,7 @@ class ProgramJob:
         return self.file.stem
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
-        """Return the script packed as a job of one step. Raises Invalid with every problem found."""
+        """Return the script packaged as a job of one step. Raises Invalid with every problem found."""
         step = re.sub(r"\W", "_", self.name, flags=re.ASCII)
         step = step if step and not step[0].isdigit() else f"program_{step}"
         spec = JobSpec(
@@ -55,7 +55,7 @@ class ProgramJob:
             artifacts=(ArtifactSpec(name=self.file.name, kind=ArtifactKind.FILE),),
         )
         script = ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
-        return finish(spec, [script], overrides, lambda _: shown(self.file))
+        return finish(spec, [script], overrides, lambda _: display_path(self.file))
 
 
 def read_target(target: str, args: Sequence[str] = ()) -> Packable:
@@ -92,7 +92,7 @@ def read_python_job(file: Path, name: str) -> Job:
     hint = did_you_mean(name, jobs)
     known = f"its jobs are {', '.join(jobs)}" if jobs else "no name in it is a flintlock.Job"
     what = f"{name!r} is {type(value).__name__}, not a flintlock.Job" if hasattr(module, name) else f"has no {name!r}"
-    raise Refused(f"{shown(file)}: {what}; " + (hint or known))
+    raise Refused(f"{display_path(file)}: {what}; " + (hint or known))
 
 
 def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
@@ -104,8 +104,8 @@ def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
     line = _runs_a_graph(tree)
     if line is not None:
         raise Refused(
-            f"{shown(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
-            f"`flintlock run {shown(file)}:NAME`, or the file with `python {shown(file)}`"
+            f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
+            f"`flintlock run {display_path(file)}:NAME`, or the file with `python {display_path(file)}`"
         )
     return ProgramJob(file, args)
 
@@ -130,7 +130,7 @@ def _imported(file: Path) -> ModuleType:
     name = _module_name(file)
     spec = importlib.util.spec_from_file_location(name, file.resolve())
     if spec is None or spec.loader is None:
-        raise Refused(f"{shown(file)} cannot be imported")
+        raise Refused(f"{display_path(file)} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # its functions are pickled by value under this name, its classes found by it
     sys.path.insert(0, str(file.resolve().parent))
@@ -165,19 +165,22 @@ def _user_errors(file: Path, doing: str) -> Generator[None]:
         raise
     except SystemExit as exit_:
         raise Refused(
-            f"{shown(file)}: ended with exit code {exit_.code} while {doing}; it must only build a job"
+            f"{display_path(file)}: ended with exit code {exit_.code} while {doing}; it must only build a job"
         ) from None
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "pyspark":
             raise Refused(
-                f"{shown(file)} imports PySpark, which is not installed here: {install_command('cluster')}"
+                f"{display_path(file)} imports PySpark, which is not installed here: {install_command('cluster')}"
             ) from None
-        told = traceback.TracebackException.from_exception(error)
-        own = [
-            frame for frame in told.stack if "importlib" not in frame.filename and not frame.filename.startswith(_OWN)
+        summary = traceback.TracebackException.from_exception(error)
+        users = [
+            frame
+            for frame in summary.stack
+            if "importlib" not in frame.filename and not frame.filename.startswith(_OWN)
         ]
-        told.stack = traceback.StackSummary.from_list(own)
-        raise Refused(f"{shown(file)}: an error came up while {doing}:\n" + "".join(told.format()).rstrip()) from error
+        summary.stack = traceback.StackSummary.from_list(users)
+        text = "".join(summary.format()).rstrip()
+        raise Refused(f"{display_path(file)}: an error occurred while {doing}:\n{text}") from error
 
 
 _OWN: Final = str(Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""A job written in YAML: the document read, each problem told with file, line, column, step and field.
+"""A job written in YAML: problems are reported with file, line, column, step and field.
 
 Artifacts are found relative to the file. Local data paths are relative to the current directory, as in Python.
 """
@@ -13,7 +13,7 @@ from msgspec import structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
-from flintlock.client.authoring.source_locations import shown
+from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.yaml_document import Document, Mark, read_yaml
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.jobgraph import ArtifactKind
@@ -25,7 +25,7 @@ STREAMING_KEYS: Final = frozenset({"watermark", "uid", "outputMode", "trigger", 
 
 
 class YamlJob:
-    """A job that stands in a YAML file. Made by `read_yaml_job`."""
+    """A job in a YAML file. Made by `read_yaml_job`."""
 
     def __init__(self, file: Path, document: Document, spec: JobSpec, artifacts: tuple[ArtifactFile, ...]) -> None:
         self.file: Final = file
@@ -40,7 +40,7 @@ class YamlJob:
         return self.spec.name
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
-        """Return the job packed and checked. Raises Invalid with every problem found."""
+        """Return the job packaged and checked. Raises Invalid with every problem found."""
         return finish(self.spec, self._artifacts, overrides, self._locate)
 
     def _locate(self, path: tuple[str, ...]) -> str:
@@ -116,7 +116,7 @@ def _artifact(path: Path, kind: ArtifactKind) -> ArtifactFile:
 
 
 def _explained(document: Document, problem: SpecProblem) -> tuple[Mark, str]:
-    """Give a problem its place: that of a key that is wrong itself, else that of its value."""
+    """Return a problem with its location: that of the key if the key is wrong, else that of its value."""
     unknown = problem.message.startswith("unknown key")
     if unknown and problem.path[0] == "steps" and problem.path[-1] in STREAMING_KEYS:
         problem = structs.replace(
@@ -138,4 +138,4 @@ def _invalid(file: Path, problems: list[tuple[Mark, str]]) -> Invalid:
 
 
 def _place(file: Path, mark: Mark) -> str:
-    return f"{shown(file)}:{mark.line}:{mark.column}"
+    return f"{display_path(file)}:{mark.line}:{mark.column}"

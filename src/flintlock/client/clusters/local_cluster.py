@@ -1,8 +1,8 @@
-"""Clusters on this machine: standing ones in a state directory, and an embedded one for the time of a job.
+"""Clusters on this machine: background clusters of a state directory, and an embedded one for the duration of a job.
 
-Both are the same real processes (a JobManager, or several of which one leads; TaskManagers beside it). A standing
-cluster outlives whoever starts it. An embedded one lives in a temporary directory and dies with its client, even if
-that is killed: its processes ask the kernel for a signal when their parent ends.
+Both are the same real processes (a JobManager, or several of which one leads; TaskManagers beside it). A
+background cluster outlives the process that starts it. An embedded one uses a temporary directory and ends with its
+client, even if that is killed: its processes request a signal from the kernel for the death of their parent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"
 START_PATIENCE_S: Final = 300.0  # an engine is warm after 10 s, on a machine that is busy after minutes
 STOP_PATIENCE_S: Final = 20.0
 _EMBEDDED: Final = "flintlock-embedded-"
-_REASONS: Final = {2: "it was configured wrongly", 4: "a port is in use or the state directory cannot be used"}
+_REASONS: Final = {2: "its configuration is invalid", 4: "a port is in use or the state directory cannot be used"}
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddedCluster:
-    """A cluster for the time of a job. `check` tells if one of its processes has ended before its time."""
+    """A cluster for the duration of a job. `check` detects that one of its processes has ended."""
 
     def __init__(self, url: str, state_dir: Path, children: Sequence[Started]) -> None:
         self.url: Final = url
@@ -63,19 +63,19 @@ def start_cluster(
     settings: LoadedConfiguration, state_dir: Path, overrides: Sequence[str], *, jobmanagers: int = 1,
     taskmanagers: int = 1, slots: int | None = None, patience_s: float = START_PATIENCE_S,
 ) -> ClusterFile:  # fmt: skip
-    """Start a standing cluster in the background and return once it has its slots, and all its JobManagers listen.
+    """Start a cluster in the background and return once it has its slots, and all its JobManagers listen.
 
     The first JobManager takes the configured ports, the others free ones. Returns the JobManager that leads; with
-    ZooKeeper that may be one of another machine, and then one of these, which answers for it.
+    ZooKeeper the leader may be on another machine: then one of these, which forwards to it.
 
     Raises Refused if the packages of a cluster are not installed, Conflict if one runs in the state directory already,
     FlintlockError with the end of a log if a process ends early, Unavailable if it is not ready in time; what was
     started is ended then.
     """
     require_extra("cluster", "starting a cluster")
-    standing = pid_files.cluster_processes(state_dir)
-    if standing:
-        raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in standing.items()})})")
+    running = pid_files.cluster_processes(state_dir)
+    if running:
+        raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in running.items()})})")
     _forget_jobmanagers(state_dir)
     flags = [*overrides, *([f"{TM_SLOTS.key}={slots}"] if slots is not None else [])]
     environ = dict(os.environ)
@@ -100,9 +100,9 @@ def start_cluster(
 
 
 def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[str, bool]:
-    """End the cluster of a state directory; its jobs are kept. Returns each process and whether it had to be killed.
+    """End the cluster of a state directory; its jobs stay stored. Returns each process and whether it had to be killed.
 
-    TaskManagers end first, so that none of them looks for a JobManager that is gone.
+    TaskManagers end first, so that none of them searches for a JobManager that has ended.
     """
     found = pid_files.cluster_processes(state_dir)
     workers = [process for name, process in found.items() if not name.startswith("jobmanager")]
@@ -116,7 +116,7 @@ def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[s
 
 
 def cluster_status(state_dir: Path) -> ClusterStatus:
-    """Tell what runs in a state directory."""
+    """Return what runs in a state directory."""
     found = pid_files.cluster_processes(state_dir)
     masters = pid_files.job_managers(state_dir)
     return ClusterStatus(
@@ -131,7 +131,7 @@ def cluster_status(state_dir: Path) -> ClusterStatus:
 def embedded_cluster(
     settings: LoadedConfiguration, overrides: Sequence[str] = (), *, patience_s: float = START_PATIENCE_S
 ) -> Generator[EmbeddedCluster]:
-    """Run a cluster for the time of the block; yields once it takes jobs (its slots may come later).
+    """Run a cluster for the duration of the block; yields once it accepts jobs (its slots may register later).
 
     On exit its processes are ended and its directory is removed. Must be entered by a thread that lives as long as
     the block: its processes end with that thread. Raises Refused if the packages of a cluster are not installed.
@@ -193,7 +193,7 @@ def _ready(state_dir: Path, children: Sequence[Started], expected: _Expected, de
     while time.monotonic() < deadline:
         for child in children:
             _require_running(child)
-        children[0].ended_within()  # the pause between two looks; over at once if the JobManager ends
+        children[0].ended_within()  # the pause between two polls; ends early if the JobManager ends
         masters = pid_files.job_managers(state_dir)
         if len(masters) < expected.job_managers or (expected.led_here and not masters[0].epoch):
             continue
@@ -220,21 +220,21 @@ def _require_running(child: Started) -> None:
 
 
 def _end(children: Sequence[Started]) -> None:
-    """End what was started here, TaskManagers first; what does not obey in time is killed."""
+    """End what was started here, TaskManagers first; what has not ended in time is killed."""
     for child in reversed(children):
         child.process.terminate()
     deadline = time.monotonic() + STOP_PATIENCE_S
     try:
         for child in reversed(children):
             child.ended_within(max(0.0, deadline - time.monotonic()))
-    finally:  # a second Ctrl-C ends the patience, not the ending
+    finally:  # a second Ctrl-C skips the wait, not the kill
         for child in reversed(children):
             child.process.kill()
             child.process.wait()
 
 
 def _forget_jobmanagers(state_dir: Path) -> None:
-    """Remove what JobManagers that are gone have told: nobody may connect to them."""
+    """Remove the announcements of JobManagers that have ended, so that no client connects to them."""
     for path in (state_dir / "cluster.json", *(state_dir / "run").glob("jobmanager*.json")):
         path.unlink(missing_ok=True)
 

@@ -1,10 +1,10 @@
-"""An attached client: the job is cancelled when its client is gone.
+"""An attached client: the job is cancelled when its client is lost.
 
-The submission says after how long a silence that is; from then on a thread tells the cluster, again and again, until
-when the client may be counted on. A client that dies, or is stopped for longer than that, falls silent by itself;
-nothing has to notice it here. What cannot be delivered is not kept: the next sign replaces it.
+The submission has a timeout; from then on a thread sends heartbeats, each with the time until which the client counts
+as alive. A client that dies, or is stopped for longer than that, sends none; nothing has to notice it here. A heartbeat
+that cannot be delivered is dropped: the next one replaces it.
 
-Rejected: ending the job from here when the client ends. A client that is killed has no last word.
+Rejected: cancelling the job from here when the client ends. A client that is killed cannot send anything.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import JobId
 from flintlock.model.operations import config_text
 
-_SIGNS: Final = 3  # so many signs fit into a timeout, at least: one that is lost costs nothing
+HEARTBEATS_PER_TIMEOUT: Final = 3  # at least: a single lost heartbeat does no harm
 _RETRY_S: Final = 1.0
 _LONGEST_CALL_S: Final = 10.0
-_LEAVING_S: Final = 1.0
+_JOIN_S: Final = 1.0
 
 
 class Attachment(Struct, frozen=True, kw_only=True):
-    """How often the client says that it is there, and after how long a silence it is not."""
+    """The interval of heartbeats, and how long the client counts as alive after one."""
 
     interval_s: float
     timeout_s: float
@@ -41,11 +41,11 @@ class Attachment(Struct, frozen=True, kw_only=True):
         """Return what is configured, the job's own settings first. The interval stays well below the timeout."""
         both = configuration.over({key: config_text(value) for key, value in package.spec.config.items()})
         timeout_s = both.get(CLIENT_HEARTBEAT_TIMEOUT)
-        interval_s = min(both.get(CLIENT_HEARTBEAT_INTERVAL), timeout_s / _SIGNS)
+        interval_s = min(both.get(CLIENT_HEARTBEAT_INTERVAL), timeout_s / HEARTBEATS_PER_TIMEOUT)
         return Attachment(interval_s=interval_s, timeout_s=timeout_s)
 
     def bind(self, package: JobPackage) -> JobPackage:
-        """Return the package as one that is cancelled when its client is gone."""
+        """Return the package as a job that is cancelled when its client is lost."""
         return structs.replace(
             package,
             spec=structs.replace(package.spec, client_timeout=self.timeout_s),
@@ -61,38 +61,36 @@ def attached(
     clock_ms: Callable[[], int],
     discover: Discover | None = None,
 ) -> Generator[None]:
-    """Say that the client is there while the context lasts. `clock_ms` is the cluster's clock."""
+    """Send heartbeats for the duration of the block. `clock_ms` is the cluster's clock."""
     done = threading.Event()
-    # A connection of its own: a long poll of the other must not hold a sign back.
-    timeout_s = min(_LONGEST_CALL_S, attachment.timeout_s / _SIGNS)
+    # A separate connection: a long poll on the other one must not delay a heartbeat.
+    timeout_s = min(_LONGEST_CALL_S, attachment.timeout_s / HEARTBEATS_PER_TIMEOUT)
     http = Http(urls, patience_s=0.0, timeout_s=timeout_s, discover=discover)
     thread = threading.Thread(
-        target=_beat, args=(http, job_id, attachment, clock_ms, done), name="client-heartbeat", daemon=True
+        target=_send_heartbeats, args=(http, job_id, attachment, clock_ms, done), name="client-heartbeat", daemon=True
     )
     thread.start()
     try:
         yield
     finally:
         done.set()
-        thread.join(_LEAVING_S)  # a call that hangs ends with the process: it is worth no more waiting
+        thread.join(_JOIN_S)  # a call that hangs ends with the process
 
 
-def _beat(
+def _send_heartbeats(
     http: Http, job_id: JobId, attachment: Attachment, clock_ms: Callable[[], int], done: threading.Event
 ) -> None:
-    def sign() -> dict[str, object]:
+    def heartbeat() -> dict[str, object]:
         return {"json": {"expiredTimestamp": clock_ms() + int(attachment.timeout_s * 1000)}}
 
     with closing(http):
         while True:
             pause_s = attachment.interval_s
             try:
-                http.call("PATCH", f"/jobs/{job_id}/clientHeartbeat", body=sign)
+                http.call("PATCH", f"/jobs/{job_id}/clientHeartbeat", body=heartbeat)
             except NotFound:
-                return  # the job is forgotten: it ended long ago
+                return  # the job ended long ago, and was removed
             except FlintlockError:
-                pause_s = min(
-                    pause_s, _RETRY_S
-                )  # nobody leads, or nobody answers: whoever does next hears the next one
+                pause_s = min(pause_s, _RETRY_S)  # there is no leader now: the next one gets the next heartbeat
             if done.wait(pause_s):
                 return

@@ -1,4 +1,4 @@
-"""A client of a cluster: `connect(url)`, then submit, look up, list."""
+"""A client of a cluster: `connect(url)`, then submit, find and list jobs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from flintlock.model.jobgraph import Versions
 def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = None) -> Client:
     """Return a client of the cluster at `url`: one address, or those of several JobManagers. Nothing is sent yet.
 
-    Without addresses it is the configured cluster (with ZooKeeper the quorum is asked who leads), else the live one of
-    the state directory, whose JobManagers are all tried. Whoever leads is followed. Raises Unavailable if there is
-    none.
+    Without addresses it is the configured cluster (with ZooKeeper, the leader that the quorum names), else the running
+    one of the state directory, all of whose JobManagers are tried. The client follows the leader. Raises Unavailable if
+    there is none.
     """
     urls = [url] if isinstance(url, str) else list(url)
     if urls:
@@ -50,7 +50,7 @@ class Client:
         replaceable: bool = False,
     ) -> None:
         self.http: Final = Http(urls, patience_s=patience_s, discover=discover, replaceable=replaceable)
-        self._versions: Versions | None = None  # of the cluster; asked once
+        self._versions: Versions | None = None  # of the cluster; requested once
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Jobs go on. Idempotent."""
+        """Close the connections. Jobs keep running. Idempotent."""
         self.http.close()
 
     def submit(
@@ -67,8 +67,8 @@ class Client:
     ) -> JobHandle:
         """Submit a job and return its handle once the cluster has made it durable.
 
-        Versions are compared before anything is pickled. However often the call has to be repeated on the way, it
-        makes one job; with an `idempotency_key` of your own, that holds across processes too.
+        Versions are compared before anything is pickled. However often the request has to be repeated, it
+        creates one job; with your own `idempotency_key`, that is true across processes too.
         """
         package = job if isinstance(job, JobPackage) else self.package(job, overrides)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
@@ -80,7 +80,7 @@ class Client:
         return JobHandle(self.http, JobId(submitted.jobid), package.spec.name)
 
     def job(self, job_id: str) -> JobHandle:
-        """Return a handle of the job with this id. Raises Refused if it cannot be one; nothing is asked yet."""
+        """Return a handle of the job with this id. Raises Refused if it is not a job id; nothing is sent yet."""
         if not is_job_id(job_id):
             raise Refused(f"{job_id!r} is not a job id: they have 32 hexadecimal digits")
         return JobHandle(self.http, JobId(job_id))
@@ -94,11 +94,11 @@ class Client:
         return self.http.get("/overview", ClusterOverview)
 
     def resources(self) -> ClusterResources:
-        """Return who waits for slots, in order."""
+        """Return the jobs that wait for slots, in order."""
         return self.http.get("/resources", ClusterResources)
 
     def versions(self) -> Versions:
-        """Return what the cluster runs. Asked once."""
+        """Return what the cluster runs. Requested once."""
         if self._versions is None:
             self._versions = self.http.get("/versions", Versions)
         return self._versions
@@ -110,7 +110,7 @@ class Client:
 
 
 def _body(package: JobPackage, streams: ExitStack) -> dict[str, Any]:
-    """Return the body of a submission for httpx: plain JSON, or multipart where files travel along."""
+    """Return the body of a submission for httpx: plain JSON, or multipart with files."""
     document = msgspec.json.encode(package.spec)
     if not package.files:
         return {"content": document}

@@ -1,4 +1,4 @@
-"""A job on a cluster, as its client holds it. It keeps nothing: every question is asked of the cluster anew."""
+"""A client's handle of a job on a cluster. It has no state of its own: every call asks the cluster."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ class JobHandle:
         """Wait until the job is FINISHED and return the handle.
 
         Raises JobFailed with the structured failure, JobCanceled, or TimeoutError after `timeout` seconds; the job
-        goes on then. A JobManager that restarts meanwhile is waited for, and a new leader is followed.
+        keeps running then. Waits for a JobManager that restarts meanwhile, and follows a new leader.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            longest = self._http.longest_hold_s
+            longest = self._http.longest_wait_s
             left = longest if deadline is None else max(0.0, deadline - time.monotonic())
             if self.ended_within(min(left, longest)):
                 return self.require_success()
             if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it goes on")
+                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it keeps running")
 
     def ended_within(self, wait_s: float) -> bool:
-        """Wait up to `wait_s` for the job's end and tell whether it has come."""
-        answer = self._http.get(
+        """Wait up to `wait_s` for the job's end and return whether it has ended."""
+        response = self._http.get(
             f"/jobs/{self.id}/execution-result",
             ExecutionResultResponse,
             params={"wait": f"{int(wait_s * 1000)}ms"} if wait_s > 0 else None,
-            hold_s=wait_s,
+            wait_s=wait_s,
         )
-        return answer.status.id == "COMPLETED"
+        return response.status.id == "COMPLETED"
 
     def require_success(self) -> JobHandle:
         """Return the handle of an ended job if it is FINISHED, else raise JobFailed or JobCanceled."""
@@ -101,11 +101,11 @@ class JobHandle:
     def events(self) -> Generator[JobsOverviewEntry]:
         """Yield the job as it is, then each time that it has changed, until it has ended.
 
-        A JobManager that restarts meanwhile is waited for. Raises NotFound for a job that the cluster does not know.
+        Waits for a JobManager that restarts meanwhile. Raises NotFound for a job that the cluster does not know.
         """
         last: JobsOverviewEntry | None = None
         while True:
-            _ = self.status  # waits for a leader, and knows whether there is such a job
+            _ = self.status  # waits for a leader, and raises NotFound
             for line in self._http.lines("/events"):
                 kind, _, data = line.partition(": ")
                 if kind != "data" or str(self.id) not in data:
@@ -119,11 +119,11 @@ class JobHandle:
                     return
 
     def results(self) -> tuple[str, ...]:
-        """Return the names of the results that are there."""
+        """Return the names of the results."""
         return self._http.get(f"/jobs/{self.id}/results", ResultNames).results
 
     def result(self, name: str) -> ResultHandle:
-        """Return a result by its step's name. Its rows are fetched when asked for; NotFound if there are none."""
+        """Return a result by its step's name. Its rows are fetched on first use, which may raise NotFound."""
         path = f"/jobs/{self.id}/results/{name}"
         return ResultHandle(
             name,
@@ -132,7 +132,7 @@ class JobHandle:
         )
 
     def cancel(self, *, patience_s: float | None = None) -> None:
-        """Ask for the job's end; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
+        """Cancel the job; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
         self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"}, patience_s=patience_s)
 
     def requirements(self) -> dict[str, VertexRequirements]:
@@ -140,10 +140,10 @@ class JobHandle:
         return self._http.get(f"/jobs/{self.id}/resource-requirements", dict[str, VertexRequirements])
 
     def rescale(self, parallelism: int) -> dict[str, VertexRequirements]:
-        """Let every step have up to so many slots, durably, and return what holds now.
+        """Let every step use up to `parallelism` slots, durably, and return the new requirements.
 
-        It counts for what has not been sent to a TaskManager yet; what runs goes on as it is. Raises Invalid for what
-        the graph does not allow, Conflict while another change is under way or once the job has ended.
+        It applies to regions that have not been deployed yet; running attempts are not changed. Raises Invalid for what
+        the graph does not allow, Conflict while another change is in progress or once the job has ended.
         """
         wanted = {
             name: VertexRequirements(
@@ -162,7 +162,7 @@ class JobHandle:
 
 
 def failed(job: JobAttempts) -> JobFailed:
-    """Return the error for a failed job: its text is what a user should read first."""
+    """Return the error for a failed job, with the text for its user."""
     failure = failure_of(job.failure)
     if failure is None:
         error = JobFailed(f"job {job.name!r} ({job.jobid}) failed")

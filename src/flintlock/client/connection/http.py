@@ -1,13 +1,12 @@
 """HTTP to a JobManager: keep-alive, retries where repeating is harmless, errors as the model names them.
 
-Several addresses may be given, also as one text with commas; any JobManager answers for the leader. When none of them
-answers, `discover` is asked for others: a cluster that changes its leader may change its JobManagers too. A call that
-may be repeated is, while nobody listens or no leader is there, up to `patience_s`; but if nobody has listened yet at
-the very first call, no cluster is there, and that is said at once.
+There may be several addresses, also in one text with commas; every JobManager answers for the leader. When none of them
+answers, `discover` returns others: a cluster that changes its leader may change its JobManagers too. A call that may be
+repeated is repeated, while no JobManager listens or none leads, for up to `patience_s`; but if connections are refused
+at the very first call, there is no cluster, and the call fails immediately.
 
-Where there are several addresses, or `replaceable` says that others will be known if this one leads no more, none is
-waited for as long as where there is one: a JobManager that is frozen takes connections and never answers, and another
-one can.
+With several addresses, or if `replaceable` (others will be known when this one no longer leads), the timeout for each
+is shorter than for a single one: a frozen JobManager accepts connections and never answers, and another one can.
 """
 
 from __future__ import annotations
@@ -16,20 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from importlib import import_module
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
-# httpx imports its own command line (rich, pygments, click) when it can: most of its import time, of no use here.
-_own_command_line = sys.modules.get("httpx._main")
-sys.modules.setdefault("httpx._main", None)  # pyright: ignore[reportArgumentType] None is Python's way to say "no"
-import httpx  # noqa: E402
-
-if _own_command_line is None:
-    del sys.modules["httpx._main"]
-
-from flintlock.model.errors import (  # noqa: E402
+from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
     FlintlockError,
@@ -41,12 +33,30 @@ from flintlock.model.errors import (  # noqa: E402
     Unavailable,
 )
 
+
+def import_httpx_without_command_line() -> None:
+    """Import httpx without `httpx._main`, its command line.
+
+    httpx imports that (and with it rich, pygments and click) if it can, which is most of its import time.
+    """
+    if "httpx" in sys.modules:
+        return
+    sys.modules["httpx._main"] = None  # pyright: ignore[reportArgumentType] None: Python's record of a missing module
+    try:
+        import_module("httpx")
+    finally:
+        del sys.modules["httpx._main"]
+
+
+import_httpx_without_command_line()
+import httpx  # noqa: E402
+
 T = TypeVar("T")
-_NO_LEADER: Final = (502, 503, 504)  # the first and the last come from what stands in between
+_NO_LEADER: Final = (502, 503, 504)  # 502 and 504 come from a proxy in between
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 _CLOCKS_AGREE_S: Final = 2.0
-_UNKNOWN_PATIENCE_S: Final = 5.0  # with addresses at which nobody has ever answered
+_UNKNOWN_PATIENCE_S: Final = 5.0  # for addresses that have never answered
 _SEVERAL_TIMEOUT_S: Final = 10.0
 _LONG_POLL_S: Final = 30.0
 _SHORT_POLL_S: Final = 10.0
@@ -58,7 +68,7 @@ _SUBMISSION_ERRORS: Final[Mapping[int, type[FlintlockError]]] = {**_ERRORS, 409:
 
 
 Discover: TypeAlias = Callable[[], Sequence[str]]
-"""Tells where the JobManagers are now."""
+"""Returns the addresses of the JobManagers now."""
 
 
 class Http:
@@ -73,20 +83,20 @@ class Http:
         discover: Discover | None = None,
         replaceable: bool = False,
     ) -> None:
-        given = [url for text in urls for url in text.split(",")]
-        self.urls = tuple(_checked_url(url.strip()) for url in given)  # replaced by what `discover` tells
+        separate = [url for text in urls for url in text.split(",")]
+        self.urls = tuple(_checked_url(url.strip()) for url in separate)  # replaced by what `discover` returns
         self.patience_s: Final = patience_s
         self.discover: Final = discover
         self._replaceable: Final = replaceable
         self._timeout_s: Final = timeout_s
-        self._answered = False  # whether anybody has answered yet; never becomes False again
+        self._answered = False  # whether any address has answered; never becomes False again
         self._current = 0  # index of the address that answered last
-        self._dated: tuple[str, float] | None = None  # what the last answer said of the time, and when it came
+        self._dated: tuple[str, float] | None = None  # the last response's Date header, and when it arrived
         plain = all(url.startswith("http://") for url in self.urls)
         loopback = all(urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") for url in self.urls)
         self._client: Final = httpx.Client(
             verify=not plain,  # loading certificates takes longer than most calls
-            trust_env=not loopback,  # no proxy stands between a machine and itself
+            trust_env=not loopback,  # there is no proxy between a machine and itself
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
         )
 
@@ -96,9 +106,9 @@ class Http:
         return self.urls[self._current]
 
     @property
-    def longest_hold_s(self) -> float:
-        """How long a server should be let hold an answer back."""
-        return _LONG_POLL_S if self._alone else _SHORT_POLL_S
+    def longest_wait_s(self) -> float:
+        """How long a server may delay a response on request."""
+        return _LONG_POLL_S if self._is_only_address else _SHORT_POLL_S
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -110,11 +120,11 @@ class Http:
         kind: type[T],
         *,
         params: Mapping[str, Any] | None = None,
-        hold_s: float = 0.0,
+        wait_s: float = 0.0,
         patience_s: float | None = None,
     ) -> T:
-        """Return the answer, read as `kind`. `hold_s` is how long the server may hold it back on purpose."""
-        return _decoded(self.call("GET", path, params=params, hold_s=hold_s, patience_s=patience_s).content, kind)
+        """Return the response, decoded as `kind`. `wait_s` is how long the server may delay it on request."""
+        return _decoded(self.call("GET", path, params=params, wait_s=wait_s, patience_s=patience_s).content, kind)
 
     def call(
         self,
@@ -124,15 +134,15 @@ class Http:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         body: Callable[[], Mapping[str, Any]] | None = None,
-        hold_s: float = 0.0,
+        wait_s: float = 0.0,
         patience_s: float | None = None,
     ) -> httpx.Response:
-        """Call the cluster until it answers. Only for calls that may be repeated: reads, cancels, keyed submissions.
+        """Send a request until the cluster responds. Only for what may be repeated: reads, cancels, keyed submissions.
 
-        `body` gives httpx's arguments for the body, anew for each try. Raises Unavailable when patience ends, else the
-        error that the answer's status stands for.
+        `body` returns httpx's arguments for the body, for each attempt. Raises Unavailable after `patience_s`, else the
+        error of the response's status.
         """
-        patient = self.patience_s if patience_s is None else patience_s
+        limit_s = self.patience_s if patience_s is None else patience_s
         begun = time.monotonic()
         pause = _FIRST_PAUSE_S
         while True:
@@ -141,45 +151,45 @@ class Http:
                 try:
                     response = self._client.request(
                         method, self.urls[self._current] + path, params=dict(params or {}), headers=dict(headers or {}),
-                        timeout=self._timeout(hold_s), **(body() if body else {}),
+                        timeout=self._timeout(wait_s), **(body() if body else {}),
                     )  # fmt: skip
                 except httpx.TransportError as error:
-                    reason = f"{self.urls[self._current]}: {_told(error)}"
+                    reason = f"{self.urls[self._current]}: {_reason(error)}"
                     refused = refused and isinstance(error, httpx.ConnectError)
                 else:
                     self._answered = True
                     self._dated = (response.headers.get("date", ""), time.time())
                     if response.status_code not in _NO_LEADER:
-                        return _accepted(response, submission=(method, path) == ("POST", "/jobs"))
+                        return _checked(response, submission=(method, path) == ("POST", "/jobs"))
                     reason, refused = f"{self.urls[self._current]}: {_errors(response)[0]}", False
                 self._current = (self._current + 1) % len(self.urls)
-            deadline = begun + (patient if self._answered else min(patient, _UNKNOWN_PATIENCE_S))
-            moved = self._discovered()
-            if (refused and not self._answered and not moved) or time.monotonic() + pause > deadline:
+            deadline = begun + (limit_s if self._answered else min(limit_s, _UNKNOWN_PATIENCE_S))
+            changed = self._rediscover()
+            if (refused and not self._answered and not changed) or time.monotonic() + pause > deadline:
                 raise _unavailable(reason, refused)
-            time.sleep(pause)  # noqa: TID251 the other side gives no sign when it is back
+            time.sleep(pause)  # noqa: TID251 there is no event for the return of a server
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
     def server_ms(self) -> int:
-        """Return the time by the cluster's clock, as its last answer told it; by this machine's where they agree.
+        """Return the time by the cluster's clock, as of its last response; by this machine's if they agree.
 
-        Whoever names a moment to the cluster means it by the cluster's clock. Answers tell whole seconds only, and
-        take time to come: two seconds of difference are none.
+        Times that are sent to the cluster are times of its clock. A response has full seconds only, and takes time to
+        arrive: a difference of two seconds is none.
         """
         now_s = time.time()
         if self._dated is None:
             return int(now_s * 1000)
-        text, came_s = self._dated
+        text, arrived_s = self._dated
         try:
-            ahead_s = parsedate_to_datetime(text).timestamp() - came_s
+            ahead_s = parsedate_to_datetime(text).timestamp() - arrived_s
         except (TypeError, ValueError):
             ahead_s = 0.0
         return int((now_s + (ahead_s if abs(ahead_s) > _CLOCKS_AGREE_S else 0.0)) * 1000)
 
     def lines(self, path: str) -> Generator[str]:
-        """Yield the lines of an answer that does not end; return when the connection breaks, or falls silent.
+        """Yield the lines of a response without an end; return when the connection breaks, or nothing arrives any more.
 
-        A server that lives says something every few seconds, if only that there is nothing to say.
+        A server that is alive sends something every few seconds, if only a comment.
         """
         timeout = httpx.Timeout(_SILENCE_S, connect=self._connect_s())
         try:
@@ -189,20 +199,20 @@ class Http:
         except httpx.TransportError:
             return
 
-    def _timeout(self, hold_s: float) -> httpx.Timeout:
-        patient_s = self._timeout_s if self._alone else min(self._timeout_s, _SEVERAL_TIMEOUT_S)
-        return httpx.Timeout(self._timeout_s, connect=self._connect_s(), read=patient_s + hold_s)
+    def _timeout(self, wait_s: float) -> httpx.Timeout:
+        patient_s = self._timeout_s if self._is_only_address else min(self._timeout_s, _SEVERAL_TIMEOUT_S)
+        return httpx.Timeout(self._timeout_s, connect=self._connect_s(), read=patient_s + wait_s)
 
     def _connect_s(self) -> float:
-        return min(5.0 if self._alone else 2.0, self._timeout_s)
+        return min(5.0 if self._is_only_address else 2.0, self._timeout_s)
 
     @property
-    def _alone(self) -> bool:
-        """Whether nobody else can answer."""
+    def _is_only_address(self) -> bool:
+        """Whether no other address can answer."""
         return len(self.urls) == 1 and not self._replaceable
 
-    def _discovered(self) -> bool:
-        """Ask where the JobManagers are now, and tell whether that is news."""
+    def _rediscover(self) -> bool:
+        """Update the addresses of the JobManagers, and return whether they have changed."""
         found = tuple(_checked_url(url) for url in self.discover()) if self.discover is not None else ()
         if not found or set(found) == set(self.urls):
             return False
@@ -210,7 +220,7 @@ class Http:
         return True
 
 
-def _accepted(response: httpx.Response, submission: bool) -> httpx.Response:
+def _checked(response: httpx.Response, submission: bool) -> httpx.Response:
     if response.is_success:
         return response
     errors = _errors(response)
@@ -222,24 +232,24 @@ def _accepted(response: httpx.Response, submission: bool) -> httpx.Response:
         raise kind(text)
     if response.is_client_error:
         raise Refused(text)
-    raise FlintlockError(f"the cluster answered with an error of its own ({response.status_code}): {text}")
+    raise FlintlockError(f"the cluster failed internally ({response.status_code}): {text}")
 
 
 def _errors(response: httpx.Response) -> tuple[str, ...]:
-    """Return what the answer says went wrong; its body may come from a proxy and be anything."""
+    """Return the errors in a response; its body may come from a proxy and be anything."""
     try:
         errors = msgspec.json.decode(response.content, type=dict[str, Any]).get("errors")
     except (msgspec.DecodeError, msgspec.ValidationError):
         errors = None
-    told: list[str] = [str(item) for item in errors] if isinstance(errors, list) else []  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-    return tuple(told) or (f"{response.status_code} {response.reason_phrase}",)
+    texts: list[str] = [str(item) for item in errors] if isinstance(errors, list) else []  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    return tuple(texts) or (f"{response.status_code} {response.reason_phrase}",)
 
 
 def _decoded(content: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise FlintlockError(f"the answer is not one of a Flintlock cluster: {error}") from error
+        raise FlintlockError(f"the response is not one of a Flintlock cluster: {error}") from error
 
 
 def _unavailable(reason: str, refused: bool) -> Unavailable:
@@ -248,7 +258,7 @@ def _unavailable(reason: str, refused: bool) -> Unavailable:
     return error
 
 
-def _told(error: httpx.TransportError) -> str:
+def _reason(error: httpx.TransportError) -> str:
     return str(error) or type(error).__name__
 
 
@@ -256,9 +266,9 @@ def _checked_url(url: str) -> str:
     text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
-        fits = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
     except ValueError:
-        fits = False
-    if not fits:
+        valid = False
+    if not valid:
         raise Refused(f"{url!r} is not the address of a cluster: give one such as http://127.0.0.1:8081")
     return text.rstrip("/")

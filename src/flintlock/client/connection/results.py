@@ -1,4 +1,4 @@
-"""A job's result: the rows that were kept with it, fetched when they are first asked for, in the form asked for."""
+"""A job's result: the rows stored with it, fetched on first use, in the form that is used."""
 
 from __future__ import annotations
 

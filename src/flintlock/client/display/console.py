@@ -1,7 +1,7 @@
 """Showing a job while it runs: a live table on a terminal, sparse lines off one.
 
 Progress goes to stderr, and so does what a graph's functions print (Spark's warnings are among it), so that stdout
-holds what was asked for: results, and a program's own output.
+has what was requested: results, and a program's own output.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Display(Protocol):
         ...
 
     def output(self, text: str) -> None:
-        """Pass on what user code has written."""
+        """Show what user code has written."""
         ...
 
     def pause(self) -> None:
-        """Leave the terminal alone: a question is asked. The next update goes on."""
+        """Stop drawing, so that a question can be asked. The next update resumes."""
         ...
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class Display(Protocol):
 
 
 class SilentDisplay:
-    """Shows nothing but what user code writes, and that only where a stream is given."""
+    """Shows only what user code writes, and that only if it has a stream."""
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output: Final = output
@@ -59,28 +59,28 @@ class SilentDisplay:
         """Show nothing."""
 
     def output(self, text: str) -> None:
-        """Pass it on."""
+        """Write it to the stream."""
         if self._output is not None:
             self._output.write(text)
             self._output.flush()
 
     def pause(self) -> None:
-        """Nothing to leave alone."""
+        """Do nothing: it does not draw."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
-class _WholeLines:
-    """Keeps an unfinished line back, so that progress and output on one terminal do not cut into each other."""
+class _CompleteLines:
+    """Buffers an unfinished line, so that progress and output do not interrupt each other's lines."""
 
     def __init__(self) -> None:
         self._rest = ""  # an unfinished line; empty once it was taken
 
     def add(self, text: str) -> str:
-        """Take a piece in; return the lines that are whole now."""
-        whole, newline, self._rest = (self._rest + text).rpartition("\n")
-        return whole + newline
+        """Add a piece; return the lines that are complete now."""
+        complete, newline, self._rest = (self._rest + text).rpartition("\n")
+        return complete + newline
 
     def rest(self) -> str:
         """Return what was never finished, as a line."""
@@ -94,7 +94,7 @@ class PlainDisplay:
     def __init__(self, stream: TextIO, output: TextIO) -> None:
         self._stream: Final = stream
         self._output: Final = output
-        self._lines: Final = _WholeLines() if output is stream else None
+        self._lines: Final = _CompleteLines() if output is stream else None
         self._last: JobAttempts | None = None  # what was shown last
 
     def update(self, job: JobAttempts) -> None:
@@ -105,28 +105,28 @@ class PlainDisplay:
         self._last = job
 
     def output(self, text: str) -> None:
-        """Pass it on; by lines where progress goes to the same place."""
+        """Write it; by lines if progress goes to the same stream."""
         self._output.write(self._lines.add(text) if self._lines is not None else text)
         self._output.flush()
 
     def pause(self) -> None:
-        """Nothing to leave alone."""
+        """Do nothing: it does not draw."""
 
     def close(self) -> None:
-        """Pass on a last line that has no end."""
+        """Write a last line that has no line break."""
         if self._lines is not None:
             self._output.write(self._lines.rest())
 
 
 class LiveDisplay:
-    """A table that follows the job, drawn anew at each update."""
+    """A table that follows the job, drawn again at each update."""
 
     def __init__(self, console: Console, output: TextIO) -> None:
         from rich.live import Live
 
         self._console: Final = console
         self._output: Final = output
-        self._lines: Final = _WholeLines()
+        self._lines: Final = _CompleteLines()
         self._started: Final = time.monotonic()
         self._live: Final = Live(
             console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
@@ -151,13 +151,13 @@ class LiveDisplay:
         self._live.stop()
 
     def close(self) -> None:
-        """Leave the last table standing."""
+        """Stop drawing; the last table stays visible."""
         self._console.out(self._lines.rest(), end="", highlight=False)
         self._live.stop()
 
 
 def display_for(console: Console, output: TextIO) -> Display:
-    """Return the display that fits where the console writes to."""
+    """Return the display for the console: a live one on a terminal."""
     return LiveDisplay(console, output) if console.is_terminal else PlainDisplay(cast("TextIO", console.file), output)
 
 
@@ -190,7 +190,7 @@ def job_table(job: JobAttempts, elapsed_s: float) -> RenderableType:
     grid = Table.grid(padding=(0, 2), expand=True)
     rows = region_rows(job)
     widest = max((len(row.title) for row in rows), default=0) + 2
-    # Where the terminal is narrow the details are cut first: names and states say most.
+    # Where the terminal is narrow the details are cut first: names and states matter most.
     grid.add_column(no_wrap=True, overflow="ellipsis", width=min(widest, _TITLE_WIDTH))
     grid.add_column(no_wrap=True, width=max((len(row.state) for row in rows), default=0))
     grid.add_column(width=_BAR_WIDTH)
@@ -236,7 +236,7 @@ def cell_text(value: Any) -> str:
 
 
 def summary_line(job: JobAttempts, elapsed_s: float) -> str:
-    """Say in one line how the job ended."""
+    """Return in one line how the job ended."""
     return f"{job_line(job)} ({elapsed_s:.1f} s)"
 
 

@@ -1,6 +1,6 @@
-"""Follow a job to its end: ask where it is, pass on what it writes, wait a moment, ask again.
+"""Follow a job to its end: poll its progress and show what it writes.
 
-The moment is a long poll for the job's end, so the end is seen at once however long the moments are.
+The pause between two polls is a long poll for the job's end, so the end is noticed without delay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flintlock.model.errors import NotFound, Unavailable
 
 
 class OutputReader:
-    """Reads what the attempts of a job have written since it was last asked."""
+    """Reads what the attempts of a job have written since the last call."""
 
     def __init__(self, handle: JobHandle) -> None:
         self._handle: Final = handle
@@ -35,7 +35,7 @@ class OutputReader:
             offset = self._offsets.get(key, 0)
             try:
                 parts = self._handle.logs(*key, offset=offset, patience_s=0.0)
-            except (NotFound, Unavailable):  # its TaskManager is gone, or it has not begun to write
+            except (NotFound, Unavailable):  # its TaskManager was lost, or nothing is written yet
                 return
             part = next((item for item in parts if (item.region, item.attempt) == key), None)
             if part is None:
@@ -57,7 +57,7 @@ def follow(
     check: Callable[[], None] | None = None,
     tick_s: float = 0.25,
 ) -> JobAttempts:
-    """Show the job until it has ended, and return its end. `check` is asked at each look; what it raises ends this."""
+    """Show the job until it has ended, and return its last state. `check` is called at each poll, and may raise."""
     while True:
         job = handle.attempts()
         for part in reader.new(job):

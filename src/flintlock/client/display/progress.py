@@ -1,4 +1,4 @@
-"""How far a job is, in words: pure functions from what `/attempts` answers to what a person reads.
+"""The progress of a job as text: pure functions from the response of `/attempts` to what a person reads.
 
 Both displays are made from these: the live one shows `region_rows` again and again, the plain one prints `changes`.
 """
@@ -17,7 +17,7 @@ from flintlock.model.failure_text import headline
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import Failure
 
-_LONGEST = 120  # characters of a failure in a line; the whole of it is shown elsewhere
+_LONGEST = 120  # characters of a failure in a line; the complete text is shown elsewhere
 
 
 class RegionRow(Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class RegionRow(Struct, frozen=True, kw_only=True):
 
 
 def job_line(job: JobAttempts) -> str:
-    """Say in one line where the job is."""
+    """Return the job's progress in one line."""
     done = sum(1 for region in job.regions if _state(region) is ExecutionState.FINISHED)
     line = f"{job.name} {job.status}"
     if job.regions:
@@ -41,7 +41,7 @@ def job_line(job: JobAttempts) -> str:
 
 
 def publishing_line(job: JobAttempts) -> str:
-    """Say how far the publication is; empty if there is none."""
+    """Return the progress of the publication; empty if there is none."""
     published = job.publishing
     return "" if published is None else f"publishing {published.done}/{_counted(published.total, 'file')}"
 
@@ -63,7 +63,7 @@ def region_title(region: RegionAttempts) -> str:
 
 
 def failure_lines(job: JobAttempts) -> list[str]:
-    """Say of each failure which attempt it was, where, when and why, with its labels; the oldest first."""
+    """Return a line for each failure: attempt, TaskManager, time, cause and labels; the oldest first."""
     titles = {region.id: region_title(region) for region in job.regions}
     return [_failure_line(line, titles) for line in job.failures]
 
@@ -74,7 +74,7 @@ def failure_of(info: FailureInfo | None) -> Failure | None:
 
 
 def waiting_notes(seen: ClusterResources) -> dict[str, str]:
-    """Say of each job that waits for slots where it stands and what for; by job id."""
+    """Return, by job id, the position in the queue of each job that waits for slots, and what it waits for."""
     order = list(dict.fromkeys(item.job_id for item in seen.waiting))
     starting = f"; {_counted(seen.starting, 'TaskManager')} starting" if seen.starting else ""
     return {
@@ -84,7 +84,7 @@ def waiting_notes(seen: ClusterResources) -> dict[str, str]:
 
 
 def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
-    """Say what has happened between two looks at a job: a line for each change of state, nothing for mere progress."""
+    """Return what has changed between two responses: a line for each change of state, none for mere progress."""
     lines: list[str] = []
     if before is None or before.status != after.status:
         lines.append(f"{after.name}: {after.status}")
@@ -111,13 +111,13 @@ def _failure_line(line: FailureSummary, titles: Mapping[int, str]) -> str:
 
 
 def _wanted(jobid: str, seen: ClusterResources) -> str:
-    """Say what a job waits for: all its requests together. None stands for all slots of some TaskManager."""
-    wishes = [item.slots for item in seen.waiting if item.job_id == jobid]
-    slots = sum(wish for wish in wishes if wish is not None)
-    whole = sum(wish is None for wish in wishes)
-    said = [_counted(slots, "slot")] if slots else []
-    said += ["a TaskManager" if whole == 1 else _counted(whole, "TaskManager")] if whole else []
-    return " and ".join(said)
+    """Return what a job waits for: all its requests together. None is all slots of one TaskManager."""
+    requests = [item.slots for item in seen.waiting if item.job_id == jobid]
+    slots = sum(slots for slots in requests if slots is not None)
+    entire = sum(slots is None for slots in requests)
+    parts = [_counted(slots, "slot")] if slots else []
+    parts += ["a TaskManager" if entire == 1 else _counted(entire, "TaskManager")] if entire else []
+    return " and ".join(parts)
 
 
 def _state(region: RegionAttempts) -> ExecutionState:
@@ -142,7 +142,7 @@ def _detail(region: RegionAttempts, job: JobAttempts) -> str:
 
 
 def _waiting_for(region: RegionAttempts, job: JobAttempts) -> str:
-    """Say what a region waits for: its inputs first, else slots."""
+    """Return what a region waits for: its inputs first, else slots."""
     if not job.status.schedules_regions:
         return ""
     makers = {name: other for other in job.regions for name in other.materialises}
@@ -151,17 +151,17 @@ def _waiting_for(region: RegionAttempts, job: JobAttempts) -> str:
 
 
 def _work(attempt: AttemptInfo) -> list[str]:
-    said: list[str] = [attempt.activity] if attempt.activity else []
+    parts: list[str] = [attempt.activity] if attempt.activity else []
     counted = attempt.metrics
     if counted.stages_total:
-        said.append(f"stages {counted.stages_done}/{counted.stages_total}")
+        parts.append(f"stages {counted.stages_done}/{counted.stages_total}")
     if counted.tasks_total:
-        said.append(f"tasks {counted.tasks_done}/{counted.tasks_total}")
+        parts.append(f"tasks {counted.tasks_done}/{counted.tasks_total}")
     if counted.write_records:
-        said.append(f"{_counted(counted.write_records, 'row')} written")
+        parts.append(f"{_counted(counted.write_records, 'row')} written")
     elif counted.read_records:
-        said.append(f"{_counted(counted.read_records, 'row')} read")
-    return said
+        parts.append(f"{_counted(counted.read_records, 'row')} read")
+    return parts
 
 
 def _outputs(attempt: AttemptInfo) -> list[str]:

@@ -1,4 +1,4 @@
-"""Handlers of all that concerns the cluster."""
+"""Handlers of the routes about the cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no
 
 
 async def config(call: RestCall) -> HttpResponse:
-    """What a dashboard needs to know first."""
+    """The settings of a dashboard."""
     services = call.services
     zone = time.localtime()
     return json_response(
@@ -68,7 +68,7 @@ async def task_managers(call: RestCall) -> HttpResponse:
 
 
 async def task_manager(call: RestCall) -> HttpResponse:
-    """One TaskManager with who holds its slots."""
+    """One TaskManager with the jobs that use its slots."""
     wanted = call.path("taskmanagerid")
     resources = await call.services.resource_manager.overview()
     for info in resources.task_managers:
@@ -78,13 +78,13 @@ async def task_manager(call: RestCall) -> HttpResponse:
 
 
 async def resources(call: RestCall) -> HttpResponse:
-    """Who waits for slots, in order, and how many TaskManagers are starting."""
+    """The jobs that wait for slots, in order, and how many TaskManagers are starting."""
     resources = await call.services.resource_manager.overview()
     return json_response(msgspec.convert(resources, shapes.ClusterResources, from_attributes=True))
 
 
 async def jobmanager_config(call: RestCall) -> HttpResponse:
-    """The JobManager's configuration: what was set, and what it is otherwise."""
+    """The JobManager's effective configuration."""
     return json_response(_configuration(call))
 
 
@@ -102,19 +102,19 @@ def _configuration(call: RestCall) -> list[shapes.ConfigEntry]:
 
 
 async def versions(call: RestCall) -> HttpResponse:
-    """What runs here; clients compare before they pickle anything."""
+    """The versions that this JobManager runs; clients compare them before they pickle functions."""
     return json_response(call.services.versions)
 
 
 async def healthz(_: RestCall) -> HttpResponse:
-    """The process lives."""
+    """The process is alive."""
     return json_response(shapes.Health(status="ok"))
 
 
 async def readyz(call: RestCall) -> HttpResponse:
-    """A Dispatcher leads and takes jobs."""
+    """There is a leader, and it accepts jobs."""
     try:
         await call.services.dispatcher.list_jobs()
     except Unavailable:
-        return json_response(Errors(errors=["nobody leads yet"]), 503, {"Retry-After": "1"})
+        return json_response(Errors(errors=["there is no leader"]), 503, {"Retry-After": "1"})
     return json_response(shapes.Health(status="ready"))

@@ -1,7 +1,7 @@
-"""What a JobManager process tells of itself: its log files, its interpreter, what its threads and tasks do now.
+"""What a JobManager process reports about itself: its log files, its interpreter, its threads and tasks.
 
-A log is found by where the process's own output goes, not by its name: under a service manager that may be nowhere
-here, while a file of that name lies there from another life.
+The log is found by where the process's own output goes, not by its name: under a service manager that may be nowhere
+here, while the directory has a file of that name from an earlier process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProcessLogs:
 
     @staticmethod
     def of(directory: Path, *, stderr: int = 2, stdout: int = 1) -> ProcessLogs:
-        """Look where the process's output goes."""
+        """Find out where the process's output goes."""
         return ProcessLogs(directory=directory, log=_target(directory, stderr), stdout=_target(directory, stdout))
 
     def files(self) -> dict[str, os.stat_result]:
@@ -51,19 +51,19 @@ class ProcessLogs:
 
 
 async def read_pieces(path: Path) -> AsyncGenerator[bytes]:
-    """Yield a file as it is now; what is written to it meanwhile comes with the next reading."""
+    """Yield a file as it is now, without what is written to it meanwhile."""
     with await asyncio.to_thread(path.open, "rb") as stream:
         left = os.fstat(stream.fileno()).st_size
         while left > 0:
             piece = await asyncio.to_thread(stream.read, min(_PIECE, left))
             if not piece:
-                return  # it was cut short
+                return  # it was truncated
             left -= len(piece)
             yield piece
 
 
 def environment() -> shapes.Environment:
-    """Tell what this process runs on, in the places where Flink tells of its JVM."""
+    """Return what this process runs on, in the fields that Flink has for its JVM."""
     return shapes.Environment(
         jvm=shapes.Interpreter(
             version=f"{platform.python_implementation()} {platform.python_version()}",
@@ -75,7 +75,7 @@ def environment() -> shapes.Environment:
 
 
 def thread_dump() -> shapes.ThreadDump:
-    """Tell what every thread, and every task of the running loop, does now."""
+    """Return the stack of every thread, and of every task of the running event loop."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     threads = [
         shapes.ThreadInfo(

@@ -1,4 +1,4 @@
-"""Handlers of what the JobManager process tells of itself. They need no leader."""
+"""Handlers of the routes about the JobManager's own process. They need no leader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def logs(call: RestCall) -> HttpResponse:
 
 
 async def log_file(call: RestCall) -> HttpResponse:
-    """One of the log files."""
+    """One log file."""
     name, known = call.path("file"), call.services.logs
     if known.directory is None or name not in known.files():
         raise no_such("log file", name)
@@ -42,20 +42,20 @@ async def log(call: RestCall) -> HttpResponse:
     """The JobManager's own log."""
     found = call.services.logs.log
     if found is None:
-        raise NotFound("this JobManager does not write its log to a file: whoever started it has it")
+        raise NotFound("this JobManager does not write its log to a file: see the process that started it")
     return _file(found)
 
 
 async def stdout(call: RestCall) -> HttpResponse:
-    """What the JobManager has printed; where it prints into its log, that."""
+    """What the JobManager has printed; its log if it prints there."""
     found = call.services.logs.stdout
     if found is None:
-        raise NotFound("this JobManager does not print to a file: whoever started it has its output")
+        raise NotFound("this JobManager does not print to a file: see the process that started it")
     return _file(found)
 
 
 async def thread_dump(_: RestCall) -> HttpResponse:
-    """What every thread and every task of the JobManager does now."""
+    """The stack of every thread and every task of the JobManager."""
     return json_response(process.thread_dump())
 
 

@@ -14,7 +14,7 @@ def task_manager(info: TaskManagerInfo) -> shapes.TaskManagerSummary:
 
 
 def task_manager_details(info: TaskManagerInfo) -> shapes.TaskManagerDetails:
-    """One TaskManager with who holds its slots."""
+    """One TaskManager with the jobs that use its slots."""
     return shapes.TaskManagerDetails(
         **_task_manager_fields(info),
         allocated_slots=[

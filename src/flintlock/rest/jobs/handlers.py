@@ -1,4 +1,4 @@
-"""Handlers of all that concerns jobs."""
+"""Handlers of the routes about jobs."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _CANCEL_TIMEOUT_S: Final = 60.0
 
 
 async def submit(call: RestCall) -> HttpResponse:
-    """Persist and start a job; the answer comes once it is durable."""
+    """Persist and start a job; responds once the job is durable."""
     services = call.services
     limit = services.configuration.get(UPLOAD_LIMIT)
     async with reading_submission(call.request, services.blobs, services.new_job_id(), limit) as submission:
         with services.blobs.hold(submission.blob_keys):
             await store_uploads(submission, services.blobs)
             submitted = await services.dispatcher.submit_job(submission.message)
-        if submitted.existing:  # its files came with the first one
+        if submitted.existing:  # its files were stored with the first submission
             await services.blobs.abandon([upload.key for upload in submission.uploads])
     replay = {"Idempotent-Replay": "true"} if submitted.existing else {}
     return json_response(shapes.SubmittedJob(jobid=submitted.job_id), 202, replay)
 
 
 async def upload_blob(call: RestCall) -> HttpResponse:
-    """Store content that a later submission names."""
+    """Store content for a later submission."""
     stream = read_stream(call.request, call.services.configuration.get(UPLOAD_LIMIT))
     key, size = await call.services.blobs.put(stream)
     return json_response(shapes.StoredBlob(blob=key, size=size), 201)
@@ -82,7 +82,7 @@ async def plan(call: RestCall) -> HttpResponse:
 
 
 async def config(call: RestCall) -> HttpResponse:
-    """How one job was configured."""
+    """The configuration of one job."""
     return json_response(translate.job_config(await _job(call)))
 
 
@@ -98,13 +98,13 @@ async def exceptions(call: RestCall) -> HttpResponse:
 
 
 async def execution_result(call: RestCall) -> HttpResponse:
-    """How one job ended; `wait` holds the answer until it has."""
+    """How one job ended; `wait` delays the response until it has ended."""
     job = await call.services.dispatcher.await_job(AwaitJob(job_id=call.job_id, wait_s=call.wait_s()))
     return json_response(translate.execution_result(job))
 
 
 async def cancel(call: RestCall) -> HttpResponse:
-    """Ask a job to end."""
+    """Cancel a job; responds once the request is durable."""
     mode = call.request.query_params.get("mode", "cancel")
     if mode != "cancel":
         raise Invalid(f"query parameter 'mode': {mode!r} is not supported; use 'cancel'")
@@ -112,13 +112,13 @@ async def cancel(call: RestCall) -> HttpResponse:
         async with asyncio.timeout(_CANCEL_TIMEOUT_S):
             await call.services.dispatcher.command(CancelJob(job_id=call.job_id))
     except TimeoutError:
-        said = f"job {call.job_id} did not take the cancel within {_CANCEL_TIMEOUT_S:g} s; ask again"
-        return json_response(shapes.Errors(errors=[said]), 408)
+        text = f"job {call.job_id} did not accept the cancellation within {_CANCEL_TIMEOUT_S:g} s; try again"
+        return json_response(shapes.Errors(errors=[text]), 408)
     return json_response(shapes.Empty(), 202)
 
 
 async def requirements(call: RestCall) -> HttpResponse:
-    """What the steps of a running job may use."""
+    """The parallelism that the steps of a running job may use."""
     found = await call.services.dispatcher.requirements(JobQuery(job_id=call.job_id))
     return json_response(
         {
@@ -131,7 +131,7 @@ async def requirements(call: RestCall) -> HttpResponse:
 
 
 async def update_requirements(call: RestCall) -> HttpResponse:
-    """Change what the steps of a running job may use; the change is durable once the response arrives."""
+    """Change the parallelism that the steps of a running job may use; responds once the change is durable."""
     job_id, given = call.job_id, await request_bodies.read_requirements(call.request)
     vertices = {
         VertexId(name): msgspec.convert(item.parallelism, ParallelismRange, from_attributes=True)
@@ -142,7 +142,7 @@ async def update_requirements(call: RestCall) -> HttpResponse:
 
 
 async def client_heartbeat(call: RestCall) -> HttpResponse:
-    """Report that the client of an attached job is alive, and until when that counts."""
+    """Report that the client of an attached job is alive until a given time."""
     job_id, given = call.job_id, await request_bodies.read_heartbeat(call.request)
     await call.services.dispatcher.client_heartbeat(ClientHeartbeat(job_id=job_id, expires_ms=given.expired_timestamp))
     return json_response(shapes.Empty(), 202)
@@ -154,12 +154,12 @@ async def attempts(call: RestCall) -> HttpResponse:
 
 
 async def results(call: RestCall) -> HttpResponse:
-    """The names of the results that one job keeps."""
+    """The names of one job's results."""
     return json_response(shapes.ResultNames(results=(await _job(call)).result_names))
 
 
 async def result(call: RestCall) -> HttpResponse:
-    """Rows that one job kept, as JSON or Arrow."""
+    """The rows of one result of a job, as JSON or Arrow."""
     rows = await call.services.dispatcher.result(ResultQuery(job_id=call.job_id, name=call.path("name")))
     if ARROW in call.request.headers.get("accept", "").lower():
         return HttpResponse(body=rows.arrow, content_type=ARROW)
@@ -168,11 +168,11 @@ async def result(call: RestCall) -> HttpResponse:
 
 
 async def logs(call: RestCall) -> HttpResponse:
-    """What user code printed, by attempt; `offset` counts for one attempt, given with its region."""
+    """What user code printed, by attempt; `offset` needs `region` and `attempt`."""
     region, attempt = call.integer("region"), call.integer("attempt")
     offset = call.integer("offset", -(1 << 63)) or 0
     if offset and (region is None or attempt is None):
-        raise Invalid("query parameter 'offset': give 'region' and 'attempt', whose output it counts in")
+        raise Invalid("query parameter 'offset': needs 'region' and 'attempt'")
     job = await _job(call)
     chosen = [item for item in job.executions if region in (None, item.region) and attempt in (None, item.attempt)]
     if not chosen and (region is not None or attempt is not None):
@@ -190,7 +190,7 @@ async def _log(
         chunk = await call.services.resource_manager.read_log(
             LogQuery(task_manager=task_manager, attempt=where, offset=offset)
         )
-    except (NotFound, Unavailable) as error:  # the runner has not begun to write, or the TaskManager is away
+    except (NotFound, Unavailable) as error:  # nothing is written yet, or the TaskManager does not respond
         start = max(offset, 0)
         ended = item.state.terminal and isinstance(error, NotFound)
         chunk = LogChunk(data=b"", offset=start, size=start, complete=ended)

@@ -23,7 +23,7 @@ from flintlock.model.problems import Problem
 
 _CHUNK: Final = 1 << 20
 _MAX_FILES: Final = 1000
-_MAX_DOCUMENT: Final = 64 << 20  # a document is held in memory; files are not
+_MAX_DOCUMENT: Final = 64 << 20  # a document is read into memory; files are not
 _LONGEST_KEY: Final = 255
 
 
@@ -77,9 +77,9 @@ async def reading_submission(
     Raises Invalid with every problem, TooLarge.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    async with AsyncExitStack() as leaving:
+    async with AsyncExitStack() as cleanup:
         if kind == "multipart/form-data":
-            document, uploads = await _read_multipart(request, limit, leaving)
+            document, uploads = await _read_multipart(request, limit, cleanup)
         elif kind in ("application/json", ""):
             document, uploads = await read_document(request, limit), ()
         else:
@@ -111,7 +111,7 @@ async def read_stream(request: Request, limit: int) -> AsyncGenerator[bytes]:
                 raise TooLarge(f"the body is larger than the {limit} bytes that rest.server.max-content-length allows")
             yield piece
     except ClientDisconnect:
-        raise Invalid("the body ended before it was whole") from None
+        raise Invalid("the body is incomplete") from None
 
 
 async def read_document(request: Request, limit: int) -> object:
@@ -122,13 +122,13 @@ async def read_document(request: Request, limit: int) -> object:
 async def _graph(spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads, new_id: JobId) -> JobGraph:
     """Return the graph that the document and its files make. Raises Invalid with all that is wrong with it.
 
-    The Dispatcher checks every graph. Here that is done only where it has to come first: before files are stored, and
-    to tell all problems together with those of the document.
+    The Dispatcher checks every graph. The check here is only for graphs where it has to come first: before files are
+    stored, and to report all problems together with those of the document.
     """
     problems: list[Problem] = []
     if spec.job_id is not None and not is_job_id(spec.job_id):
-        said = f"{spec.job_id!r} is not a job id: 32 lower-case hex digits"
-        problems.append(Problem(field="jobId", message=said))
+        text = f"{spec.job_id!r} is not a job id: 32 lower-case hex digits"
+        problems.append(Problem(field="jobId", message=text))
     known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
     names = {item if isinstance(item, str) else item.name for item in spec.artifacts}
     problems += [
@@ -152,8 +152,8 @@ async def _stored(item: ArtifactSpec, blobs: BlobUploads, problems: list[Problem
     blob = item.blob or ""
     size = await blobs.size_of(BlobKey(blob)) if is_blob_key(blob) else None
     if size is None:
-        said = f"the artifact {item.name!r} names the blob {blob!r}, which is not here"
-        problems.append(Problem(field="artifacts", message=said))
+        text = f"the artifact {item.name!r} names the blob {blob!r}, which does not exist"
+        problems.append(Problem(field="artifacts", message=text))
     return Artifact(name=item.name, blob=BlobKey(blob), size=size or 0)
 
 
@@ -169,8 +169,8 @@ def _digest(spec: JobSpec, graph: JobGraph) -> str:
 
     Nor the order of keys: a client that repeats itself may write them in another one.
     """
-    whole = structs.replace(spec, job_id=None)
-    digest = hashlib.sha256(msgspec.json.encode(whole, order="deterministic"))
+    without_id = structs.replace(spec, job_id=None)
+    digest = hashlib.sha256(msgspec.json.encode(without_id, order="deterministic"))
     for artifact in sorted(graph.artifacts, key=lambda item: item.name):
         digest.update(f"{artifact.name}\0{artifact.blob}\0".encode())
     return digest.hexdigest()
@@ -191,8 +191,8 @@ async def _read_body(request: Request, limit: int) -> bytes:
     return b"".join([piece async for piece in read_stream(request, limit)])
 
 
-async def _read_multipart(request: Request, limit: int, leaving: AsyncExitStack) -> tuple[object, tuple[Upload, ...]]:
-    """Read the parts; large files wait on disk until `leaving` closes them."""
+async def _read_multipart(request: Request, limit: int, cleanup: AsyncExitStack) -> tuple[object, tuple[Upload, ...]]:
+    """Read the parts; large files wait on disk until `cleanup` closes them."""
     body = read_stream(request, limit)
     parser = MultiPartParser(
         request.headers, body, max_files=_MAX_FILES, max_fields=_MAX_FILES, max_part_size=min(limit, _MAX_DOCUMENT)
@@ -203,7 +203,7 @@ async def _read_multipart(request: Request, limit: int, leaving: AsyncExitStack)
         raise Invalid(f"the multipart body cannot be read: {error.message}") from None
     finally:
         await body.aclose()
-    leaving.push_async_callback(form.close)
+    cleanup.push_async_callback(form.close)
     unknown = [name for name in form if name not in ("request", "file")]
     if unknown:
         raise Invalid(f"unknown part {unknown[0]!r} in the multipart body; known are 'request' and 'file'")

@@ -25,7 +25,7 @@ _APPLICATION_STATUS: Mapping[JobStatus, str] = {
     JobStatus.CANCELED: "CANCELED",
 }
 
-#: Fields of a count and the states they stand for, as plain texts: enums are slow to hash, and this is done often.
+#: The fields of OverviewTasks and their states, as plain str: enums are slow to hash, and this is done often.
 _COUNTED = tuple((state.value.lower(), cast("ExecutionState", state.value)) for state in ExecutionState)
 
 
@@ -48,7 +48,7 @@ def overview_entry(job: JobSummary, now_ms: int) -> shapes.JobsOverviewEntry:
 
 
 def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
-    """The whole of /jobs/:jobid."""
+    """The body of /jobs/:jobid."""
     start_ms = job.timestamps.get(JobStatus.INITIALIZING, 0)
     vertices = [vertices_of.vertex(view) for view in vertices_of.vertex_views(job, now_ms)]
     counts = dict.fromkeys(map(str, ExecutionState), 0)
@@ -109,7 +109,7 @@ def plan(job: JobSnapshot) -> shapes.Plan:
 
 
 def execution_result(job: JobSnapshot) -> shapes.ExecutionResultResponse:
-    """How the job ended, or that it has not."""
+    """How the job ended, or that it is still in progress."""
     if not job.status.globally_terminal:
         return shapes.ExecutionResultResponse(status=shapes.QueueStatus(id="IN_PROGRESS"))
     failure = last_failure(job) if job.status is JobStatus.FAILED else None
@@ -143,7 +143,7 @@ def exceptions(job: JobSnapshot, at_most: int) -> shapes.ExceptionsResponse:
 
 
 def job_config(job: JobSnapshot) -> shapes.JobConfigResponse:
-    """How a job was configured."""
+    """The configuration of a job."""
     graph = job.graph
     strategy = graph.config.get(RESTART_TYPE.key, "Cluster level default restart strategy")
     return shapes.JobConfigResponse(

@@ -1,4 +1,4 @@
-"""Handlers of numbers: for Prometheus, and as Flink's own tools ask for them."""
+"""Handlers of metrics: for Prometheus, and in the form of Flink's metrics endpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flintlock.rest.vertices.handlers import subtask_of, view_of
 
 
 async def prometheus(call: RestCall) -> HttpResponse:
-    """What Prometheus scrapes; without a leader, what this JobManager knows of itself."""
+    """Metrics in Prometheus' text format; without a leader, those of this JobManager only."""
     found = metrics.families(call.services.registry, await _now(call))
     return HttpResponse(body=metrics.prometheus_text(found), content_type=CONTENT_TYPE_LATEST)
 
@@ -71,7 +71,7 @@ async def jobs(call: RestCall) -> HttpResponse:
         except NotFound:
             if call.names("jobs"):
                 raise
-            continue  # forgotten since it was listed
+            continue  # removed since it was listed
         many.append(job_values(found, call.services.clock_ms()))
     return json_response(_aggregated(call, many))
 
@@ -102,7 +102,7 @@ def _aggregated(call: RestCall, many: Sequence[metrics.Values]) -> object:
 
 
 async def _now(call: RestCall) -> metrics.ClusterView | None:
-    """Return what the leader sees; None where nobody leads."""
+    """Return what the leader knows; None if there is no leader."""
     try:
         return metrics.ClusterView(
             await call.services.dispatcher.list_jobs(), await call.services.resource_manager.overview()

@@ -21,7 +21,7 @@ _TIMED: Final = {
 
 
 def job_values(job: JobSnapshot, now_ms: int) -> dict[str, float]:
-    """Return what Flink tells of a job, in milliseconds."""
+    """Return Flink's metrics of a job, in milliseconds."""
     in_state_ms = max(0, now_ms - job.timestamps.get(job.status, now_ms))
     return {
         **{name: in_state_ms if job.status is status else 0 for name, status in _TIMED.items()},
@@ -32,30 +32,30 @@ def job_values(job: JobSnapshot, now_ms: int) -> dict[str, float]:
 
 
 def restarts(job: JobSnapshot) -> int:
-    """Return how often the job was restarted: regions that began again at one moment began again together."""
+    """Return how often the job was restarted; regions that restart in the same millisecond restart together."""
     again = [execution for execution in job.executions if execution.attempt > 0]
     return len({execution.timestamps.get(ExecutionState.CREATED, -1 - n) for n, execution in enumerate(again)})
 
 
 def vertex_values(view: VertexView) -> dict[str, float]:
-    """Return what is known of a step: its own numbers where they can be told, and all of its region's."""
+    """Return what is known of a step: its own numbers where they can be determined, and all of its region's."""
     own = metrics_of(view)
     values: dict[str, float] = {}
     if own.read_records_complete:
         values |= {"numRecordsIn": own.read_records, "numBytesIn": own.read_bytes}
     if own.write_records_complete:
         values |= {"numRecordsOut": own.write_records, "numBytesOut": own.write_bytes}
-    whole = view.current.metrics if view.current else TaskMetrics()
+    region = view.current.metrics if view.current else TaskMetrics()
     return {
         **values,
-        "region.numRecordsIn": whole.read_records,
-        "region.numBytesIn": whole.read_bytes,
-        "region.numRecordsOut": whole.write_records,
-        "region.numBytesOut": whole.write_bytes,
-        "region.stagesDone": whole.stages_done,
-        "region.stagesTotal": whole.stages_total,
-        "region.tasksDone": whole.tasks_done,
-        "region.tasksTotal": whole.tasks_total,
+        "region.numRecordsIn": region.read_records,
+        "region.numBytesIn": region.read_bytes,
+        "region.numRecordsOut": region.write_records,
+        "region.numBytesOut": region.write_bytes,
+        "region.stagesDone": region.stages_done,
+        "region.stagesTotal": region.stages_total,
+        "region.tasksDone": region.tasks_done,
+        "region.tasksTotal": region.tasks_total,
     }
 
 

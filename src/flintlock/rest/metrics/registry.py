@@ -1,10 +1,10 @@
-"""Numbers, in the two forms that they are asked for in: Prometheus's text and Flink's lists of ids.
+"""Metrics in two forms: Prometheus' text and Flink's lists of ids.
 
-One CollectorRegistry holds what this process counts; its rooms fill it, and so does REST with submissions. What there
-is *now* (jobs by state, slots, TaskManagers' own numbers) is read from the gateways for each scrape, so that nothing
-of it can go stale; where a room keeps a family of the same name, what there is now counts.
+One CollectorRegistry has the metrics of this process; its components register there, and so does REST for submissions.
+What there is *now* (jobs by state, slots, TaskManagers' own numbers) is read from the gateways for each scrape, so that
+nothing of it can become stale; it replaces families of the same name that a component has registered.
 
-Rejected: keeping gauges of jobs and slots up to date. A JobManager that no longer leads would go on showing them.
+Rejected: keeping gauges of jobs and slots up to date. A JobManager that no longer leads would still show them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SUBMISSION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 class ClusterView(Struct, frozen=True):
-    """What a leader sees at one moment."""
+    """What the leader knows at one time."""
 
     jobs: JobsOverview
     resources: ResourceOverview
@@ -67,8 +67,8 @@ def job_counts(listing: JobsOverview) -> dict[JobStatus, int]:
 
 
 def families(registry: CollectorRegistry, now: ClusterView | None) -> list[Metric]:
-    """Return what this process has counted, and what there is now where somebody leads to ask (`now`)."""
-    fresh = [_gauge("flintlock_leader", "Whether this JobManager can ask a leader.", float(now is not None))]
+    """Return the metrics of this process and, if there is a leader, those of the cluster (`now`)."""
+    fresh = [_gauge("flintlock_leader", "Whether this JobManager can reach a leader.", float(now is not None))]
     if now is not None:
         fresh += _cluster_families(now)
         fresh += _task_manager_families(now.resources.task_managers)
@@ -126,13 +126,13 @@ def aggregated(
         numbers = [float(values[name]) for values in many if name in values]
         if numbers:
             total = sum(numbers)
-            whole = {"min": min(numbers), "max": max(numbers), "avg": total / len(numbers), "sum": total}
-            found.append(shapes.AggregatedMetric(id=name, **{key: whole[key] for key in aggregations}))
+            summary = {"min": min(numbers), "max": max(numbers), "avg": total / len(numbers), "sum": total}
+            found.append(shapes.AggregatedMetric(id=name, **{key: summary[key] for key in aggregations}))
     return found
 
 
 def number_text(value: float) -> str:
-    """Write a number as Flink does: whole ones without a point."""
+    """Write a number as Flink does: integers without a decimal point."""
     if value != value:  # noqa: PLR0124 the one number that differs from itself
         return "NaN"
     return str(int(value)) if float(value).is_integer() else repr(float(value))
@@ -179,7 +179,7 @@ def _id(name: str, labels: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Take out what parts one id from the next in `get=a,b`."""
+    """Replace the separator of `get=a,b`."""
     return text.replace(",", "_")
 
 
@@ -190,5 +190,5 @@ class _Collected(Collector):
         self._found: Final = found
 
     def collect(self) -> Iterable[Metric]:
-        """Return them."""
+        """Return the families."""
         return self._found

@@ -83,7 +83,7 @@ class RestCall:
         try:
             value = int(text)
         except ValueError:
-            raise Invalid(f"query parameter {name!r}: {text!r} is not a whole number") from None
+            raise Invalid(f"query parameter {name!r}: {text!r} is not an integer") from None
         if not minimum <= value <= _LARGEST:
             raise Invalid(f"query parameter {name!r}: {value} is not from {minimum} to {_LARGEST}")
         return value

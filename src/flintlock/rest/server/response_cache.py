@@ -1,4 +1,4 @@
-"""Responses kept for a short time: requests that many clients repeat all the time are answered from one response.
+"""A cache of responses: requests that many clients repeat all the time are answered from one response.
 
 The row of a route says how old a cached response may be when it is sent (`cache_s`), counted from the time at which it
 was requested. A response also belongs to a version, and is dropped when the version is another one. On a standby the

@@ -1,4 +1,4 @@
-"""What a row of the route table says. Whatever has to know a fact about a route reads it from its row."""
+"""A row of the route table. Code that needs a fact about a route reads it from the row."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RouteTable:
 
 
 class _Segment:
-    """A place in the tree of path segments; `{}` stands for a parameter."""
+    """A node in the tree of path segments; `{}` is the segment of a parameter."""
 
     __slots__ = ("literals", "methods")
 

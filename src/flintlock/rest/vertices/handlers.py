@@ -1,4 +1,4 @@
-"""Handlers of all that concerns one step of one job."""
+"""Handlers of the routes about one step of one job."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flintlock.rest.vertices import translate
 
 
 async def details(call: RestCall) -> HttpResponse:
-    """One step with its subtask: the present attempt at its region."""
+    """One step with its subtask: the current attempt at its region."""
     return json_response(translate.details(await view_of(call)))
 
 
 async def times(call: RestCall) -> HttpResponse:
-    """When a step's subtask came into each state."""
+    """When a step's subtask entered each state."""
     return json_response(translate.times(await view_of(call)))
 
 

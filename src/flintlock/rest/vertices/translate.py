@@ -1,12 +1,12 @@
 """From steps and attempts to the vertices and subtasks of Flink's REST API. Pure.
 
-A vertex is a step; its one subtask is the present attempt at its region (docs/decisions/0004). Times and states are the
-attempt's. Numbers are the step's own, and only where they can be told: Spark counts what an attempt reads and writes,
+A vertex is a step; its one subtask is the current attempt at its region (docs/decisions/0004). Times and states are the
+attempt's. Numbers are the step's own, where they can be determined: Spark counts what an attempt reads and writes,
 so they belong to a step when it is the only one in its region that reads, or the only one that writes; rows and bytes
 of outputs are known by step once the attempt has ended. Elsewhere they are 0 and not complete.
 
-Rejected: showing the whole region's numbers at each of its steps. Whoever adds up vertices would count them again and
-again.
+Rejected: showing the numbers of a region at each of its steps. A client that adds up vertices would count them several
+times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flintlock.model.tasks import TaskMetrics
 
 
 class VertexView(Struct, frozen=True, kw_only=True):
-    """One step, where it stands, and the present attempt at its region (None: not even planned)."""
+    """One step, its region, and the current attempt at that region (None: not planned yet)."""
 
     job: JobSnapshot
     region: Region
@@ -34,12 +34,12 @@ class VertexView(Struct, frozen=True, kw_only=True):
 
     @property
     def current(self) -> ExecutionInfo | None:
-        """The present attempt."""
+        """The current attempt."""
         return self.job.current(self.region.id)
 
     @property
     def state(self) -> ExecutionState:
-        """Where the step is: where its region is."""
+        """The state of the step: that of its region."""
         return self.current.state if self.current else ExecutionState.CREATED
 
 
@@ -58,7 +58,7 @@ def vertex_views(job: JobSnapshot, now_ms: int) -> list[VertexView]:
 
 
 def parallelism(job: JobSnapshot, region: Region | None) -> int:
-    """Return how many slots a region has, or will ask for."""
+    """Return how many slots a region has, or will request."""
     current = job.current(region.id) if region is not None else None
     if current is not None and current.slots:
         return current.slots
@@ -84,7 +84,7 @@ def vertex(view: VertexView) -> shapes.Vertex:
 
 
 def details(view: VertexView) -> made.VertexDetails:
-    """The whole of /jobs/:jobid/vertices/:vertexid."""
+    """The body of /jobs/:jobid/vertices/:vertexid."""
     return made.VertexDetails(
         id=view.vertex.id,
         name=view.vertex.title,
@@ -160,18 +160,18 @@ def task_managers(view: VertexView) -> made.VertexTaskManagers:
 
 
 def accumulators(view: VertexView) -> made.VertexAccumulators:
-    """None."""
+    """No accumulators."""
     return made.VertexAccumulators(id=view.vertex.id, user_accumulators=[])
 
 
 def subtasks_accumulators(view: VertexView) -> made.SubtasksAccumulators:
-    """None, by subtask."""
+    """No accumulators, by subtask."""
     none = made.SubtaskAccumulators(subtask=0, attempt=_attempt(view), endpoint=_place(view)[0], user_accumulators=[])
     return made.SubtasksAccumulators(id=view.vertex.id, parallelism=parallelism(view.job, view.region), subtasks=[none])
 
 
 def metrics_of(view: VertexView) -> shapes.VertexMetrics:
-    """What the step itself read and wrote, as far as that can be told."""
+    """What the step itself read and wrote, as far as that can be determined."""
     current, name = view.current, view.vertex.name
     reads = _counted(current) if readers(view.job.graph, view.region) == (name,) else None
     writes = _counted(current) if writers(view.job.graph, view.region) == (name,) else None
@@ -196,28 +196,28 @@ def metrics_of(view: VertexView) -> shapes.VertexMetrics:
 def readers(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
     """Return the steps of the region that make Spark read: those without inputs, and readers of blocking results.
 
-    A step with inputs may read a table on the side; that cannot be seen from here, and counts as the others' reading.
+    A step with inputs may read a table on the side; that cannot be determined here, and counts for the other steps.
     """
     steps = [graph.vertex(name) for name in region.steps]
     return tuple(step.name for step in steps if not step.inputs or any(name in region.reads for name in step.inputs))
 
 
 def writers(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
-    """Return the steps of the region that make Spark write. Results do not: their rows travel with the job."""
+    """Return the steps of the region that make Spark write. Results do not: their rows are stored with the job."""
     outputs = [step for step in region_outputs(graph, region) if not isinstance(step.operation, Result)]
     programs = [name for name in region.steps if isinstance(graph.vertex(name).operation, Program)]
     return (*(step.name for step in outputs), *programs)
 
 
 def _counted(current: ExecutionInfo | None) -> TaskMetrics | None:
-    """Return what Spark has counted; None while it has not said anything."""
+    """Return what Spark has counted; None while it has not reported anything."""
     if current is None or (not current.state.terminal and current.metrics == TaskMetrics()):
         return None
     return current.metrics
 
 
 def _times(view: VertexView) -> tuple[int, int, int]:
-    """Return start, end and duration of the present attempt; -1 for what has not been yet."""
+    """Return start, end and duration of the current attempt; -1 for what has not been yet."""
     current = view.current
     if current is None:
         return -1, -1, -1
