@@ -342,7 +342,7 @@ async def test_put_raises_duplicate_job_globally_terminated_for_an_id_with_a_res
     assert await stores.graphs.key("key") is None
 
 
-async def test_put_raises_duplicate_job_for_an_id_that_was_set_aside(stores: Stores) -> None:
+async def test_put_raises_duplicate_job_for_a_quarantined_id(stores: Stores) -> None:
     await stores.graphs.put(stored_job())
     await stores.graphs.quarantine(JOB_A, "unreadable")
 
@@ -486,7 +486,7 @@ async def test_quarantine_does_nothing_for_a_graph_that_is_not_there(stores: Sto
     await stores.graphs.put(stored_job())
 
 
-async def test_removing_a_graph_leaves_aside_what_was_set_aside(stores: Stores) -> None:
+async def test_removing_a_graph_leaves_a_quarantined_one(stores: Stores) -> None:
     await stores.graphs.put(stored_job())
     await stores.graphs.quarantine(JOB_A, "unreadable")
 
@@ -716,7 +716,7 @@ async def test_expire_forgets_a_clean_result_whose_job_was_never_archived(stores
     assert await stores.results.get(JOB_A) is None
 
 
-async def test_what_was_set_aside_goes_when_expire_forgets_the_job(stores: Stores) -> None:
+async def test_a_quarantined_graph_is_removed_when_its_job_expires(stores: Stores) -> None:
     for job_id in (JOB_A, JOB_B):
         await stores.graphs.put(stored_job(job_id))
         await stores.graphs.quarantine(job_id, "unreadable")

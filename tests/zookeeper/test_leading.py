@@ -169,7 +169,7 @@ async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(stag
     assert await standby.stores.graphs.recover(JOB_A) == stored_job()
 
 
-async def test_a_buried_leader_that_lives_steps_down_and_stands_by(stage: Stage) -> None:
+async def test_a_leader_that_is_declared_dead_but_lives_steps_down_and_stands_by(stage: Stage) -> None:
     one = stage.contend(await stage.process(timeout_s=15))
     await one.until(lambda leader: leader.leads)
     second = stage.contend(await stage.process(timeout_s=15))
@@ -219,7 +219,7 @@ async def test_a_cluster_that_a_newer_version_has_led_is_refused_with_the_reason
             await asyncio.sleep(0.01)
 
 
-async def test_a_killed_leader_is_replaced_at_once_by_who_knows_that_it_is_dead(stage: Stage) -> None:
+async def test_a_killed_leader_is_replaced_at_once_when_it_is_declared_dead(stage: Stage) -> None:
     standby = await stage.process(timeout_s=15)
     async with helper(stage, timeout_s=15) as process:
         dead = await _token_of(process)

@@ -77,7 +77,7 @@ async def test_a_payload_goes_with_its_pointer_and_not_before(ha: ZooKeeperHaSer
     assert count(stage) == dict.fromkeys(KINDS, 0)
 
 
-async def test_what_was_set_aside_keeps_its_file_for_inspection(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_a_quarantined_graph_keeps_its_file_for_inspection(ha: ZooKeeperHaServices, stage: Stage) -> None:
     stores = ha.stores(token(1))
     await stores.graphs.put(stored_job())
     before = files(stage)

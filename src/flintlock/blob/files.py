@@ -1,7 +1,7 @@
-"""Files of blobs: written aside, hashed while written, and in place only when whole.
+"""Files of blobs: written under a temporary name, hashed while written, and renamed only when complete.
 
-What is being written lies in `incoming/` under a lock that dies with its writer, so that whoever starts later can tell
-what a crash left behind from what another process is writing just now.
+A file that is being written is in `incoming/` under a lock that ends with its writer, so that a process that starts
+later can distinguish what a crash left behind from what another process is writing.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ async def on_disk(offload: Offload, work: Callable[P, T], *args: P.args, **kwarg
 
 
 def missing(key: BlobKey) -> NotFound:
-    """Return the error for a blob that is not there."""
+    """Return the error for a blob that does not exist."""
     return NotFound(f"no blob {key} is stored here")
 
 
 def digest_of(key: BlobKey) -> str:
-    """Return the hash in a key. Raises NotFound for what is no key, so that none can name a path."""
+    """Return the hash in a key. Raises NotFound for what is no key, so that no key can name a path."""
     if not is_blob_key(key):
         raise NotFound(f"{key!r} is not a blob's key")
     return key.removeprefix(_PREFIX)
@@ -72,21 +72,21 @@ class IncomingFile:
     def __init__(self, directory: Path, name: str, sync: Callable[[int], None] = os.fsync) -> None:
         self._path: Final = directory / INCOMING / name
         self._sync: Final = sync
-        self._lock: Final = threading.Lock()  # a caller that gave up may discard while a thread writes
+        self._lock: Final = threading.Lock()  # a cancelled caller may discard while a thread writes
         self._hash: Final = hashlib.sha256()
-        self._descriptor: int | None = None  # open from the first write on, until kept or discarded
-        self._kept: Path | None = None
+        self._descriptor: int | None = None  # open from the first write on, until moved or discarded
+        self._moved_to: Path | None = None
         self._discarded = False
         self.size = 0
 
     @property
     def path(self) -> Path:
-        """Where it is being written, until it is kept."""
+        """Where it is being written, until it is moved."""
         return self._path
 
     @property
     def digest(self) -> str:
-        """The hash of what was written so far."""
+        """The hash of what has been written."""
         return self._hash.hexdigest()
 
     def write(self, data: bytes | bytearray) -> None:
@@ -99,14 +99,14 @@ class IncomingFile:
                 rest = rest[os.write(descriptor, rest) :]
             self.size += len(data)
 
-    def keep(self, target: Path, *, durable: bool = True) -> None:
-        """Put the file in its place, which must be new; `durable`: whole, and there through a loss of power."""
+    def move(self, target: Path, *, durable: bool = True) -> None:
+        """Rename the file to `target`, which must be new; `durable`: it survives a loss of power as a whole."""
         with self._lock:
             descriptor = self._opened()
             if durable:
                 self._sync(descriptor)
             made = _move_into(self._path, target)
-            self._kept = target
+            self._moved_to = target
             self._close()
             if durable:
                 self._sync_directory(target.parent)
@@ -114,13 +114,13 @@ class IncomingFile:
                     self._sync_directory(target.parent.parent)
 
     def discard(self) -> None:
-        """Remove the file, wherever it is, unless that was done already. Idempotent."""
+        """Remove the file, whether it was moved or not. Idempotent."""
         with self._lock:
             if not self._discarded:
                 self._discarded = True
                 self._path.unlink(missing_ok=True)
-                if self._kept is not None:
-                    remove_file(self._kept)
+                if self._moved_to is not None:
+                    remove_file(self._moved_to)
                 self._close()
 
     def _opened(self) -> int:
@@ -134,7 +134,7 @@ class IncomingFile:
                 swept = os.fstat(descriptor).st_nlink == 0
             except BlockingIOError:
                 swept = True
-            if swept:  # somebody took it for a leftover before it was locked
+            if swept:  # another process took it for a leftover before it was locked
                 os.close(descriptor)
             else:
                 self._descriptor = descriptor
@@ -154,7 +154,7 @@ class IncomingFile:
 
 
 def _move_into(source: Path, target: Path) -> bool:
-    """Rename, making the target's directory; tells whether it was made."""
+    """Rename, creating the target's directory; return whether it was created."""
     made = False
     while True:
         with suppress(FileExistsError):
@@ -165,7 +165,7 @@ def _move_into(source: Path, target: Path) -> bool:
         except FileNotFoundError:
             if not source.exists():
                 raise
-            continue  # the directory was empty, and somebody removed it
+            continue  # the directory was empty, and another process removed it
         return made
 
 
@@ -177,13 +177,13 @@ def remove_file(path: Path) -> None:
 
 
 def remove_files(paths: Iterable[Path]) -> None:
-    """Remove several."""
+    """Remove several files."""
     for path in paths:
         remove_file(path)
 
 
 def link_file(source: Path, target: Path) -> bool:
-    """Give a file another name; False if it is gone, or the file system knows no second names."""
+    """Give a file another name; False if it does not exist, or the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -200,7 +200,7 @@ def read_range(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
 
 
 def sweep(directory: Path) -> None:
-    """Remove what crashes left behind: half-written files that nobody writes any more, and empty directories."""
+    """Remove what crashes left behind: incomplete files that no process writes any more, and empty directories."""
     for path in _entries(directory / INCOMING):
         with suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -218,7 +218,7 @@ def sweep(directory: Path) -> None:
 
 
 def names_of(directory: Path, key: BlobKey) -> list[Path]:
-    """Return the files that hold a blob."""
+    """Return the files of a blob."""
     return sorted(_entries(directory / digest_of(key)))
 
 
@@ -229,8 +229,8 @@ def all_names(directory: Path, before_s: float = math.inf) -> dict[BlobKey, list
     return {key: names for key, names in found.items() if names and all(_older(name, before_s) for name in names)}
 
 
-def first_sound(directory: Path, key: BlobKey) -> Path | None:
-    """Return a file whose content has the key's hash; damaged ones are removed on the way."""
+def first_intact(directory: Path, key: BlobKey) -> Path | None:
+    """Return a file whose content has the key's hash; damaged ones are removed."""
     for path in names_of(directory, key):
         with suppress(FileNotFoundError):
             if file_digest(path) == digest_of(key):

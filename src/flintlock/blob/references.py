@@ -1,6 +1,6 @@
-"""What keeps a blob: jobs that refer to it, holds, and uploads that no job has taken up yet.
+"""What protects a blob from removal: jobs that refer to it, pins, and uploads that no job refers to yet.
 
-All of it lives in memory: which job refers to what is told anew by the stored graphs when a term begins.
+All of it is in memory: which job refers to what is read from the stored graphs when a term begins.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
-from flintlock.blob.holds import Holds
+from flintlock.blob.pins import Pins
 from flintlock.model.ids import BlobKey, JobId
 
 
-class _Waiting:
-    """Uploads of one blob that no job has taken up yet."""
+class _Pending:
+    """Uploads of one blob that no job refers to yet."""
 
     def __init__(self) -> None:
         self.uploads = 0
@@ -23,44 +23,44 @@ class _Waiting:
 
 
 class References:
-    """Counts who keeps what. Nothing here waits, so nobody can remove what was just found to be kept."""
+    """Counts references. Nothing here awaits, so what is found to be referenced cannot be removed in between."""
 
     def __init__(self) -> None:
         self._jobs: Final[dict[JobId, frozenset[BlobKey]]] = {}  # written by retain, release, retain_only
         self._users: Final[Counter[BlobKey]] = Counter()  # how many of these jobs refer to a blob
-        self._holds: Final = Holds()
-        self._waiting: Final[dict[BlobKey, _Waiting]] = {}  # filled by uploads, emptied by retain and expiry
+        self._pins: Final = Pins()
+        self._pending: Final[dict[BlobKey, _Pending]] = {}  # filled by uploads, emptied by retain and expiry
 
-    def keeps(self, key: BlobKey) -> bool:
-        """Tell whether anything keeps the blob."""
-        return self._users[key] > 0 or key in self._holds or key in self._waiting
+    def is_referenced(self, key: BlobKey) -> bool:
+        """Return whether anything protects the blob."""
+        return self._users[key] > 0 or key in self._pins or key in self._pending
 
     def uploaded(self, key: BlobKey, now_s: float) -> None:
-        """Keep an upload until a job takes it up, or it expires."""
-        waiting = self._waiting.setdefault(key, _Waiting())
-        waiting.uploads += 1
-        waiting.since_s = now_s
+        """Protect an upload until a job refers to it, or it expires."""
+        pending = self._pending.setdefault(key, _Pending())
+        pending.uploads += 1
+        pending.since_s = now_s
 
     def expire(self, limit_s: float) -> None:
-        """Give up uploads that came before then."""
-        for key in [key for key, waiting in self._waiting.items() if waiting.since_s < limit_s]:
-            del self._waiting[key]
+        """Drop uploads that came before then."""
+        for key in [key for key, pending in self._pending.items() if pending.since_s < limit_s]:
+            del self._pending[key]
 
-    def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
-        """Keep blobs as long as the context lasts."""
-        return self._holds.hold(keys)
+    def pin(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
+        """Protect blobs as long as the context lasts."""
+        return self._pins.pin(keys)
 
     def retain(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
-        """Keep blobs until the job is released; each takes up one upload. Idempotent."""
+        """Protect blobs until the job is released; each consumes one upload. Idempotent."""
         before = self._jobs.get(job_id, frozenset())
         for key in frozenset(keys) - before:
             self._users[key] += 1
-            self.served(key)
+            self.consume_upload(key)
         if keys:
             self._jobs[job_id] = before | frozenset(keys)
 
     def release(self, job_id: JobId) -> frozenset[BlobKey]:
-        """Forget a job; return what it referred to. Idempotent."""
+        """Remove a job; return what it referred to. Idempotent."""
         keys = self._jobs.pop(job_id, frozenset[BlobKey]())
         for key in keys:
             self._users[key] -= 1
@@ -69,13 +69,13 @@ class References:
         return keys
 
     def restore(self, job_id: JobId, keys: Collection[BlobKey]) -> None:
-        """Take a release back: what it should remove is there still."""
+        """Undo a release: what it should have removed still exists."""
         self.release(job_id)
         self._jobs[job_id] = frozenset(keys)
         self._users.update(self._jobs[job_id])
 
     def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
-        """These jobs are all there are. Uploads and holds stay."""
+        """Replace all jobs by these. Uploads and pins stay."""
         self._jobs.clear()
         self._users.clear()
         for job_id, keys in jobs.items():
@@ -83,10 +83,10 @@ class References:
                 self._jobs[job_id] = frozenset(keys)
                 self._users.update(self._jobs[job_id])
 
-    def served(self, key: BlobKey) -> None:
-        """One upload of the blob has served its purpose: a job refers to it, or none will."""
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.uploads -= 1
-            if waiting.uploads == 0:
-                del self._waiting[key]
+    def consume_upload(self, key: BlobKey) -> None:
+        """Drop one upload of the blob: a job refers to it, or none will."""
+        pending = self._pending.get(key)
+        if pending is not None:
+            pending.uploads -= 1
+            if pending.uploads == 0:
+                del self._pending[key]

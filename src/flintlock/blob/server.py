@@ -1,14 +1,14 @@
-"""BlobServer: keeps uploads, serves them, and removes them when no job refers to them.
+"""BlobServer: stores uploads, serves them, and removes them when no job refers to them.
 
-Where blobs lie is the business of a store (`stores`): a directory, or copies that every JobManager reaches. What keeps
-a blob: jobs that refer to it (`retain` to `release`), holds (the time between upload and persisting), and uploads that
-no job has taken up yet (until they expire). References live in memory; the Dispatcher tells them anew when it begins to
-lead (`retain_only`). Only the leader may call what removes: a standby knows no references.
+Where blobs are is decided by a store (`stores`): a directory, or copies that every JobManager reaches. A blob is
+protected by jobs that refer to it (`retain` to `release`), by pins (the time between upload and persisting), and as an
+upload that no job refers to yet (until it expires). References are in memory; the Dispatcher passes them when it begins
+to lead (`retain_only`). Only the leader may call what removes: a standby has no references.
 
-Uploads and removals of one blob come one after another, and whether it may go is decided in its turn. So identical
+Uploads and removals of one blob are serialised, and whether it may be removed is decided under its lock. So identical
 uploads are one, and an upload is either before a removal, which then does not happen, or after it.
 
-Rejected: a table of references in the store (it repeats what the stored graphs say, and can disagree with them).
+Rejected: a table of references in the store (it repeats what the stored graphs contain, and can disagree with them).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from flintlock.model.ids import BlobKey, JobId
 
 log = structlog.get_logger(__name__)
 
-#: An upload up to this size is gathered in memory and written in one go.
+#: An upload up to this size is collected in memory and written at once.
 SMALL_BYTES: Final = 1 << 20
 
-#: The most that one answer carries, whatever was asked for.
+#: The most bytes in one answer, whatever was requested.
 MAX_CHUNK_BYTES: Final = 8 << 20
 
 #: How many blobs are removed at once.
-_WIDTH: Final = 16
+_BATCH: Final = 16
 
 
 class BlobServer:
@@ -74,18 +74,18 @@ class BlobServer:
             else CopiedStore(directory / "cache", copies, offload, now_s)
         )
         self._references: Final = References()
-        self._turns: Final = WeakValueDictionary[BlobKey, asyncio.Lock]()  # of blobs that are being changed
+        self._locks: Final = WeakValueDictionary[BlobKey, asyncio.Lock]()  # of blobs that are being changed
         self._removing: Final[set[BlobKey]] = set()  # no job can refer to these any more
 
     async def start(self) -> None:
-        """Make the directory and remove what crashes left half-written. Uploads of other processes stay."""
+        """Create the directory and remove what crashes left incomplete. Uploads of other processes stay."""
         await self._offload(self._directory.mkdir, parents=True, exist_ok=True)
         await self._offload(files.sweep, self._directory)
 
     async def put(self, stream: AsyncIterator[bytes]) -> tuple[BlobKey, int]:
-        """Store what the stream gives; return its key and size once it is durable.
+        """Store the content of the stream; return its key and size once it is durable.
 
-        The same content twice is one blob. It stays until a job has taken it up and let go of it, or it expires.
+        The same content twice is one blob. It stays until a job has referred to it and released it, or it expires.
         Where `stream` raises or the caller is cancelled, nothing is left. Raises Unavailable if it cannot be stored.
         """
         gathered = bytearray()
@@ -105,7 +105,7 @@ class BlobServer:
                 incoming = self._incoming()
             await on_disk(self._offload, incoming.write, gathered)
             key = files.key_of(incoming.digest)
-            async with self._turn(key):
+            async with self._lock(key):
                 if self._store.has(key):
                     incoming.discard()
                 else:
@@ -125,7 +125,7 @@ class BlobServer:
         if message.offset < 0 or message.limit < 0:
             raise Invalid(f"no range of a blob: offset {message.offset}, limit {message.limit}")
         limit = min(message.limit, MAX_CHUNK_BYTES)
-        for _ in range(2):  # the file that was found may have been removed since, and another be there
+        for _ in range(2):  # the file that was found may have been removed since, and another exist
             path = await self.path_of(message.key)
             try:
                 data, size = await self._offload(files.read_range, path, message.offset, limit)
@@ -135,16 +135,16 @@ class BlobServer:
         raise files.missing(message.key)
 
     async def path_of(self, key: BlobKey) -> Path:
-        """Return a local file with the blob's content, checked against its hash when first asked for.
+        """Return a local file with the blob's content, checked against its hash when first requested.
 
-        Raises NotFound if no sound one is there; Corrupt if what is there has another content.
+        Raises NotFound if there is no intact one; Corrupt if the one that exists has another content.
         """
         return await self._store.path_of(key)
 
     async def size_of(self, key: BlobKey) -> int | None:
-        """Return a stored blob's size, or None if it is not there. One that is damaged is not: upload it again."""
+        """Return a stored blob's size, or None if it does not exist. A damaged one does not count: upload it again."""
         try:
-            async with self._turn(key):
+            async with self._lock(key):
                 there = await self._store.recall(key)
             if not there:
                 return None
@@ -155,15 +155,15 @@ class BlobServer:
             log.warning(log_events.BLOB_DAMAGED, blob=key, reason=error.public)
             return None
 
-    def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
-        """Keep blobs as long as the context lasts, those too that are put meanwhile. Leaving it removes nothing."""
-        return self._references.hold(keys)
+    def pin(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
+        """Protect blobs while the context lasts, also those that are uploaded meanwhile. Its end removes nothing."""
+        return self._references.pin(keys)
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
-        """Keep blobs until `release`. Call it before the job is persisted. Idempotent.
+        """Protect blobs until `release`. Call it before the job is persisted. Idempotent.
 
-        Raises NotFound, and keeps none of them, if one is not there: neither put nor asked for (`size_of`) in this
-        term, or gone since. Need not be awaited; and as nothing runs in between, nobody can remove what it has found.
+        Raises NotFound, and protects none of them, if one does not exist: neither uploaded nor queried (`size_of`) in
+        this term, or removed since. Does not await, so nothing can be removed between the check and the reference.
         """
         wanted = frozenset(keys)
         for key in sorted(wanted):
@@ -172,7 +172,7 @@ class BlobServer:
         self._references.retain(job_id, wanted)
 
     async def release(self, job_id: JobId) -> None:
-        """The job needs its blobs no more: remove those that nothing else keeps. Idempotent, also where it raises.
+        """Drop the references of a job and remove blobs without any other. Idempotent, also where it raises.
 
         Call it after the job's graph was removed in a fenced transaction.
         """
@@ -184,16 +184,16 @@ class BlobServer:
             raise
 
     async def abandon(self, keys: Collection[BlobKey]) -> None:
-        """No job will take up these uploads; those that nothing else keeps go. What cannot be removed now expires."""
+        """Remove uploads that no job will refer to, unless they are referenced. What cannot be removed now expires."""
         for key in keys:
-            self._references.served(key)
+            self._references.consume_upload(key)
         try:
             await self._remove(keys)
         except FlintlockError as error:
             log.warning(log_events.UPLOAD_NOT_REMOVED, reason=error.public)
 
-    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
-        """Return which blobs are not there as they were uploaded, and why. Raises Unavailable."""
+    async def find_damaged(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        """Return the blobs that are missing or damaged, each with the reason. Raises Unavailable."""
         found: dict[BlobKey, str] = {}
         for key in keys:
             try:
@@ -203,10 +203,10 @@ class BlobServer:
         return found
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
-        """Begin to lead: these jobs are all there are. Remove what neither they nor uploads of this life keep.
+        """Begin to lead with these jobs. Remove what neither they nor uploads to this process refer to.
 
-        Copies that every JobManager reaches are not removed, but expire: their uploaders can still name them. A blob
-        that is missing is not an error here: the job that needs it will fail by itself.
+        Copies that every JobManager reaches are not removed, but expire: their uploaders can still refer to them. A
+        missing blob is not an error here: the job that needs it fails by itself.
         """
         self._references.retain_only(jobs)
         await self._remove(await self._store.begin())
@@ -215,31 +215,31 @@ class BlobServer:
         """Remove uploads that no job refers to and that are older than that; return which."""
         limit_s = self._now_s() - older_than_s
         self._references.expire(limit_s)
-        return await self._remove(await self._store.stored_before(limit_s, self._references.keeps))
+        return await self._remove(await self._store.stored_before(limit_s, self._references.is_referenced))
 
     def _incoming(self) -> IncomingFile:
         return IncomingFile(self._directory, self._new_upload_id(), self._sync)
 
-    def _turn(self, key: BlobKey) -> asyncio.Lock:
-        return self._turns.setdefault(key, asyncio.Lock())
+    def _lock(self, key: BlobKey) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
 
     async def _remove(self, keys: Collection[BlobKey]) -> tuple[BlobKey, ...]:
-        """Remove those of them that nothing keeps when their turn comes; return which. Raises what went wrong first."""
-        free = sorted(key for key in keys if not self._references.keeps(key))
-        gone: list[BlobKey] = []
-        for start in range(0, len(free), _WIDTH):
-            some = free[start : start + _WIDTH]
+        """Remove those of them that are unreferenced once they are locked; return which. Raises the first error."""
+        free = sorted(key for key in keys if not self._references.is_referenced(key))
+        removed: list[BlobKey] = []
+        for start in range(0, len(free), _BATCH):
+            some = free[start : start + _BATCH]
             outcomes = await asyncio.gather(*map(self._remove_one, some), return_exceptions=True)
             for key, outcome in zip(some, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     raise outcome
                 if outcome:
-                    gone.append(key)
-        return tuple(gone)
+                    removed.append(key)
+        return tuple(removed)
 
     async def _remove_one(self, key: BlobKey) -> bool:
-        async with self._turn(key):
-            if self._references.keeps(key):
+        async with self._lock(key):
+            if self._references.is_referenced(key):
                 return False
             self._removing.add(key)
             try:

@@ -156,7 +156,7 @@ class _Recovering:
         wanted = core.blobs_of(stored.graph)
         if not wanted:
             return
-        unsound = await self._known(lambda: self._blobs.unsound(wanted))
+        unsound = await self._known(lambda: self._blobs.find_damaged(wanted))
         for artifact in stored.graph.artifacts:
             if artifact.blob in unsound:
                 raise Corrupt(f"its artifact {artifact.name!r} cannot be had: {unsound[artifact.blob]}")

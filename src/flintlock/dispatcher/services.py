@@ -28,7 +28,7 @@ class BlobReferences(Protocol):
         """The job needs none of its blobs any more. Idempotent. Called once the job's graph is no longer stored."""
         ...
 
-    async def unsound(self, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
+    async def find_damaged(self, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
         """Return which of these blobs cannot be had as they were uploaded, and why: gone, or damaged.
 
         Raises Unavailable if that cannot be told now.

@@ -95,7 +95,7 @@ async def serve(settings: Settings) -> None:
             leader_moved=finder.moved,
             job_masters=lambda: leader(JobMasterGateway),
             fetch_blob=blobs.fetch,
-            pin_blobs=blobs.hold,
+            pin_blobs=blobs.pin,
             log_directory=state_dir / "log" / "jobs",
             new_instance=_new_instance,
             free_memory=lambda: psutil.virtual_memory().available,

@@ -1,7 +1,8 @@
 """Election and stores.
 
-Owns: who leads, since which epoch, and every durable record of the control plane.
+Owns: which JobManager leads, in which epoch, and every durable record of the control plane.
 Never: decides what a record means for a job.
-Told by: the DispatcherRunner (contends), the rooms (write under their term's token).
-Rejected: stores that trust the election; a paused leader wakes up believing, so each write checks the epoch itself.
+Inputs: the DispatcherRunner (contends for leadership), the components (write under the token of their term).
+Rejected: stores that trust the election; a leader that was frozen wakes up believing that it leads, so each write
+checks the epoch itself.
 """

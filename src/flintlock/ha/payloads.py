@@ -1,10 +1,11 @@
-"""How records lie in a store: format version, checksum, msgpack.
+"""How records are encoded in a store: format version, checksum, msgpack.
 
-A store hands back what was written or says Corrupt; it never hands back something else. msgpack alone cannot promise
-that (a flipped bit inside a text decodes well), and SQLite checks no page by itself, so each payload carries a CRC-32.
+A store returns what was written or raises Corrupt; it never returns something else. msgpack alone cannot guarantee
+that (a flipped bit inside a text decodes well), and SQLite has no checksums of its pages, so each payload carries a
+CRC-32.
 
-A record of a newer format is not Corrupt: nothing is wrong with it, only this reader is too old. It is Incompatible,
-which ends the reader instead of setting the record aside.
+A record of a newer format is not Corrupt: it is intact, only this reader is too old. It is Incompatible, which ends the
+reader instead of quarantining the record.
 
 Rejected: pickle (runs code on reading); JSON (three times the size, and result rows are bytes).
 """
@@ -37,7 +38,7 @@ _HEADER: Final = struct.Struct(">BI")  # format version, CRC-32
 
 
 def checksum(version: int, body: bytes | memoryview) -> int:
-    """Return the CRC-32 of a record. From format 2 on it covers the version: a damaged one is not taken for a newer."""
+    """Return the CRC-32 of a record. From format 2 on it covers the version, too: a damaged one is not a newer one."""
     return zlib.crc32(body) if version == 1 else zlib.crc32(body, version)
 
 
@@ -58,24 +59,24 @@ class Payload(Generic[T]):
         """Return the record; `owner` names in errors whose it is. Raises Corrupt; Incompatible for a newer format."""
         if len(stored) < _HEADER.size:
             raise Corrupt(f"the {self._name} of {owner} is cut off: {len(stored)} bytes")
-        version, said = _HEADER.unpack_from(stored)
+        version, expected = _HEADER.unpack_from(stored)
         body = memoryview(stored)[_HEADER.size :]
-        if checksum(version, body) != said:
-            raise Corrupt(f"the {self._name} of {owner} is damaged: its checksum does not fit")
+        if checksum(version, body) != expected:
+            raise Corrupt(f"the {self._name} of {owner} is damaged: its checksum is wrong")
         if version > FORMAT_VERSION:
             raise Incompatible(
                 f"the {self._name} of {owner} was written by a newer Flintlock (format {version}); this one reads up to"
                 f" format {FORMAT_VERSION}: use the newer version"
             )
         if version != FORMAT_VERSION:
-            raise Corrupt(f"the {self._name} of {owner} has format {version}, which never was one")
+            raise Corrupt(f"the {self._name} of {owner} has format {version}, which never existed")
         try:
             return self._decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise Corrupt(f"the {self._name} of {owner} cannot be read: {error}") from error
 
     def readable(self, rows: Iterable[tuple[JobId, bytes]]) -> tuple[T, ...]:
-        """Return the records of several jobs; one that is Corrupt is logged and takes none of the others along."""
+        """Return the records of several jobs; one that is Corrupt is logged and left out."""
         found: list[T] = []
         for job_id, stored in rows:
             try:

@@ -1,10 +1,10 @@
-"""High-availability services as the rooms see them: election and stores.
+"""High-availability services as the components see them: election and stores.
 
-One contract suite (`tests/contract/`) holds for every implementation. All writes go through `Stores`, which are bound
+One contract suite (`tests/contract/`) covers every implementation. All writes go through `Stores`, which are bound
 to the fencing token of one term: each write is a transaction that first checks that no newer epoch has written, and
 raises Fenced otherwise. A higher epoch is adopted by its first write; of two sessions with one epoch the first wins.
-A write that returns is durable. One that raises has changed nothing, save that Unavailable leaves it open. One whose
-caller is cancelled takes place as a whole or not at all.
+A write that returns is durable. One that raises has changed nothing, except that after Unavailable its outcome is
+unknown. One whose caller is cancelled takes place as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from flintlock.model.tasks import RegionRecord, ResultRows
 
 
 class KnownKey(Struct, frozen=True, kw_only=True):
-    """What an idempotency key stands for."""
+    """The job that an idempotency key belongs to."""
 
     job_id: JobId
     digest: str
 
 
 class Quarantined(Struct, frozen=True, kw_only=True):
-    """Something stored that could not be read, set aside with its reason."""
+    """A stored graph that could not be read or run, quarantined with the reason."""
 
     job_id: JobId
     reason: str
@@ -42,14 +42,14 @@ class JobGraphStore(Protocol):
     async def put(self, job: StoredJob) -> None:
         """Add a job together with its idempotency key, in one transaction.
 
-        Raises DuplicateJob if the id is in use: it has a result (`globally_terminated`), a graph, or one set aside.
-        Raises KeyReused if the key already stands for another job, whatever that one's digest: of two submissions
-        that bring one key at once, the later asks `key` again.
+        Raises DuplicateJob if the id is in use: it has a result (`globally_terminated`), a graph, or a quarantined one.
+        Raises KeyReused if the key already belongs to another job, whatever that one's digest: of two concurrent
+        submissions with one key, the later calls `key` again.
         """
         ...
 
     async def replace(self, job: StoredJob) -> None:
-        """Put the job in the place of what is stored under its id. Raises NotFound if nothing is; the key stays."""
+        """Replace what is stored under the job's id. Raises NotFound if nothing is; the key stays."""
         ...
 
     async def ids(self) -> tuple[JobId, ...]:
@@ -63,24 +63,24 @@ class JobGraphStore(Protocol):
     async def remove(self, job_id: JobId) -> None:
         """Remove a graph. Idempotent.
 
-        The key stays if the job has a result, and goes if it has none: such a submission never counted. What was set
-        aside stays aside.
+        The key stays if the job has a result, and is removed if it has none: such a submission never counted. A
+        quarantined graph stays.
         """
         ...
 
     async def quarantine(self, job_id: JobId, reason: str) -> None:
-        """Set a graph aside for inspection: it is no longer listed by `ids`. Idempotent.
+        """Keep a graph for inspection only: it is no longer listed by `ids`. Idempotent.
 
-        The first reason stays. Does nothing for a graph that is not there.
+        The first reason stays. Does nothing for a graph that does not exist.
         """
         ...
 
     async def quarantined(self) -> tuple[Quarantined, ...]:
-        """Return what was set aside. It goes when `EndedJobStore.expire` forgets the job."""
+        """Return the quarantined graphs. They are removed when `EndedJobStore.expire` removes the job."""
         ...
 
     async def key(self, key: str) -> KnownKey | None:
-        """Return what an idempotency key stands for. Keys outlive their job by its retention."""
+        """Return the job of an idempotency key. Keys outlive their job by its retention."""
         ...
 
 
@@ -92,17 +92,17 @@ class JobResultStore(Protocol):
         ...
 
     async def mark_clean(self, job_id: JobId) -> None:
-        """Cleanup is done. Doing it twice does nothing. Raises NotFound for a job without an entry."""
+        """Record that cleanup is done. Idempotent. Raises NotFound for a job without an entry."""
         ...
 
     async def get(self, job_id: JobId) -> JobResult | None:
-        """Return the job's entry, dirty or clean. Raises Corrupt: the job has ended, but not even how is known."""
+        """Return the job's entry, dirty or clean. Raises Corrupt: the job has ended, but how is unknown."""
         ...
 
     async def dirty(self) -> tuple[JobResult, ...]:
         """Return all dirty entries that can be read.
 
-        One that cannot is left out and logged; it keeps its id used, and `get` raises Corrupt for it. So recovery asks
+        One that cannot is left out and logged; its id stays in use, and `get` raises Corrupt for it. So recovery calls
         `get` for each graph that it is about to run and whose id is among `ids`.
         """
         ...
@@ -113,10 +113,10 @@ class JobResultStore(Protocol):
 
 
 class JobProgressStore(Protocol):
-    """What running jobs have durably reached: deployed attempts, accepted publications, finished regions."""
+    """The durable progress of running jobs: deployed attempts, accepted publications, finished regions."""
 
     async def record(self, record: RegionRecord) -> None:
-        """Replace what is known of one region."""
+        """Replace the record of one region."""
         ...
 
     async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
@@ -128,15 +128,15 @@ class JobProgressStore(Protocol):
         ...
 
     async def remove(self, job_id: JobId) -> None:
-        """Forget a job. Idempotent."""
+        """Remove all records of a job. Idempotent."""
         ...
 
 
 class EndedJobStore(Protocol):
-    """Ended jobs with their executions and results, for as long as the retention says."""
+    """Ended jobs with their executions and results, for as long as the retention is configured."""
 
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
-        """Keep an ended job. Keeping it again replaces it, rows included (a failover between archive and result)."""
+        """Store an ended job. Storing it again replaces it, rows included (a failover between archive and result)."""
         ...
 
     async def get(self, job_id: JobId) -> JobSnapshot | None:
@@ -144,18 +144,18 @@ class EndedJobStore(Protocol):
         ...
 
     async def result(self, job_id: JobId, name: str) -> ResultRows | None:
-        """Return rows that an ended job kept. Raises Corrupt."""
+        """Return the rows of a result of an ended job. Raises Corrupt."""
         ...
 
     async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the listing's lines of all ended jobs, in no order. One that cannot be read is left out and logged."""
+        """Return the summaries of all ended jobs, in no order. One that cannot be read is left out and logged."""
         ...
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Forget jobs that ended before then, with their clean results and keys; return which.
+        """Remove jobs that ended before then, with their clean results and keys; return which.
 
-        A job whose result is dirty, or whose graph is still there, has not ended for good and stays. Each job goes as a
-        whole; a call that raises may have forgotten some.
+        A job whose result is dirty, or whose graph still exists, has not ended for good and stays. Each job is removed
+        as a whole; a call that raises may have removed some.
         """
         ...
 
@@ -175,75 +175,79 @@ class Stores(Protocol):
 
     @property
     def progress(self) -> JobProgressStore:
-        """What running jobs have reached."""
+        """The durable progress of running jobs."""
         ...
 
     @property
     def ended(self) -> EndedJobStore:
-        """Ended jobs, whole."""
+        """Ended jobs with their executions and results."""
         ...
 
 
 class LeaderElection(Protocol):
-    """One contest for the whole process: Dispatcher, ResourceManager and JobMasters lead together."""
+    """One election for the whole process: Dispatcher, ResourceManager and JobMasters lead together."""
 
     def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time leadership is granted.
 
-        Entering the term gives its token, whose epoch is higher than any before and known to the stores; leaving it
-        gives it up. When leadership is lost the body is cancelled and the term ends quietly, so that the loop goes on
-        to the next term. A term that is never entered is given up when the next one is asked for.
+        Entering the term returns its token, whose epoch is higher than any before and known to the stores; leaving it
+        gives leadership up. When leadership is lost the body is cancelled and the term ends without an error, so that
+        the loop goes on to the next term. A term that is never entered is given up when the next one is requested.
         """
         ...
 
     def resign(self) -> None:
         """Give leadership up, and never contend again: the process is about to end. Idempotent, and does not wait.
 
-        Whoever leads next need not wait until the term's body has tidied up, where the election can tell at once.
+        The next leader need not wait until the term's body has cleaned up, where the election supports it.
         """
         ...
 
     def paused(self, token: FencingToken) -> str | None:
-        """Return why the leader of this term must not act just now; None if it may.
+        """Return why the leader of this term must not act now; None if it may.
 
         A leader that cannot reach the store does not know whether it still leads: until it does, or its term ends, it
-        deploys nothing, grants no lease and no leave, and answers nobody as leader. Its writes raise Unavailable.
+        deploys nothing, grants no lease and no permission to publish, and answers no call as leader. Its writes raise
+        Unavailable.
         """
         ...
 
 
 class LeaderRetrieval(Protocol):
-    """Who leads and where it listens, for those who only ask: clients, TaskManagers."""
+    """Which process leads and where it listens, for readers only: clients, TaskManagers."""
 
     async def current(self) -> LeaderInfo | None:
-        """Return what the leader told last; None while nobody leads, or it has told nothing. Raises Unavailable."""
+        """Return what the leader published last; None without a leader, or if it has published nothing.
+
+        Raises Unavailable.
+        """
         ...
 
     def changes(self) -> AsyncIterator[LeaderInfo | None]:
         """Yield what is known now, then again each time that changes. Never ends.
 
-        A change that is followed at once by another may be left out. While the store is out of reach nothing is
-        yielded: what was known may still be so.
+        A change that is followed at once by another may be left out. While the store cannot be reached nothing is
+        yielded: what was known may still be true.
         """
         ...
 
 
 class LeaderRegister(LeaderRetrieval, Protocol):
-    """The same for JobManagers: who leads tells it, and who stands by says when that one is dead."""
+    """The same for JobManagers: the leader publishes its addresses, and a standby declares a dead leader dead."""
 
     async def publish(self, info: LeaderInfo) -> None:
-        """Tell where the leader of `info.token` listens. Telling again replaces it; it goes when the term ends.
+        """Publish where the leader of `info.token` listens. Publishing again replaces it; it is removed with the term.
 
-        After the leader's death it goes as soon as that is noticed, and until then may point to nobody. Raises Fenced,
-        Unavailable.
+        After the leader's death it is removed as soon as that is noticed, and until then names a dead process. Raises
+        Fenced, Unavailable.
         """
         ...
 
     async def declare_dead(self, dead: FencingToken) -> bool:
-        """The process that led under this token is dead: let another one lead at once, not after a timeout.
+        """Remove the leadership of a dead process, so that another one leads at once, not after a timeout.
 
-        For whoever saw its connection refused. A wrong guess is harmless: a leader that lives steps down, and contends
-        again. Tells whether that leader was still in the way. Raises Unavailable.
+        For a process whose connection to it was refused. A wrong verdict is harmless: a leader that lives steps down,
+        and contends again. Returns whether that leader was still registered. Raises Unavailable.
         """
         ...
 
@@ -253,17 +257,17 @@ class HaServices(Protocol):
 
     @property
     def election(self) -> LeaderElection:
-        """Who leads."""
+        """The election."""
         ...
 
     @property
     def leader(self) -> LeaderRegister:
-        """Where the leader is."""
+        """Where the leader listens."""
         ...
 
     @property
     def blobs(self) -> BlobCopies | None:
-        """Where copies of blobs go, so that every JobManager reaches them; None where one directory serves them all."""
+        """Copies of blobs that every JobManager can read; None where all of them share one directory."""
         ...
 
     def stores(self, token: FencingToken) -> Stores:

@@ -1,4 +1,4 @@
-"""What every election needs for its terms: an offer that is taken up or not, and a scope that can be revoked."""
+"""What every election needs for its terms: an offer of leadership, and a scope that can be revoked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from flintlock.model.ids import FencingToken
 
 
 class Offer:
-    """Leadership that was gained for a term. Who entered the term gives it up on leaving; else who offered it does."""
+    """Leadership that was gained for one term.
+
+    A term that is entered gives it up when it is left; one that never is, when the election withdraws the offer.
+    """
 
     def __init__(self, token: FencingToken, give_up: Callable[[], None]) -> None:
         self._token: Final = token
@@ -40,22 +43,24 @@ class Offer:
 
 
 class RevocableScope:
-    """Cancels its body once, when told to, and swallows that cancellation and no other.
+    """Cancels its body once, when it is revoked, and swallows that cancellation and no other.
 
-    Works as `asyncio.timeout` does, except that the end is no error: whoever contends goes on to the next term.
+    Works as `asyncio.timeout` does, except that the end is no error: the election goes on to the next term. Rejected:
+    `anyio.CancelScope`, which cancels every further `await` of the body as well, and the body of a term has to await
+    while it cleans up.
     """
 
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None  # set while the body runs
         self._cancelling = 0  # how often the task had been cancelled before the body began
-        self._revoked = False  # the cancellation under way is ours
+        self._revoked = False  # the pending cancellation is ours
 
     def revoke(self) -> None:
         """Cancel the body. Harmless when it has ended, or was revoked before. Call it on the body's loop."""
         asyncio.get_running_loop().call_soon(self._cancel)
 
     def _cancel(self) -> None:
-        # Later than `revoke`, so that a body that revokes itself and leaves is not cancelled behind the scope's back.
+        # Later than `revoke`, so that a body that revokes itself and returns is not cancelled after the scope.
         if self._task is not None and not self._revoked:
             self._revoked = True
             self._task.cancel("leadership was lost")

@@ -319,7 +319,7 @@ class FakeBlobs:
         return len(self.content[key]) if key in self.content else None
 
     @contextmanager
-    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
+    def pin(self, keys: Iterable[BlobKey]) -> Generator[None]:
         """Note that these are needed."""
         self.held.append(tuple(keys))
         self.holding += 1

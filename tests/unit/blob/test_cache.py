@@ -169,7 +169,7 @@ async def test_what_is_held_stays_though_there_is_no_room(tmp_path: Path) -> Non
     cache = BlobCache(tmp_path, lambda: blobs, limit_bytes=15)
     first = await cache.fetch(key_of(contents[0]))
 
-    with cache.hold([key_of(contents[0])]):
+    with cache.pin([key_of(contents[0])]):
         second = await cache.fetch(key_of(contents[1]))
         assert files(tmp_path) == sorted([first, second])
 
@@ -213,7 +213,7 @@ async def test_what_is_dropped_is_gone_unless_it_is_held(tmp_path: Path) -> None
     blobs = FakeBlobs(b"content")
     cache = BlobCache(tmp_path, lambda: blobs)
     path = await cache.fetch(key_of(b"content"))
-    with cache.hold([key_of(b"content")]):
+    with cache.pin([key_of(b"content")]):
         await cache.drop(key_of(b"content"))
         assert path.exists()
 

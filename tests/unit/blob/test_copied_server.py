@@ -286,7 +286,7 @@ async def test_what_is_missing_or_damaged_is_told_by_name(one: Host, two: Host, 
     sound, damaged, missing = await put(leader, b"sound"), await put(leader, b"content"), key_of(b"never uploaded")
     damage(shared, damaged)
 
-    unsound = await (await two.lead(2)).unsound([sound, damaged, missing])
+    unsound = await (await two.lead(2)).find_damaged([sound, damaged, missing])
 
     assert set(unsound) == {damaged, missing}
     assert all(key in reason for key, reason in unsound.items())

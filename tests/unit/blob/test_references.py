@@ -9,24 +9,24 @@ X, Y = BlobKey("x"), BlobKey("y")
 
 def test_a_blob_is_kept_by_any_job_hold_or_upload() -> None:
     references = References()
-    assert not references.keeps(X)
+    assert not references.is_referenced(X)
 
     references.retain(A, [X])
     references.retain(B, [X, Y])
     references.release(A)
-    assert references.keeps(X)
+    assert references.is_referenced(X)
     assert references.release(B) == {X, Y}
-    assert not references.keeps(X)
+    assert not references.is_referenced(X)
 
-    with references.hold([X]):
-        assert references.keeps(X)
-    assert not references.keeps(X)
+    with references.pin([X]):
+        assert references.is_referenced(X)
+    assert not references.is_referenced(X)
 
     references.uploaded(X, 10.0)
     references.expire(10.0)
-    assert references.keeps(X)
+    assert references.is_referenced(X)
     references.expire(10.5)
-    assert not references.keeps(X)
+    assert not references.is_referenced(X)
 
 
 def test_each_job_takes_up_one_upload_however_often_it_retains() -> None:
@@ -38,7 +38,7 @@ def test_each_job_takes_up_one_upload_however_often_it_retains() -> None:
 
     references.release(A)
 
-    assert references.keeps(X), "the second upload waits for its job"
+    assert references.is_referenced(X), "the second upload waits for its job"
 
 
 def test_a_release_that_is_taken_back_takes_up_no_upload() -> None:
@@ -49,7 +49,7 @@ def test_a_release_that_is_taken_back_takes_up_no_upload() -> None:
     references.restore(A, references.release(A))
     assert references.release(A) == {X}
 
-    assert references.keeps(X)
+    assert references.is_referenced(X)
 
 
 def test_a_term_begins_with_its_jobs_and_keeps_uploads_and_holds() -> None:
@@ -59,6 +59,6 @@ def test_a_term_begins_with_its_jobs_and_keeps_uploads_and_holds() -> None:
 
     references.retain_only({B: [], A: []})
 
-    assert not references.keeps(X)
-    assert references.keeps(Y)
+    assert not references.is_referenced(X)
+    assert references.is_referenced(Y)
     assert references.release(A) == frozenset()

@@ -225,7 +225,7 @@ async def test_a_held_blob_stays_though_its_last_job_is_released(server: BlobSer
     key = await put(server, b"content")
     server.retain(JOB_A, [key])
 
-    with server.hold([key]):
+    with server.pin([key]):
         await server.release(JOB_A)
         assert await is_there(server, key)
         server.retain(JOB_B, [key])
@@ -316,7 +316,7 @@ async def test_uploads_of_this_life_and_held_blobs_survive_the_beginning_of_a_te
     waiting, held = await put(server, b"waiting"), await put(server, b"held")
     server.retain(JOB_A, [held])
 
-    with server.hold([held]):
+    with server.pin([held]):
         await server.retain_only({})
 
     assert await is_there(server, waiting)
@@ -331,7 +331,7 @@ async def test_uploads_that_no_job_refers_to_expire(tmp_path: Path) -> None:
     for path in names(tmp_path):
         os.utime(path, (now_s, now_s))
 
-    with server.hold([held]):
+    with server.pin([held]):
         now_s = 1_100.0
         assert await server.expire_unreferenced(older_than_s=100.0) == ()
         now_s = 1_101.0
@@ -439,7 +439,7 @@ def test_a_file_that_was_discarded_takes_no_more(tmp_path: Path) -> None:
 def test_discarding_a_file_that_was_kept_removes_it(tmp_path: Path) -> None:
     incoming = IncomingFile(tmp_path, "upload")
     incoming.write(b"x")
-    incoming.keep(tmp_path / "place" / "name")
+    incoming.move(tmp_path / "place" / "name")
     assert names(tmp_path) == [tmp_path / "place" / "name"]
 
     incoming.discard()

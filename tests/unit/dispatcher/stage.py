@@ -156,7 +156,7 @@ class FakeBlobs:
             raise self.fail_with
         self.references.pop(job_id, None)
 
-    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+    async def find_damaged(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
         return {key: f"no blob {key} is stored here" for key in keys if key in self.missing}
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:

@@ -35,7 +35,7 @@ KINDS: Final[dict[str, Payload[Any]]] = {
     "leader_info": payloads.LEADER_INFO,
     "epoch": tree.EPOCH,
     "graph_pointer": tree.GRAPH,
-    "aside_pointer": tree.ASIDE,
+    "aside_pointer": tree.QUARANTINE,
     "key": tree.KEY,
     "result_pointer": tree.RESULT,
     "region_pointer": tree.REGION,

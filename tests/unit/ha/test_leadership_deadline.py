@@ -8,72 +8,72 @@ from flintlock.ha.zookeeper.leadership_deadline import STEP_DOWN_AT, LeadershipD
 SESSION = 7
 
 
-def tenure(timeout_s: float = 10.0, acknowledged_s: float = 100.0) -> LeadershipDeadline:
+def deadline(timeout_s: float = 10.0, acknowledged_s: float = 100.0) -> LeadershipDeadline:
     return LeadershipDeadline(session=SESSION, timeout_s=timeout_s, acknowledged_s=acknowledged_s)
 
 
 def test_an_answered_leader_may_write() -> None:
-    assert tenure().look(106.9) is None
+    assert deadline().check(106.9) is None
 
 
 def test_unanswered_for_seven_tenths_of_the_session_timeout_the_term_is_over() -> None:
-    term = tenure()
+    term = deadline()
 
-    reason = term.look(107.0)
+    reason = term.check(107.0)
 
     assert reason == "ZooKeeper has not answered for 7.0 s of a session timeout of 10 s"
     assert term.over == reason
 
 
 def test_each_answer_counts_from_when_its_question_was_sent() -> None:
-    term = tenure()
+    term = deadline()
 
     term.acknowledged(105.0)
     term.acknowledged(103.0)  # an answer that was overtaken
 
     assert term.ends_s == 112.0
-    assert term.look(111.9) is None
+    assert term.check(111.9) is None
 
 
 def test_from_suspended_on_nothing_is_written_and_back_with_the_session_it_goes_on() -> None:
-    term = tenure()
+    term = deadline()
 
     term.suspended()
-    assert term.look(101.0) == "the connection to ZooKeeper is lost"
+    assert term.check(101.0) == "the connection to ZooKeeper is lost"
     assert term.over is None
     term.connected(SESSION)
 
-    assert term.look(101.0) is None
+    assert term.check(101.0) is None
 
 
 def test_suspended_the_clock_runs_on() -> None:
-    term = tenure()
+    term = deadline()
     term.suspended()
 
-    term.look(107.0)
+    term.check(107.0)
     term.connected(SESSION)
 
     assert term.over is not None
 
 
 def test_a_connection_without_an_answer_is_not_enough() -> None:
-    term = tenure()
+    term = deadline()
     term.suspended()
     term.connected(SESSION)
 
-    assert term.look(107.0) is not None
+    assert term.check(107.0) is not None
 
 
 def test_lost_ends_it_at_once() -> None:
-    term = tenure()
+    term = deadline()
 
     term.lost()
 
-    assert term.look(100.0) == "the ZooKeeper session has expired"
+    assert term.check(100.0) == "the ZooKeeper session has expired"
 
 
 def test_another_session_means_that_it_was_lost() -> None:
-    term = tenure()
+    term = deadline()
 
     term.connected(SESSION + 1)
 
@@ -81,14 +81,14 @@ def test_another_session_means_that_it_was_lost() -> None:
 
 
 def test_what_is_over_stays_over_with_its_first_reason() -> None:
-    term = tenure()
+    term = deadline()
     term.end("its latch was removed")
 
     term.lost()
     term.connected(SESSION)
     term.acknowledged(200.0)
 
-    assert term.look(100.0) == "its latch was removed"
+    assert term.check(100.0) == "its latch was removed"
 
 
 @given(
@@ -99,7 +99,7 @@ def test_it_never_may_write_when_the_ensemble_may_have_let_another_one_lead(
     events: list[tuple[float, str]], timeout_s: float
 ) -> None:
     """The ensemble hears a question after its sending and before its answer; it waits a whole timeout from then."""
-    term, now_s = tenure(timeout_s), 100.0
+    term, now_s = deadline(timeout_s), 100.0
     asked_s: list[float] = []
     heard_s = 100.0  # the earliest moment at which the ensemble can have heard of the leader last
     for passed_s, event in events:
@@ -117,6 +117,6 @@ def test_it_never_may_write_when_the_ensemble_may_have_let_another_one_lead(
                 term.connected(SESSION)
             case _:
                 pass
-        if term.look(now_s) is None:
+        if term.check(now_s) is None:
             assert now_s < heard_s + timeout_s
             assert now_s < heard_s + STEP_DOWN_AT * timeout_s + 1e-6

@@ -1,9 +1,8 @@
 """HA services in a state directory: several JobManagers on one host, one file, one lock.
 
-`<state-dir>/store.db` is an SQLite database (`sqlite_file`, `sqlite_writer`, `sqlite_stores`),
-`<state-dir>/leader.lock` the election (`file_election`). A second JobManager on the same directory stands by. The
-directory must be on a local file system: on a network one neither the lock nor the database can be trusted, and
-whether it is on one cannot be detected reliably.
+`<state-dir>/store.db` is an SQLite database (`sqlite_file`, `writer`, `stores`), `<state-dir>/leader.lock` the election
+(`election`). A second JobManager on the same directory stands by. The directory must be on a local file system: on a
+network one neither the lock nor the database can be trusted, and whether it is on one cannot be detected reliably.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ async def embedded_ha(
     heartbeat_s: float = 1.0,
     silence_s: float = 10.0,
 ) -> AsyncGenerator[EmbeddedHaServices]:
-    """Open the state directory, making it if it is not there; on exit all that was written is durable and closed.
+    """Open the state directory, creating it if it does not exist; on exit all writes are durable and it is closed.
 
-    A standby looks every `poll_s` whether it can lead, and ends a leader of which it has seen nothing for `silence_s`,
-    where the system can do that safely. Raises Refused, with the reason, for a store that this version
+    A standby polls every `poll_s` whether it can lead, and kills a leader whose heartbeat has not changed for
+    `silence_s`, where the system can do that safely. Raises Refused, with the reason, for a store that this version
     must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
@@ -78,7 +77,7 @@ async def embedded_ha(
             )
             yield EmbeddedHaServices(file, election, poll_s)
         finally:
-            readers.shutdown(wait=True)  # a read takes no longer than a look into a file
+            readers.shutdown(wait=True)  # reads are short
             reader.close()
     finally:
         readers.shutdown(wait=True)

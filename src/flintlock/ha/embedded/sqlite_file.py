@@ -1,11 +1,11 @@
-"""The database file of the embedded store: how it is opened, what it holds, which versions it may have.
+"""The database file of the embedded store: how it is opened, its schema, which versions it may have.
 
 SQLite in WAL mode with `synchronous=FULL`: a commit that returns has been flushed, readers never wait for the writer,
-and several processes of one host may have it open. A PRAGMA that SQLite cannot obey is not an error to SQLite, it
-answers with what it does instead; so each answer is checked.
+and several processes of one host may have it open. A PRAGMA that SQLite cannot apply is not an error, it answers
+with the value that is in effect instead; so each answer is checked.
 
-The state directory must be on a local file system. WAL needs memory shared between processes and locks that hold,
-which network file systems do not give; whether a directory is on one cannot be told reliably, so it is not tried.
+The state directory must be on a local file system. WAL needs memory shared between processes and reliable locks,
+which network file systems do not have; whether a directory is on one cannot be detected reliably, so it is not tried.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
 SCHEMA_VERSION: Final = 2
-APPLICATION_ID: Final = 0x464C4E54  # "FLNT": tells our file from any other SQLite database
+APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
 
@@ -51,17 +51,17 @@ CREATE TABLE ended_rows (
 """
 
 
-#: What each version added to the one before it, which stays as it was: a file is brought up step by step.
+#: What each version added to the one before it: a file is upgraded step by step.
 _ADDED: Final = {
     2: "CREATE TABLE leader_info (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
 }
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """Open the file for writing, making it if it is not there.
+    """Open the file for writing, creating it if it does not exist.
 
-    Raises Refused, naming the reason, for a file of a newer version or another program and where SQLite cannot keep
-    its promises; Unavailable where the file cannot be opened now.
+    Raises Refused, naming the reason, for a file of a newer version or another program and where SQLite cannot give
+    its guarantees; Unavailable where the file cannot be opened now.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
@@ -89,7 +89,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open the file, which is there, for reading only."""
+    """Open the existing file for reading only."""
     try:
         connection = _connect(path)
         _set(connection, path, "query_only", "ON", 1)
@@ -99,7 +99,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def translated(error: sqlite3.Error, doing: str) -> FlintlockError:
-    """Return what an SQLite error means to the rooms: Corrupt for a damaged file, a bug of ours, or Unavailable."""
+    """Return an SQLite error as one of ours: Corrupt for a damaged file, InvariantBroken for a bug, or Unavailable."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return InvariantBroken(f"the store was misused, {doing}: {reason_of(error)}")
     if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
@@ -114,11 +114,11 @@ def reason_of(error: Exception) -> str:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits tell variants of one error apart
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits distinguish variants of one error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # No implicit transactions; and threads of our own make sure that one at a time uses a connection.
+    # No implicit transactions; our own threads make sure that only one uses a connection at a time.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_MS / 1000)
     try:
         _set(connection, path, "busy_timeout", str(BUSY_TIMEOUT_MS), BUSY_TIMEOUT_MS)
@@ -144,9 +144,9 @@ def _set(connection: sqlite3.Connection, path: Path, name: str, value: str, expe
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is not ours before anything in it is changed."""
+    """Refuse another program's file before anything in it is changed."""
     try:
-        connection.execute("BEGIN")  # one moment: another process may be creating the schema just now
+        connection.execute("BEGIN")  # one snapshot: another process may be creating the schema
         owner, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         connection.execute("COMMIT")
@@ -173,7 +173,7 @@ def _check_version(version: object, store: str) -> None:
 
 
 def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")  # of two processes that start together one creates, the other finds it done
+    connection.execute("BEGIN IMMEDIATE")  # of two processes that start together one creates it, the other finds it
     try:
         found = _pragma(connection, "user_version")
         script = _SCHEMA if found == 0 else ""

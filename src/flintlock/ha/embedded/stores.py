@@ -1,8 +1,8 @@
 """The stores of one term in SQLite.
 
 Every write is one function that runs in the writer's transaction: it checks the token, then does its work. Payloads
-are encoded before and decoded after, by the caller. Reads go to a connection and a thread of their own and see what
-was last committed.
+are encoded before and decoded after, by the caller. Reads use a connection and a thread of their own and see what was
+last committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 
 
 class StoreFile:
-    """The open database: a writer, a reader. Built and closed by `embedded`."""
+    """The open database: a writer, a reader. Built and closed by `services`."""
 
     def __init__(self, writer: GroupWriter, reader: sqlite3.Connection, readers: ThreadPoolExecutor) -> None:
         self.writer: Final = writer
@@ -46,13 +46,13 @@ class StoreFile:
 
         try:
             reading = self._readers.submit(read)
-        except RuntimeError as error:  # what an executor says after its end
+        except RuntimeError as error:  # what an executor raises after its shutdown
             raise Unavailable("the store is closed") from error
         return await asyncio.wrap_future(reading)
 
 
 class _TermStore:
-    """What the four stores share: writes under one token, reads without."""
+    """What the stores share: writes under one token, reads without."""
 
     def __init__(self, file: StoreFile, token: FencingToken) -> None:
         self._file: Final = file
@@ -71,14 +71,14 @@ class _TermStore:
 
 
 def check_token(connection: sqlite3.Connection, token: FencingToken) -> None:
-    """Refuse a token that a newer one, or another of its epoch, has overtaken; adopt a newer one."""
+    """Refuse a token that was superseded, or that differs within its epoch; adopt a newer one."""
     stored = FencingToken(*connection.execute("SELECT epoch, session FROM leadership").fetchone())
     if fence(stored, token) != stored:
         connection.execute("UPDATE leadership SET epoch = ?, session = ?", (token.epoch, token.session))
 
 
 class SqliteJobGraphStore(_TermStore):
-    """Graphs, what was set aside of them, and idempotency keys."""
+    """Graphs, quarantined ones included, and idempotency keys."""
 
     async def put(self, job: StoredJob) -> None:
         """Add a job with its key."""
@@ -99,7 +99,7 @@ class SqliteJobGraphStore(_TermStore):
         await self._write(work, len(payload))
 
     async def replace(self, job: StoredJob) -> None:
-        """Put a job in the place of its former self."""
+        """Replace a stored job."""
         job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -131,7 +131,7 @@ class SqliteJobGraphStore(_TermStore):
         await self._write(work)
 
     async def quarantine(self, job_id: JobId, reason: str) -> None:
-        """Set a graph aside."""
+        """Quarantine a graph."""
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -144,12 +144,12 @@ class SqliteJobGraphStore(_TermStore):
         await self._write(work)
 
     async def quarantined(self) -> tuple[Quarantined, ...]:
-        """Return what was set aside."""
+        """Return the quarantined graphs."""
         rows = await self._file.rows("SELECT job_id, reason FROM quarantined_graphs ORDER BY rowid")
         return tuple(Quarantined(job_id=JobId(job_id), reason=reason) for job_id, reason in rows)
 
     async def key(self, key: str) -> KnownKey | None:
-        """Return what a key stands for."""
+        """Return the job of a key."""
         row = await self._first("SELECT job_id, digest FROM idempotency_keys WHERE key = ?", key)
         return None if row is None else KnownKey(job_id=JobId(row[0]), digest=row[1])
 
@@ -172,7 +172,7 @@ class SqliteJobResultStore(_TermStore):
         await self._write(work)
 
     async def mark_clean(self, job_id: JobId) -> None:
-        """Cleanup is done."""
+        """Record that cleanup is done."""
 
         def work(connection: sqlite3.Connection) -> None:
             if connection.execute("UPDATE job_results SET dirty = 0 WHERE job_id = ?", (job_id,)).rowcount == 0:
@@ -199,7 +199,7 @@ class SqliteJobProgressStore(_TermStore):
     """Records of regions."""
 
     async def record(self, record: RegionRecord) -> None:
-        """Replace what is known of one region."""
+        """Replace the record of one region."""
         payload = payloads.REGION_RECORD.encode(record)
         values = (record.job_id, record.region, payload)
 
@@ -222,7 +222,7 @@ class SqliteJobProgressStore(_TermStore):
         return tuple(JobId(row[0]) for row in await self._file.rows("SELECT DISTINCT job_id FROM region_records"))
 
     async def remove(self, job_id: JobId) -> None:
-        """Forget a job."""
+        """Remove all records of a job."""
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM region_records WHERE job_id = ?", (job_id,))
@@ -231,10 +231,10 @@ class SqliteJobProgressStore(_TermStore):
 
 
 class SqliteEndedJobStore(_TermStore):
-    """Ended jobs: a small row for listings; snapshot and rows beside it."""
+    """Ended jobs: a small row with the summary; snapshot and rows in other tables."""
 
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
-        """Keep an ended job."""
+        """Store an ended job."""
         job_id = snapshot.graph.job_id
         summary = payloads.JOB_SUMMARY.encode(snapshot.summary())
         payload = payloads.JOB_SNAPSHOT.encode(snapshot)
@@ -254,20 +254,20 @@ class SqliteEndedJobStore(_TermStore):
         return None if row is None else payloads.JOB_SNAPSHOT.decode(row[0], f"job {job_id}")
 
     async def result(self, job_id: JobId, name: str) -> ResultRows | None:
-        """Return rows that an ended job kept."""
+        """Return the rows of a result."""
         row = await self._first("SELECT payload FROM ended_rows WHERE job_id = ? AND name = ?", job_id, name)
         return None if row is None else payloads.RESULT_ROWS.decode(row[0], f"job {job_id}, result {name!r}")
 
     async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the listing's lines."""
+        """Return the summaries."""
         return payloads.JOB_SUMMARY.readable(await self._file.rows("SELECT job_id, summary FROM ended_jobs"))
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Forget jobs that ended before then."""
+        """Remove jobs that ended before then."""
 
         def work(connection: sqlite3.Connection) -> tuple[JobId, ...]:
-            # A result without an ended job is there when archiving failed; an ended job without a result when the
-            # process died between the two, and then its graph is there too.
+            # A result without an ended job exists when archiving failed; an ended job without a result when the
+            # process died between the two, and then its graph exists too.
             rows = connection.execute(
                 "SELECT job_id FROM ended_jobs WHERE end_ms < :before UNION"
                 " SELECT job_id FROM job_results WHERE end_ms < :before"

@@ -1,19 +1,19 @@
 """Group commit: writes that wait together become durable together.
 
 Flushing to the disk is what a commit costs. While one is under way, new writes queue; all of them then go into the next
-transaction, each in a savepoint of its own, so that one that fails takes none of the others along. A caller hears of
-success only after the COMMIT that holds its write has returned.
+transaction, each in a savepoint of its own, so that one that fails does not affect the others. A caller gets its
+result only after the COMMIT of its write has returned.
 
-Who does what: the loop's thread applies small writes (some microseconds each, in memory), the writer thread commits.
-sqlite3 gives up the interpreter's lock several times in each statement; a thread that ran them all would have to win it
-back each time from a busy loop, and wait up to 5 ms each time (seen: 70 writes a second beside a busy loop). Large
-writes, and waiting for another process that holds the file, are the writer thread's business as a whole.
+The threads: the loop's thread applies small writes (some microseconds each, in memory), the writer thread commits.
+sqlite3 releases the interpreter's lock several times in each statement; a thread that ran them all would have to get it
+back each time from a busy loop, and wait up to 5 ms each time (measured: 70 writes a second beside a busy loop). Large
+writes, and waiting for another process that has locked the file, are left to the writer thread as a whole.
 
-When the transaction as a whole fails (a full disk, an I/O error), its writes are tried again one by one: a large one
-that does not fit must not fail the small ones beside it. SQLite has rolled back by then, so nothing is done twice.
+When the transaction as a whole fails (a full disk, an I/O error), its writes are retried one by one: a large one that
+fails must not fail the small ones beside it. SQLite has rolled back by then, so nothing is done twice.
 
 Rejected: a commit for each write (8 clients would wait for each other's flushes); a timer that collects writes (adds
-its delay to a lone write, and gathers no more than the flush itself does).
+its delay to a single write, and collects no more than the flush itself does).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LARGE: Final = MAX_INLINE_BYTES + 1
 
 
 class _Queued:
-    """A write that waits, and who waits for it. `value` or `error` is set when the future is about to be."""
+    """A queued write and the future of its caller. `value` or `error` is set when the future is about to be."""
 
     __slots__ = ("error", "future", "size", "value", "write")
 
@@ -81,8 +81,8 @@ class GroupWriter:
         """Return what `write` returned, once it is durable. `size` is about how many bytes it stores.
 
         Raises what `write` raised, with nothing of it stored; Unavailable with the reason if the store cannot be
-        written now. A caller that is cancelled leaves it open whether its write takes place. After Unavailable from
-        an I/O error it is open, too, whether the write is found when the store is next opened; whole, or not at all.
+        written now. If the caller is cancelled, it is unknown whether its write takes place. After Unavailable from an
+        I/O error it is unknown, too, whether the write is found when the store is next opened; whole, or not at all.
         """
         if self._closed is not None or self._loop is None:
             raise Unavailable(self._closed or "the store is not open")
@@ -90,11 +90,11 @@ class GroupWriter:
         self._waiting.append(_Queued(write, size, future))
         if self._idle.is_set():
             self._idle.clear()
-            self._loop.call_soon(self._begin)  # a turn later, so that writes of this turn come along
+            self._loop.call_soon(self._begin)  # one iteration later, so that other writes of this one are included
         return await future
 
     async def close(self) -> None:
-        """Finish what waits, then close the connection. Idempotent."""
+        """Finish queued writes, then close the connection. Idempotent."""
         self._closed = self._closed or "the store is closed"
         try:
             await self._idle.wait()
@@ -104,20 +104,20 @@ class GroupWriter:
         self._connection.close()
 
     def _begin(self) -> None:
-        """Take what waits into the next batch and send it off. On the loop's thread, as long as none is under way."""
+        """Pass queued writes to the thread as the next batch. On the loop's thread, while no batch runs."""
         batch = [item for item in self._waiting[:MAX_BATCH] if not item.future.cancelled()]
         del self._waiting[:MAX_BATCH]
         if not batch:
             self._idle.set()
             return
         small = sum(item.size for item in batch) <= MAX_INLINE_BYTES
-        self._batches.put((batch, small and self._applied(batch)))
+        self._batches.put((batch, small and self._try_apply(batch)))
 
-    def _applied(self, batch: list[_Queued]) -> bool:
-        """Apply the batch, up to its COMMIT. Returns False, with nothing open, if the thread has to do it."""
+    def _try_apply(self, batch: list[_Queued]) -> bool:
+        """Apply the batch, up to its COMMIT. Returns False, without an open transaction, if the thread has to do it."""
         try:
             self._apply_all(batch)
-        except Exception:  # noqa: BLE001  # the thread meets it again, and answers for it
+        except Exception:  # noqa: BLE001  # the thread runs into it again, and reports it
             return False
         return True
 
@@ -130,9 +130,9 @@ class GroupWriter:
                 self._finish(batch, applied=applied)
             except BaseException as error:
                 ended = f"the store's writer has failed: {error!r}"
-                raise  # a bug: it shows in the log, and the store takes no more
+                raise  # a bug: it is logged, and the store accepts no more writes
             finally:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                with suppress(RuntimeError):  # the loop is closed: no caller is left
                     _loop_of(batch).call_soon_threadsafe(self._answer, batch, ended)
 
     def _answer(self, batch: list[_Queued], ended: str | None) -> None:
@@ -149,7 +149,7 @@ class GroupWriter:
                 item.future.set_exception(item.error)
             else:
                 item.future.set_result(item.value)
-        _loop_of(batch).call_soon(self._begin)  # after the callers have run, so that what they write next comes along
+        _loop_of(batch).call_soon(self._begin)  # after the callers have run, so that what they write next is included
 
     def _finish(self, batch: list[_Queued], *, applied: bool) -> None:
         """Make the batch durable; every item has its value or its error afterwards."""
@@ -174,7 +174,7 @@ class GroupWriter:
         return self._commit(batch) or len(batch) == 1
 
     def _apply_all(self, batch: list[_Queued]) -> None:
-        """Begin a transaction and apply the batch. Raises, with nothing open, if that fails as a whole."""
+        """Begin a transaction and apply the batch. Raises, without an open transaction, if that fails as a whole."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for item in batch:
@@ -184,7 +184,7 @@ class GroupWriter:
             raise
 
     def _apply(self, item: _Queued) -> None:
-        """Do one write in its savepoint. Raises sqlite3.Error only if the whole transaction is gone."""
+        """Do one write in its savepoint. Raises sqlite3.Error only if the whole transaction was rolled back."""
         connection = self._connection
         item.error = None
         connection.execute("SAVEPOINT one")
@@ -201,7 +201,7 @@ class GroupWriter:
         connection.execute("RELEASE one")
 
     def _commit(self, batch: list[_Queued]) -> bool:
-        """Commit; if that fails, every item has the reason as its error, and nothing is open."""
+        """Commit; if that fails, every item has the reason as its error, and no transaction is open."""
         try:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -221,6 +221,6 @@ def _loop_of(batch: list[_Queued]) -> asyncio.AbstractEventLoop:
 
 
 def _fail(batch: Iterable[_Queued], cause: sqlite3.Error) -> None:
-    for item in batch:  # each waiter gets an exception of its own: raising one adds to its traceback
+    for item in batch:  # each caller gets an exception of its own: raising one adds to its traceback
         item.error = translated(cause, "writing")
         item.error.__cause__ = cause

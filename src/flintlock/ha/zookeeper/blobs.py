@@ -1,11 +1,11 @@
 """Copies of blobs: files under the storage directory, each with a pointer in ZooKeeper under the hash of its content.
 
-A pointer is written and removed by fenced transactions, its file comes before and goes after it. So whatever a leader
-was about to do when it was overtaken, a copy that the next one sees stays: the old one's removal is refused, and its
-own files have names that nobody else uses. What it leaves behind without a pointer is swept (`zookeeper_sweep`).
+A pointer is written and removed by fenced transactions, its file is written before and removed after it. So whatever a
+leader was about to do when it was superseded, a copy that the next one sees stays: the old one's removal is refused,
+and its own files have names that no other process uses. What it leaves behind without a pointer is swept (`sweep`).
 
-One pointer for a blob, not one for each upload: who refers to it is known from the stored graphs, and an upload that
-meets a copy which its leader has not seen yet replaces it, as a damaged one has to be.
+One pointer for a blob, not one for each upload: which jobs refer to it is known from the stored graphs, and an upload
+of a blob whose copy its leader has not read yet replaces that copy, as a damaged one has to be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PREFIX: Final = "sha256-"
 
 
 class ZooKeeperBlobCopies:
-    """BlobCopies of one process. `leading` gives the token of the term that it leads, if it leads."""
+    """BlobCopies of one process. `leading` returns the token of the term that it leads, if it leads."""
 
     def __init__(self, storage: Storage, leading: Callable[[], FencingToken | None]) -> None:
         self._link: Final = storage.link
@@ -54,12 +54,12 @@ class ZooKeeperBlobCopies:
             except PayloadGone:
                 if node.version == seen:
                     raise Corrupt(f"the copy of blob {key} is gone: {pointer.file}") from None
-                seen = node.version  # it may have been replaced meanwhile: look once more
+                seen = node.version  # it may have been replaced meanwhile: read once more
             else:
                 return BlobChunk(data=data, size=pointer.size)
 
     async def has(self, key: BlobKey) -> bool:
-        """Tell whether there is a copy; a pointer that cannot be read is none."""
+        """Return whether there is a copy; a pointer that cannot be read is none."""
         return await self._pointer(_digest(key)) is not None
 
     async def put(self, key: BlobKey, source: Path, *, size: int, stored_s: float) -> None:
@@ -71,7 +71,7 @@ class ZooKeeperBlobCopies:
         await self._term().remove(_digest(key))
 
     async def stored_before(self, limit_s: float, kept: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
-        """Return old blobs that nothing keeps. A pointer that cannot be read has no age and stays."""
+        """Return old blobs without a reference. A pointer that cannot be read has no age and stays."""
         keys = [BlobKey(_PREFIX + digest) for digest in await names_below(self._link, self._paths.blobs)]
         free = [key for key in keys if not kept(key)]
         pointers = await for_each(free, lambda key: self._pointer(_digest(key)))
@@ -90,7 +90,7 @@ class ZooKeeperBlobCopies:
     def _term(self) -> _BlobPointers:
         token = self._leading()
         if token is None:
-            raise Unavailable("this JobManager does not lead: it keeps no blobs")
+            raise Unavailable("this JobManager does not lead: it stores no blobs")
         return _BlobPointers(self._storage, token)
 
 
@@ -114,7 +114,9 @@ class _BlobPointers(TermStore):
             async with self._pointed((file,)):
                 await self._write(plan)
         except asyncio.CancelledError:
-            with suppress(FlintlockError):  # answered after whatever was sent: what it does not show was not written
+            with suppress(
+                FlintlockError
+            ):  # answered after everything that was sent: what it does not show was not written
                 found = await self._find(path, tree.BLOB)
                 if found is None or found.pointer is None or found.pointer.file != file:
                     await self._files.discard((file,))

@@ -1,14 +1,15 @@
 """Election by a latch in ZooKeeper: of the processes that contend, the one whose znode has the lowest number leads.
 
-Each candidate makes an ephemeral znode and watches the one before it, so a change wakes one process, not all. Being
+Each candidate creates an ephemeral znode and watches the one before it, so a change wakes one process, not all. Being
 first is not enough: the term begins with a transaction that checks the candidate's own latch and raises the epoch, and
-from then on the stores refuse whoever led before.
+from then on the stores refuse the former leader.
 
-A leader steps down when its latch is gone (a standby has buried it, or its session expired), when somebody newer leads,
-and by its own clock (`tenure`). It asks the ensemble ten times in each session timeout, which is how it knows that its
-session lives; writes count as well. Giving leadership up removes the latch, so the next one leads at once.
+A leader steps down when its latch is gone (a standby has declared it dead, or its session expired), when a newer epoch
+has begun, and by its own clock (`leadership_deadline`). It sends the ensemble ten requests in each session timeout,
+by whose answers it knows that its session lives; writes count as well. Giving leadership up removes the latch, so the
+next one leads at once.
 
-Whoever has led contends with a new latch, behind the others.
+A process that has led contends with a new latch, behind the others.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from flintlock.model.ids import Epoch, FencingToken
 
 log = structlog.get_logger(__name__)
 
-#: How often the ensemble is asked, as a part of the session timeout.
+#: The interval of heartbeats, as a part of the session timeout.
 BEAT_AT: Final = 0.1
 
-#: How long to wait before contending again after something went wrong.
-_AGAIN_S: Final = 0.1
+#: The pause before contending again after a failure.
+_RETRY_S: Final = 0.1
 
 
 class LatchElection:
@@ -56,8 +57,8 @@ class LatchElection:
         self._paths: Final = paths
         self._new_session: Final = new_session
         self._clock_s: Final = clock_s
-        self._chores: Final = chores  # run beside each term, and end with it
-        self._left: Final[set[str]] = set()  # candidates of ours whose latch may still be there
+        self._chores: Final = chores  # run during each term, and end with it
+        self._leftover: Final[set[str]] = set()  # candidates of this process whose latch may still exist
         self._given_up: Final[set[FencingToken]] = set()  # all former terms of this process
         self._terms: Final[dict[FencingToken, _Term]] = {}  # from the raising of its epoch until it is given up
         self._resigned = False  # set by `resign`, for good
@@ -70,32 +71,32 @@ class LatchElection:
     def resign(self) -> None:
         """Give leadership up at once, though the term's body has not ended, and never contend again. Idempotent.
 
-        The latch goes in a transaction that is on its way when this returns. From now on nothing more is written under
-        the term's token, and its body is told to end.
+        The latch is removed by a transaction that has been sent when this returns. From now on nothing more is written
+        under the term's token, and its body is cancelled.
         """
         self._resigned = True
         for term in self._terms.values():
             term.end("this process resigns")
-            self._take_away(term)
+            self._remove_leadership(term)
 
     def guard(self, token: FencingToken) -> None:
-        """Refuse a write that a leader of this process must not send: Unavailable while it is cut off, then Fenced.
+        """Refuse a write that a leader of this process must not send: Unavailable while disconnected, then Fenced.
 
         Tokens of other processes are left to the fence at the ensemble.
         """
         reason = self.paused(token)
         if reason is None:
             return
-        if token in self._given_up or self._terms[token].tenure.over is not None:
-            raise Fenced(f"epoch {token.epoch} leads no more: {reason}")
+        if token in self._given_up or self._terms[token].deadline.over is not None:
+            raise Fenced(f"epoch {token.epoch} no longer leads: {reason}")
         raise Unavailable(f"nothing is written now: {reason}")
 
     def paused(self, token: FencingToken) -> str | None:
-        """Return why a leader must not act just now."""
+        """Return why a leader must not act now."""
         if token in self._given_up:
             return "its term was given up"
         term = self._terms.get(token)
-        return None if term is None else term.tenure.look(self._clock_s())
+        return None if term is None else term.deadline.check(self._clock_s())
 
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time the latch is gained and the epoch raised."""
@@ -112,10 +113,10 @@ class LatchElection:
             if self._resigned:
                 await asyncio.get_running_loop().create_future()  # until cancelled
             candidate, latch = uuid.uuid4().hex, None
-            self._left.add(candidate)  # until it leads: whatever happens, its latch must not stay
+            self._leftover.add(candidate)  # until it leads: whatever happens, its latch must not stay
             try:
                 await self._link.connected()
-                await self._remove_left(candidate)
+                await self._remove_leftover(candidate)
                 latch = await self._link.create_sequential(f"{self._paths.latches}/{candidate}-", b"")
                 name = latch.rsplit("/", 1)[-1]
                 while await self._is_first(name):
@@ -124,25 +125,25 @@ class LatchElection:
                         break
                     term = await self._begin(name)
                     if term is not None:
-                        self._left.discard(candidate)
+                        self._leftover.discard(candidate)
                         return term
             except (Unavailable, Corrupt) as error:
                 log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=error.public)
-                await asyncio.sleep(_AGAIN_S)
-            except BaseException:  # told to end while waiting: the latch would block the others
+                await asyncio.sleep(_RETRY_S)
+            except BaseException:  # cancelled while waiting: the latch would block the others
                 self._remove_soon(candidate, latch)
                 raise
 
-    async def _remove_left(self, fresh: str) -> None:
-        """Remove latches of ours that an error, or a lost connection, has left there."""
+    async def _remove_leftover(self, fresh: str) -> None:
+        """Remove latches of this process that an error, or a lost connection, has left behind."""
         for name in await self._link.children(self._paths.latches):
             candidate = name.rpartition("-")[0]
-            if candidate in self._left and candidate != fresh:
+            if candidate in self._leftover and candidate != fresh:
                 await self._link.transact([Delete(f"{self._paths.latches}/{name}")])
-        self._left.intersection_update({fresh})
+        self._leftover.intersection_update({fresh})
 
     async def _is_first(self, name: str) -> bool:
-        """Wait until this latch is the first one; False if it is gone."""
+        """Wait until this latch is the first one; False if it was removed."""
         while True:
             latches = sorted(await self._link.children(self._paths.latches), key=_number)
             if name not in latches:
@@ -155,53 +156,53 @@ class LatchElection:
                 await changed.wait()
 
     async def _begin(self, latch: str) -> _Term | None:
-        """Raise the epoch in a transaction that holds only while the latch is there. None: look again."""
+        """Raise the epoch in a transaction that succeeds only while the latch exists. None: check again."""
         link, paths, path = self._link, self._paths, f"{self._paths.latches}/{latch}"
         session, sent_s = link.session, self._clock_s()
         record, version = await read_epoch(link, paths)
         epoch = Epoch(record.epoch + 1)
         fresh = tree.EpochRecord(epoch=epoch, session=self._new_session(), latch=latch)
         ops: list[Op] = [Check(path), SetData(paths.epoch, tree.EPOCH.encode(fresh), version)]
-        if await link.exists(paths.leader):  # what a former leader told, whose session has not expired yet
+        if await link.exists(paths.leader):  # of a former leader whose session has not expired yet
             ops.append(Delete(paths.leader))
         if await link.transact(ops) is not None:
             return None
-        tenure = LeadershipDeadline(session=session, timeout_s=link.timeout_s, acknowledged_s=sent_s)
-        term = _Term(fresh.token, path, version + 1, tenure)
+        deadline = LeadershipDeadline(session=session, timeout_s=link.timeout_s, acknowledged_s=sent_s)
+        term = _Term(fresh.token, path, version + 1, deadline)
         self._terms[term.token] = term
-        link.listeners.add(term.hear)
-        link.on_answer = tenure.acknowledged
-        term.hear(link.state, link.session)  # what happened meanwhile
+        link.listeners.add(term.on_state)
+        link.on_answer = deadline.acknowledged
+        term.on_state(link.state, link.session)  # what happened meanwhile
         log.info(log_events.LEADERSHIP_GAINED, epoch=epoch, session_timeout_s=link.timeout_s)
         return term
 
     def _give_up(self, term: _Term) -> None:
-        """Remove what says that this process leads. What cannot be sent now goes with the session, or by the next."""
+        """Remove this process's leadership. What cannot be sent now ends with the session, or by the next leader."""
         self._given_up.add(term.token)
         self._terms.pop(term.token, None)
-        self._link.listeners.discard(term.hear)
+        self._link.listeners.discard(term.on_state)
         self._link.on_answer = None
-        self._left.add(term.candidate)
-        self._take_away(term)
+        self._leftover.add(term.candidate)
+        self._remove_leadership(term)
 
-    def _take_away(self, term: _Term) -> None:
-        """Send what lets the next one lead: the latch first, on its own, as perhaps nothing was told."""
+    def _remove_leadership(self, term: _Term) -> None:
+        """Remove the latch, on its own as perhaps nothing was published, then what was published."""
         mine = Check(self._paths.epoch, term.version)
         self._link.transact_soon([mine, Delete(term.latch)])
         self._link.transact_soon([mine, Delete(self._paths.leader)])
 
     def _remove_soon(self, candidate: str, latch: str | None = None) -> None:
-        self._left.add(candidate)
+        self._leftover.add(candidate)
         if latch is not None:
             self._link.transact_soon([Delete(latch)])
 
     @asynccontextmanager
     async def _lead(self, offer: Offer, term: _Term) -> AsyncGenerator[FencingToken]:
-        failure: Exception | None = None  # the body's own: it leaves the term as it is, not in the TaskGroup's group
+        failure: Exception | None = None  # the body's own: it is raised as it is, not in the TaskGroup's group
         with offer as token:
             async with RevocableScope() as scope, asyncio.TaskGroup() as tasks:
-                count = tasks.create_task(self._count(term, scope), name=f"tenure-{token.epoch}")
-                beside = [count, tasks.create_task(self._beat(term), name=f"beat-{token.epoch}")]
+                deadline = tasks.create_task(self._watch_deadline(term, scope), name=f"deadline-{token.epoch}")
+                beside = [deadline, tasks.create_task(self._beat(term), name=f"beat-{token.epoch}")]
                 if self._chores is not None:
                     beside.append(tasks.create_task(self._chores(token), name=f"chores-{token.epoch}"))
                 try:
@@ -214,27 +215,27 @@ class LatchElection:
         if failure is not None:
             raise failure
 
-    async def _count(self, term: _Term, scope: RevocableScope) -> None:
+    async def _watch_deadline(self, term: _Term, scope: RevocableScope) -> None:
         """End the body when the term is over, whatever ended it."""
-        tenure = term.tenure
+        deadline = term.deadline
         while True:
-            term.news.clear()
+            term.changed.clear()
             now_s = self._clock_s()
-            tenure.look(now_s)
-            if tenure.over is not None:
-                log.warning(log_events.LEADERSHIP_LOST, epoch=term.token.epoch, reason=tenure.over)
+            deadline.check(now_s)
+            if deadline.over is not None:
+                log.warning(log_events.LEADERSHIP_LOST, epoch=term.token.epoch, reason=deadline.over)
                 scope.revoke()
                 return
-            # The loop's clock may stand still while the machine sleeps: look often rather than once at the end.
+            # The loop's clock may stop while the machine sleeps: check often rather than once at the end.
             beat_s = self._link.timeout_s * BEAT_AT
             try:
-                async with asyncio.timeout(min(beat_s, max(0.001, tenure.ends_s - now_s))):
-                    await term.news.wait()
+                async with asyncio.timeout(min(beat_s, max(0.001, deadline.ends_s - now_s))):
+                    await term.changed.wait()
             except TimeoutError:
                 continue
 
     async def _beat(self, term: _Term) -> None:
-        """Ask again and again whether the latch and the epoch are still this term's."""
+        """Check periodically whether the latch and the epoch are still this term's."""
         changed: asyncio.Event | None = None  # set when the latch may be gone; a new watch only once that one is used
         while True:
             fresh = asyncio.Event() if changed is None or changed.is_set() else None
@@ -250,7 +251,7 @@ class LatchElection:
             except Incompatible as error:
                 term.end(error.public)
             except FlintlockError as error:
-                # Out of reach: the clock decides. A damaged epoch: the next write tells.
+                # Not reachable: the clock decides. A damaged epoch: the next write fails.
                 changed = None
                 log.info(log_events.ZOOKEEPER_HEARTBEAT_UNANSWERED, epoch=term.token.epoch, reason=error.public)
             try:
@@ -261,38 +262,38 @@ class LatchElection:
 
 
 class _Term:
-    """One term of this process: how it is recorded, and what its leader has heard."""
+    """One term of this process: how it is recorded, and until when it lasts."""
 
-    def __init__(self, token: FencingToken, latch: str, version: int, tenure: LeadershipDeadline) -> None:
+    def __init__(self, token: FencingToken, latch: str, version: int, deadline: LeadershipDeadline) -> None:
         self.token: Final = token
         self.latch: Final = latch
         self.version: Final = version  # of the epoch's znode during this term
-        self.tenure: Final = tenure
-        self.news: Final = asyncio.Event()  # set when the tenure may be over
+        self.deadline: Final = deadline
+        self.changed: Final = asyncio.Event()  # set when the term may be over
 
     @property
     def candidate(self) -> str:
-        """Who gained it."""
+        """The id of the candidate that gained it."""
         return self.latch.rsplit("/", 1)[-1].rpartition("-")[0]
 
-    def hear(self, state: LinkState, session: int) -> None:
-        """Hear how the connection is."""
+    def on_state(self, state: LinkState, session: int) -> None:
+        """Handle a new state of the connection."""
         match state:
             case LinkState.CONNECTED:
-                self.tenure.connected(session)
+                self.deadline.connected(session)
             case LinkState.SUSPENDED:
-                self.tenure.suspended()
+                self.deadline.suspended()
             case LinkState.LOST:
-                self.tenure.lost()
-        self.news.set()
+                self.deadline.lost()
+        self.changed.set()
 
     def end(self, reason: str) -> None:
         """End the term."""
-        self.tenure.end(reason)
-        self.news.set()
+        self.deadline.end(reason)
+        self.changed.set()
 
 
 def _number(latch: str) -> int:
-    """Return the number that ZooKeeper gave a latch. What is not a latch comes last."""
+    """Return the number that ZooKeeper gave a latch. A znode that is no latch sorts last."""
     number = latch.rpartition("-")[2]
     return int(number) if number.isdecimal() else 1 << 62

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class ZooKeeperJobGraphStore(TermStore):
-    """Graphs, what was set aside of them, and idempotency keys."""
+    """Graphs, quarantined ones included, and idempotency keys."""
 
     async def put(self, job: StoredJob) -> None:
         """Add a job with its key."""
@@ -28,7 +28,12 @@ class ZooKeeperJobGraphStore(TermStore):
             pointer = Create(paths.graph(job_id), tree.GRAPH.encode(tree.GraphPointer(file=file)))
             keys = _new_key(paths, job)
             while True:
-                ops = (*tree.absent(paths.result(job_id)), *tree.absent(paths.set_aside(job_id)), pointer, *keys)
+                ops = (
+                    *tree.absent(paths.result(job_id)),
+                    *tree.absent(paths.quarantined_graph(job_id)),
+                    pointer,
+                    *keys,
+                )
                 refusal = await self._writer.attempt(self._token, ops)
                 if refusal is None:
                     return
@@ -40,7 +45,7 @@ class ZooKeeperJobGraphStore(TermStore):
                     raise Unavailable(f"job {job_id} could not be stored: {refusal.reason.name} at {refusal.op.path}")
 
     async def replace(self, job: StoredJob) -> None:
-        """Put a job in the place of its former self."""
+        """Replace a stored job."""
         job_id, path = job.graph.job_id, self._paths.graph(job.graph.job_id)
         async with self._stored("graphs", job_id, payloads.STORED_JOB.encode(job)) as (file,):
 
@@ -82,36 +87,36 @@ class ZooKeeperJobGraphStore(TermStore):
         await self._write(plan)
 
     async def quarantine(self, job_id: JobId, reason: str) -> None:
-        """Set a graph aside. Its file stays where it is: another pointer names it now."""
-        path, aside = self._paths.graph(job_id), self._paths.set_aside(job_id)
+        """Quarantine a graph. Its file stays where it is: another pointer names it now."""
+        path, quarantined = self._paths.graph(job_id), self._paths.quarantined_graph(job_id)
 
         async def plan() -> Change:
             found = await self._find(path, tree.GRAPH)
             if found is None:
                 return Change()
-            file = found.pointer.file if found.pointer else ""  # a pointer that cannot be read points nowhere
-            if await self._link.exists(aside):
-                return Change((Delete(path, found.version), Check(aside)), [file] if file else ())
-            record = tree.ASIDE.encode(tree.QuarantinePointer(file=file, reason=reason))
-            return Change((Delete(path, found.version), Create(aside, record)))
+            file = found.pointer.file if found.pointer else ""  # an unreadable pointer names no file
+            if await self._link.exists(quarantined):
+                return Change((Delete(path, found.version), Check(quarantined)), [file] if file else ())
+            record = tree.QUARANTINE.encode(tree.QuarantinePointer(file=file, reason=reason))
+            return Change((Delete(path, found.version), Create(quarantined, record)))
 
         await self._write(plan)
 
     async def quarantined(self) -> tuple[Quarantined, ...]:
-        """Return what was set aside."""
+        """Return the quarantined graphs."""
 
-        async def look(name: str) -> Quarantined | None:
+        async def read(name: str) -> Quarantined | None:
             job_id = JobId(name)
-            found = await self._find(self._paths.set_aside(job_id), tree.ASIDE)
+            found = await self._find(self._paths.quarantined_graph(job_id), tree.QUARANTINE)
             if found is None:
                 return None
-            reason = found.pointer.reason if found.pointer else "why it was set aside cannot be read any more"
+            reason = found.pointer.reason if found.pointer else "the reason for the quarantine cannot be read any more"
             return Quarantined(job_id=job_id, reason=reason)
 
-        return tuple(aside for aside in await for_each(await self._names(self._paths.aside), look) if aside)
+        return tuple(found for found in await for_each(await self._names(self._paths.quarantine), read) if found)
 
     async def key(self, key: str) -> KnownKey | None:
-        """Return what a key stands for."""
+        """Return the job of a key."""
         node = await self._link.get(self._paths.key(tree.key_digest(key)))
         if node is None:
             return None
@@ -119,14 +124,14 @@ class ZooKeeperJobGraphStore(TermStore):
         return KnownKey(job_id=record.job_id, digest=record.digest)
 
     async def _known_key(self, job: StoredJob) -> tuple[Op, ...]:
-        """Return operations for a key, or a job's key, that is there already. Raises KeyReused, Corrupt."""
+        """Return operations for a key, or a job's key, that exists already. Raises KeyReused, Corrupt."""
         key, job_id = job.idempotency_key, job.graph.job_id
         if key is None:
             return ()
         known = await self.key(key)
         if known is not None and known.job_id != job_id:
             raise key_reused(key, known.job_id)
-        # What is left of the job's former keys goes, in the same transaction, before the new one comes.
+        # What is left of the job's former keys is removed in the same transaction, before the new one is created.
         old, path = await key_removal(self, job_id), self._paths.key(tree.key_digest(key))
         if known is not None and Delete(path) not in old:
             old = (*old, Delete(path))
@@ -151,7 +156,7 @@ class ZooKeeperJobResultStore(TermStore):
                 raise InvariantBroken(f"job {job_id} has a result already")
 
     async def mark_clean(self, job_id: JobId) -> None:
-        """Cleanup is done."""
+        """Record that cleanup is done."""
         result, dirty = self._paths.result(job_id), self._paths.dirty_mark(job_id)
 
         async def plan() -> Change:
@@ -185,7 +190,7 @@ class ZooKeeperJobResultStore(TermStore):
 
 
 async def key_removal(store: TermStore, job_id: JobId) -> tuple[Op, ...]:
-    """Return operations that remove the key that stands for a job, if one does."""
+    """Return operations that remove the key of a job, if it has one."""
     link, paths = store._link, store._paths  # pyright: ignore[reportPrivateUsage]  # a part of the stores
     node = await link.get(paths.job_key(job_id))
     if node is None:

@@ -23,8 +23,8 @@ from flintlock.model.ids import FencingToken
 
 log = structlog.get_logger(__name__)
 
-#: How long a reader waits before it asks again a store that did not answer.
-_AGAIN_S: Final = 0.1
+#: The pause before a store that did not answer is read again.
+_RETRY_S: Final = 0.1
 
 
 class ZooKeeperLeaderRetrieval:
@@ -35,24 +35,24 @@ class ZooKeeperLeaderRetrieval:
         self._paths: Final = paths
 
     async def current(self) -> LeaderInfo | None:
-        """Return what the leader told last."""
+        """Return what the leader published last."""
         node = await self._link.get(self._paths.leader)
         return None if node is None else _decoded(node.data)
 
     async def changes(self) -> AsyncIterator[LeaderInfo | None]:
         """Yield what is known now, then each change."""
-        told: list[LeaderInfo | None] = []  # what was yielded last, if anything was
+        yielded: list[LeaderInfo | None] = []  # the last one, if there was one
         while True:
             changed = asyncio.Event()
             try:
                 node = await self._link.get_watched(self._paths.leader, changed)
             except Unavailable:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
                 await self._link.connected()
                 continue
             info = None if node is None else _decoded(node.data)
-            if told != [info]:
-                told = [info]
+            if yielded != [info]:
+                yielded = [info]
                 yield info
             await changed.wait()
 
@@ -65,7 +65,7 @@ class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
         self._writer: Final = writer
 
     async def publish(self, info: LeaderInfo) -> None:
-        """Tell where the leader listens."""
+        """Publish where the leader listens."""
         path, data = self._paths.leader, LEADER_INFO.encode(info)
         while True:
             node = await self._link.get(path)
@@ -74,13 +74,13 @@ class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
                 ops: tuple[Op, ...] = (Create(path, data, ephemeral=True),)
             elif known is not None and known.token == info.token:
                 ops = (SetData(path, data, node.version),)
-            else:  # of a leader whose session has not expired yet: it must not vanish with that one
+            else:  # of a leader whose session has not expired yet: it must not be removed with that session
                 ops = (Delete(path, node.version), Create(path, data, ephemeral=True))
             if await self._writer.attempt(info.token, ops) is None:
                 return
 
     async def declare_dead(self, dead: FencingToken) -> bool:
-        """Remove the dead leader's latch, and what it told."""
+        """Remove the dead leader's latch, and what it published."""
         paths = self._paths
         while True:
             record, version = await read_epoch(self._link, paths)
@@ -90,15 +90,15 @@ class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
             ops: list[Op] = [Check(paths.epoch, version), Delete(latch)]
             if await self._link.exists(paths.leader):
                 ops.append(Delete(paths.leader))
-            if await self._link.transact(ops) is None:  # else something went meanwhile: look again
+            if await self._link.transact(ops) is None:  # else something changed meanwhile: read again
                 log.warning(log_events.LEADER_REMOVED, epoch=dead.epoch)
                 return True
 
 
 def serving_leader(quorum: str, paths: tree.Tree, *, connect_s: float, wait_s: float) -> LeaderInfo | None:
-    """Return who leads and is ready to serve, without an event loop; None if after `wait_s` nobody is.
+    """Return the leader that is ready to serve, without an event loop; None if after `wait_s` there is none.
 
-    Raises Unavailable if the ensemble cannot be reached within `connect_s`, Refused for one that cannot be read.
+    Raises Unavailable if the ensemble cannot be reached within `connect_s`, Refused for a quorum that cannot be parsed.
     """
     with reading(quorum, connect_s) as read:
         deadline_s = time.monotonic() + wait_s
@@ -110,7 +110,7 @@ def serving_leader(quorum: str, paths: tree.Tree, *, connect_s: float, wait_s: f
                 return leader
             if time.monotonic() >= deadline_s:
                 return None
-            time.sleep(_AGAIN_S)  # noqa: TID251  # for clients: no loop is there
+            time.sleep(_RETRY_S)  # noqa: TID251  # for clients, which have no event loop
 
 
 def _decoded(data: bytes) -> LeaderInfo | None:

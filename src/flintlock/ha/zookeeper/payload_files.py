@@ -1,15 +1,15 @@
 """Payloads under `high-availability.storageDir`: files that are written once, under names that are never used again.
 
 A pointer in ZooKeeper names its file. The file is durable before the pointer is written, and is unlinked only after
-the pointer to that very file was removed in a fenced transaction. So a leader that was paused and wakes up can neither
-overwrite nor remove anything that is in use: it may finish writing a file that nobody will ever point to.
+the pointer to that very file was removed in a fenced transaction. So a leader that was frozen and wakes up can neither
+overwrite nor remove anything that is in use: it may finish writing a file that no pointer will ever name.
 
-A name tells the epoch that it was written in. Files of an older epoch that nothing points to can never be pointed to
-any more, as no write of that epoch succeeds once a newer one has begun; `sweep` removes those, and no others.
+A name contains the epoch that it was written in. Files of an older epoch without a pointer can never get one any more,
+as no write of that epoch succeeds once a newer one has begun; `sweep` removes those, and no others.
 
-Any file system that fsspec knows. One on this machine is flushed to the disk, file and directory; another one is
-taken at its word when it says that a file is written. Many files are under way at once, in threads: the kernel puts
-their flushes together, and recovery reads many at a time.
+Any file system that fsspec supports. A local one is flushed to the disk, file and directory; another one is trusted
+when it reports that a file is written. Many files are read and written at once, in threads: the kernel combines their
+flushes, and recovery reads many at a time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 #: How many files are read or written at once.
-WIDTH: Final = 16
+THREADS: Final = 16
 
-#: How many of these may be large: copies of whole files, which must not keep a submission waiting.
+#: How many of these may be large: copies of whole files, which must not delay a submission.
 COPIES: Final = 4
 
 #: One folder for each kind of record.
@@ -51,7 +51,7 @@ _PIECE: Final = 1 << 20
 
 
 class PayloadGone(Exception):
-    """The file that a pointer names is not there."""
+    """The file that a pointer names does not exist."""
 
 
 class PayloadFiles:
@@ -61,9 +61,11 @@ class PayloadFiles:
         self._fs: Final = fs
         self._root: Final = root
         self._local: Final = isinstance(fs, LocalFileSystem)
-        self.marker = ""  # the file that tells this place from an empty one; set by `claim`, and known to ZooKeeper
+        self.marker = (
+            ""  # the file that distinguishes this directory from an empty one; set by `claim`, and named in ZooKeeper
+        )
         self._copying: Final = asyncio.Semaphore(COPIES)
-        self._threads: Final = ThreadPoolExecutor(WIDTH, thread_name_prefix="payloads")
+        self._threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="payloads")
 
     async def write(self, kind: str, owner: str, epoch: Epoch, payload: bytes) -> str:
         """Store a payload under a new name and return the name, once it is durable. Raises Unavailable.
@@ -71,20 +73,20 @@ class PayloadFiles:
         `owner` is hexadecimal: the job, or the content, that the payload belongs to.
         """
         name = _new_name(kind, owner, epoch)
-        await self._do("written", name, lambda: self._write(name, payload), undo=lambda: self._take_back(name))
+        await self._do("written", name, lambda: self._write(name, payload), undo=lambda: self._remove_quietly(name))
         return name
 
     async def copy(self, kind: str, owner: str, epoch: Epoch, source: Path) -> str:
-        """Store what a file of this machine holds, as `write` does. Raises Unavailable."""
+        """Store the content of a local file, as `write` does. Raises Unavailable."""
         name = _new_name(kind, owner, epoch)
         async with self._copying:
-            await self._do("written", name, lambda: self._copy(name, source), undo=lambda: self._take_back(name))
+            await self._do("written", name, lambda: self._copy(name, source), undo=lambda: self._remove_quietly(name))
         return name
 
     async def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return a payload, or a piece of it.
 
-        Raises PayloadGone; Unavailable, also where not the file is gone but the whole place.
+        Raises PayloadGone; Unavailable, also where the whole directory is missing.
         """
 
         def work() -> bytes:
@@ -93,53 +95,53 @@ class PayloadFiles:
         try:
             return await self._do("read", name, work)
         except PayloadGone:
-            await self.check_place()
+            await self.check_directory()
             raise
 
-    async def check_place(self) -> None:
-        """Raise Unavailable if this is not where the cluster's payloads are: a disk that is not mounted, an empty one.
+    async def check_directory(self) -> None:
+        """Raise Unavailable if this is not the cluster's storage directory: a disk that is not mounted, an empty one.
 
-        Else one would take every job for unreadable.
+        Otherwise every job would be mistaken for an unreadable one.
         """
         there = await self._do("found", self.marker, lambda: cast("bool", self._fs.exists(self._path(self.marker))))
         if not there:
             raise Unavailable(
-                f"{self._path(self.marker)} is not there: high-availability.storageDir is not mounted, or not the one"
+                f"{self._path(self.marker)} does not exist: high-availability.storageDir is not mounted, or not the one"
                 " that this cluster has used so far"
             )
 
     async def discard(self, names: Collection[str]) -> None:
-        """Remove files that nothing points to. One that cannot be removed is left behind, and logged."""
+        """Remove files without a pointer. One that cannot be removed is left behind, and logged."""
         for outcome in await asyncio.gather(*map(self._unlink, names), return_exceptions=True):
             if isinstance(outcome, Unavailable):
                 log.warning(log_events.PAYLOAD_NOT_REMOVED, reason=outcome.public)
 
-    async def sweep(self, before: Epoch, used: Collection[str], spared: Collection[str] = ()) -> int:
-        """Remove what older epochs left behind: their files that no pointer names, but none of the owners to be spared.
+    async def sweep(self, before: Epoch, used: Collection[str], excluded: Collection[str] = ()) -> int:
+        """Remove what older epochs left behind: their files that are not `used`, except those of `excluded` owners.
 
         `used` is read after an epoch not lower than `before` has begun. Then it is safe whenever it runs, however late.
         Returns how many. Raises Unavailable.
         """
-        left: list[str] = []
+        leftover: list[str] = []
         for name in await self._do("listed", "payloads", self._list):
-            parts = _NAME.fullmatch(name)  # what is not named as ours stays
-            if parts and int(parts[2]) < before and name not in used and parts[1] not in spared:
-                left.append(name)
-        await self.discard(left)
-        return len(left)
+            parts = _NAME.fullmatch(name)  # files with other names stay
+            if parts and int(parts[2]) < before and name not in used and parts[1] not in excluded:
+                leftover.append(name)
+        await self.discard(leftover)
+        return len(leftover)
 
     def close(self) -> None:
-        """End the threads; what is under way is finished."""
+        """End the threads; running work is finished."""
         self._threads.shutdown(wait=True)
 
     async def claim(self) -> None:
-        """Make this a place for payloads: folders and a marker, durably. Raises Unavailable."""
+        """Initialise the storage directory: folders and a marker, durably. Raises Unavailable."""
         self.marker = f"cluster-{uuid.uuid4().hex}"
         await self.prepare()
         await self._do("written", self.marker, lambda: self._write(self.marker, b""))
 
     async def prepare(self) -> None:
-        """Make the folders that are not there: an older version knew fewer kinds. Raises Unavailable."""
+        """Create missing folders: an older version had fewer kinds. Raises Unavailable."""
         await self._do("made", "the folders for payloads", self._prepare)
 
     def _prepare(self) -> None:
@@ -147,7 +149,7 @@ class PayloadFiles:
             self._fs.makedirs(f"{self._root}/{kind}", exist_ok=True)
         if self._local:
             root = Path(self._root)
-            for folder in (root, root.parent, root.parent.parent):  # whichever of them were made just now
+            for folder in (root, root.parent, root.parent.parent):  # any of them may have been created just now
                 _sync_folder(folder)
 
     async def _unlink(self, name: str) -> None:
@@ -169,13 +171,13 @@ class PayloadFiles:
             if what in ("read", "removed"):
                 raise PayloadGone(name) from error
             raise Unavailable(f"{name} cannot be {what} (high-availability.storageDir): {error}") from error
-        except RuntimeError as error:  # what an executor says after its end
+        except RuntimeError as error:  # what an executor raises after its shutdown
             raise Unavailable(f"{name} cannot be {what}: the store is closed") from error
-        except Exception as error:  # file systems of fsspec raise what they please
+        except Exception as error:  # file systems of fsspec raise exceptions of any kind
             raise Unavailable(f"{name} cannot be {what} (high-availability.storageDir): {error}") from error
 
     def _undo(self, work: Future[Any], undo: Callable[[], None]) -> None:
-        """Undo what nobody waits for any more. A thread goes on to its end, so that comes first."""
+        """Undo work whose caller was cancelled. A thread runs to its end, so that comes first."""
         if not work.done():
             work.add_done_callback(lambda _: undo())
         else:
@@ -199,15 +201,15 @@ class PayloadFiles:
 
     @contextmanager
     def _whole(self, name: str) -> Generator[str]:
-        """Give a new file its path; what could not be written whole is removed."""
+        """Yield the path of a new file; one that could not be written as a whole is removed."""
         try:
             yield self._path(name)
         except BaseException:
-            self._take_back(name)
+            self._remove_quietly(name)
             raise
 
-    def _take_back(self, name: str) -> None:
-        with suppress(Exception):  # file systems raise what they please; what cannot be removed is left to the sweep
+    def _remove_quietly(self, name: str) -> None:
+        with suppress(Exception):  # of any kind; what cannot be removed is left to the sweep
             self._fs.rm_file(self._path(name))
 
     def _list(self) -> list[str]:
@@ -222,7 +224,7 @@ class PayloadFiles:
 
 
 def payload_files(url: str, cluster_id: str) -> PayloadFiles:
-    """Return the payloads of a cluster under any fsspec URL. Raises Refused if no file system is known for it."""
+    """Return the payloads of a cluster under any fsspec URL. Raises Refused if no file system supports it."""
     try:
         fs, path = cast("tuple[Any, str]", cast("Any", fsspec_core).url_to_fs(url))
     except (ValueError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Progress and ended jobs in ZooKeeper, and what goes when its time is over."""
+"""Progress and ended jobs in ZooKeeper, and their expiry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ZooKeeperJobProgressStore(TermStore):
     """Records of regions."""
 
     async def record(self, record: RegionRecord) -> None:
-        """Replace what is known of one region."""
+        """Replace the record of one region."""
         job_id, paths = record.job_id, self._paths
         parent, path = paths.regions(job_id), paths.region(job_id, record.region)
         async with self._stored("progress", job_id, payloads.REGION_RECORD.encode(record)) as (file,):
@@ -48,11 +48,11 @@ class ZooKeeperJobProgressStore(TermStore):
         return tuple(record for record in await for_each(regions, read) if record is not None)
 
     async def ids(self) -> tuple[JobId, ...]:
-        """Return the ids of all jobs that have a place for records."""
+        """Return the ids of all jobs that may have records."""
         return tuple(JobId(name) for name in await self._names(self._paths.progress))
 
     async def remove(self, job_id: JobId) -> None:
-        """Forget a job."""
+        """Remove all records of a job."""
         parent = self._paths.regions(job_id)
 
         async def plan() -> Change:
@@ -67,10 +67,10 @@ class ZooKeeperJobProgressStore(TermStore):
 
 
 class ZooKeeperEndedJobStore(TermStore):
-    """Ended jobs: the line for listings in ZooKeeper, snapshot and rows in files."""
+    """Ended jobs: summaries in ZooKeeper, snapshot and rows in files."""
 
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
-        """Keep an ended job."""
+        """Store an ended job."""
         job_id = snapshot.graph.job_id
         path, mark = self._paths.ended_job(job_id), self._paths.job_end(job_id, snapshot.end_ms)
         encoded = (payloads.JOB_SNAPSHOT.encode(snapshot), *(payloads.RESULT_ROWS.encode(rows) for rows in results))
@@ -105,23 +105,23 @@ class ZooKeeperEndedJobStore(TermStore):
         return await self._load(path, tree.ENDED, lambda found: found.snapshot, payloads.JOB_SNAPSHOT, f"job {job_id}")
 
     async def result(self, job_id: JobId, name: str) -> ResultRows | None:
-        """Return rows that an ended job kept."""
+        """Return the rows of a result."""
         path, owner = self._paths.ended_job(job_id), f"job {job_id}, result {name!r}"
         return await self._load(path, tree.ENDED, lambda found: found.rows.get(name), payloads.RESULT_ROWS, owner)
 
     async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the listing's lines."""
+        """Return the summaries."""
         names = [JobId(name) for name in await self._names(self._paths.ended)]
         nodes = await for_each(names, lambda job_id: self._link.get(self._paths.ended_job(job_id)))
         pointers = [(job_id, node.data) for job_id, node in zip(names, nodes, strict=True) if node]
-        lines: list[JobSummary] = []
+        summaries: list[JobSummary] = []
         for job_id, data in pointers:
             pointer = tree.ENDED.readable([(job_id, data)])
-            lines += payloads.JOB_SUMMARY.readable((job_id, each.summary) for each in pointer)
-        return tuple(lines)
+            summaries += payloads.JOB_SUMMARY.readable((job_id, each.summary) for each in pointer)
+        return tuple(summaries)
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Forget jobs that ended before then, each in a transaction of its own."""
+        """Remove jobs that ended before then, each in a transaction of its own."""
         marks: defaultdict[JobId, list[str]] = defaultdict(list)
         old: set[JobId] = set()
         names, dirty, graphs = await asyncio.gather(
@@ -134,38 +134,42 @@ class ZooKeeperEndedJobStore(TermStore):
                 old.add(job_id)
         old -= {JobId(name) for name in (*dirty, *graphs)}
         if not old:
-            await self._write(_nothing)  # one that was overtaken learns it here too
-        forgotten = [job_id for job_id in sorted(old) if await self._forget(job_id, marks[job_id], before_ms)]
-        return tuple(forgotten)
+            await self._write(_nothing)  # a leader that was superseded is Fenced here too
+        removed = [job_id for job_id in sorted(old) if await self._remove(job_id, marks[job_id], before_ms)]
+        return tuple(removed)
 
-    async def _forget(self, job_id: JobId, marks: list[str], before_ms: int) -> bool:
-        """Forget one job, unless it has not ended for good, or is not old after all. Tells whether it is forgotten."""
+    async def _remove(self, job_id: JobId, marks: list[str], before_ms: int) -> bool:
+        """Remove one job, unless it has not ended for good, or is not old after all; return whether it was removed."""
         paths = self._paths
-        forgotten = True
+        removed = True
 
         async def plan() -> Change:
-            nonlocal forgotten
-            dirty, graph, ended, result, aside = await asyncio.gather(
+            nonlocal removed
+            dirty, graph, ended, result, quarantined = await asyncio.gather(
                 self._link.exists(paths.dirty_mark(job_id)),
                 self._link.exists(paths.graph(job_id)),
                 self._find(paths.ended_job(job_id), tree.ENDED),
                 self._find(paths.result(job_id), tree.RESULT),
-                self._find(paths.set_aside(job_id), tree.ASIDE),
+                self._find(paths.quarantined_graph(job_id), tree.QUARANTINE),
             )
-            forgotten = not dirty and not graph and (_is_old(ended, before_ms) or _is_old(result, before_ms))
-            if not forgotten:
+            removed = not dirty and not graph and (_is_old(ended, before_ms) or _is_old(result, before_ms))
+            if not removed:
                 return Change()
-            there = {paths.ended_job(job_id): ended, paths.result(job_id): result, paths.set_aside(job_id): aside}
+            existing = {
+                paths.ended_job(job_id): ended,
+                paths.result(job_id): result,
+                paths.quarantined_graph(job_id): quarantined,
+            }
             ops: list[Op] = [*tree.absent(paths.dirty_mark(job_id)), *tree.absent(paths.graph(job_id))]
-            ops += [Delete(path, found.version) for path, found in there.items() if found is not None]
+            ops += [Delete(path, found.version) for path, found in existing.items() if found is not None]
             ops += await key_removal(self, job_id)
             ops += [Delete(mark) for mark in marks if await self._link.exists(mark)]
             files = [*ended.pointer.files] if ended and ended.pointer else []
-            files += [found.pointer.file for found in (result, aside) if found and found.pointer]
+            files += [found.pointer.file for found in (result, quarantined) if found and found.pointer]
             return Change(ops, [file for file in files if file])
 
         await self._write(plan)
-        return forgotten
+        return removed
 
 
 async def _nothing() -> Change:
@@ -173,7 +177,7 @@ async def _nothing() -> Change:
 
 
 def _is_old(found: Found[tree.EndedPointer] | Found[tree.ResultPointer] | None, before_ms: int) -> bool:
-    """Tell whether an entry's time is over; of one that cannot be read only its mark is known, and that was old."""
+    """Return whether an entry has expired; of one that cannot be read only its mark is known, and that was old."""
     return found is not None and (found.pointer is None or found.pointer.end_ms < before_ms)
 
 

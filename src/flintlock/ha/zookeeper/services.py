@@ -1,9 +1,8 @@
 """HA services in ZooKeeper: JobManagers on several hosts, one ensemble, one storage directory.
 
-ZooKeeper holds who leads and small pointers (`zookeeper_tree`); payloads are files under the storage directory
-(`payload_files`), which every JobManager must reach. `zookeeper_link` is the connection, `zookeeper_election` the
-contest, `zookeeper_writer` the fence that every write passes; `zookeeper_jobs` and `zookeeper_records` are the stores,
-`zookeeper_blobs` the copies of blobs.
+ZooKeeper holds the election and small pointers (`tree`); payloads are files under the storage directory
+(`payload_files`), which every JobManager must reach. `link` is the connection, `election` the election, `writer` the
+fence that every write passes; `jobs` and `records` are the stores, `blobs` the copies of blobs.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ async def zookeeper_ha(
     new_session: Callable[[], str],
     clock_s: Callable[[], float],
 ) -> AsyncGenerator[ZooKeeperHaServices]:
-    """Connect to the ensemble and make what is not there yet; on exit the session ends, and with it leadership.
+    """Connect to the ensemble and create what does not exist yet; on exit the session ends, and with it leadership.
 
     `clock_s` only grows and runs while the machine sleeps. Raises Refused for settings that cannot be used,
-    Incompatible if a newer version has led this cluster,
-    Unavailable for an ensemble or a storage directory that cannot be reached now.
+    Incompatible if a newer version has led this cluster, Unavailable for an ensemble or a storage directory that cannot
+    be reached now.
     """
     files = payload_files(storage_dir, cluster_id)
     link = ZooKeeperLink(
@@ -75,9 +74,9 @@ async def zookeeper_ha(
         await link.open()
         paths = tree.Tree(root, cluster_id)
         await link.ensure(paths.latches)
-        nobody = tree.EpochRecord(epoch=Epoch(0), session="")
-        await link.transact([Create(paths.epoch, tree.EPOCH.encode(nobody))])  # refused if it is there
-        with suppress(Corrupt):  # its election will tell; Incompatible: the cluster has been led by a newer version
+        initial = tree.EpochRecord(epoch=Epoch(0), session="")
+        await link.transact([Create(paths.epoch, tree.EPOCH.encode(initial))])  # refused if it exists
+        with suppress(Corrupt):  # its election reports it; Incompatible: the cluster has been led by a newer version
             await read_epoch(link, paths)
         await _open_storage(link, paths, files)
         election = LatchElection(
@@ -104,7 +103,7 @@ async def zookeeper_leader(
     connection_timeout_s: float,
     clock_s: Callable[[], float],
 ) -> AsyncGenerator[ZooKeeperLeaderRetrieval]:
-    """Connect to the ensemble to hear who leads; nothing is written. Raises as `zookeeper_ha` does."""
+    """Connect to the ensemble to read which process leads; nothing is written. Raises as `zookeeper_ha` does."""
     link = ZooKeeperLink(
         quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
     )
@@ -116,9 +115,9 @@ async def zookeeper_leader(
 
 
 async def _open_storage(link: ZooKeeperLink, paths: tree.Tree, files: PayloadFiles) -> None:
-    """Make sure that the storage directory is the cluster's: its first JobManager marks it, the others look for that.
+    """Make sure that the storage directory is the cluster's: its first JobManager marks it, the others check that.
 
-    Of two that are first at once, one is: the marker that ZooKeeper names counts.
+    If two are first at the same time, the marker that ZooKeeper names counts.
     """
     node = await link.get(paths.storage)
     if node is None:
@@ -129,5 +128,5 @@ async def _open_storage(link: ZooKeeperLink, paths: tree.Tree, files: PayloadFil
         await files.discard([own])
         node = await link.get(paths.storage)
     files.marker = "" if node is None else node.data.decode("ascii", "replace")
-    await files.check_place()
+    await files.check_directory()
     await files.prepare()

@@ -1,26 +1,26 @@
-"""What lies where in ZooKeeper, below `<path.root>/<cluster-id>`.
+"""The layout of ZooKeeper, below `<path.root>/<cluster-id>`.
 
-    epoch                           who leads: EpochRecord. Its version is what every write checks
+    epoch                           the current term: EpochRecord. Its version is what every write checks
     storage                         the name of the file that marks the storage directory as this cluster's
     leader/latch/<candidate>-<n>    ephemeral, one for each process that contends; the lowest number leads
     leader/connection_info          ephemeral: where the leader listens (LeaderInfo)
     job-graphs/xx/<job>             GraphPointer
     quarantined/xx/<job>            QuarantinePointer
     idempotency-keys/xx/<sha256>    KeyRecord
-    job-keys/xx/<job>               the sha256 of the key that stands for the job
+    job-keys/xx/<job>               the sha256 of the job's key
     job-results/xx/<job>            ResultPointer
-    dirty-results/xx/<job>          nothing: cleanup is not done
+    dirty-results/xx/<job>          empty: cleanup is not done
     progress/xx/<job>/<region>      RegionPointer
-    ended-jobs/xx/<job>             EndedPointer, with the job's line in the listing
+    ended-jobs/xx/<job>             EndedPointer, with the job's summary
     blobs/xx/<sha256>               BlobPointer: where the copy of a blob is
-    ends/xx/<job>.<ms>.<kind>       nothing: when a result or an ended job was; retention reads names only
+    ends/xx/<job>.<ms>.<kind>       empty: when a job ended; retention reads names only
 
-xx is the first two hex digits: ZooKeeper answers a list of some 25,000 names, no more. Pointers carry format version
+xx is the first two hex digits: ZooKeeper returns lists of up to some 25,000 names. Pointers carry format version
 and checksum as payloads do.
 
-Rejected: Flink's lock nodes below each graph. They keep a former leader from deleting what a new one works with; here
-the epoch in each transaction does that. Rejected: one znode for each job that holds all of this; finding the few that
-run among the many that have ended would mean to read them all.
+Rejected: Flink's lock nodes below each graph. They keep a former leader from deleting what a new one uses; here the
+epoch in each transaction does that. Rejected: one znode for each job with all of this; finding the few that run among
+the many that have ended would require reading them all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from flintlock.model.ids import Epoch, FencingToken, JobId, RegionId
 
 
 class EpochRecord(Struct, frozen=True, kw_only=True):
-    """Who leads, or led last; `latch` is the name of its latch node, empty if a store adopted the token."""
+    """The current or last term; `latch` is the name of its latch znode, empty if a store adopted the token."""
 
     epoch: Epoch
     session: str
@@ -49,20 +49,20 @@ class EpochRecord(Struct, frozen=True, kw_only=True):
 
 
 class GraphPointer(Struct, frozen=True, kw_only=True):
-    """Where a graph is."""
+    """The file of a graph."""
 
     file: str
 
 
 class QuarantinePointer(Struct, frozen=True, kw_only=True):
-    """Where a graph is that was set aside, and why."""
+    """The file of a quarantined graph, and the reason."""
 
     file: str
     reason: str
 
 
 class KeyRecord(Struct, frozen=True, kw_only=True):
-    """What an idempotency key stands for."""
+    """The job of an idempotency key."""
 
     key: str
     job_id: JobId
@@ -70,20 +70,20 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 
 class ResultPointer(Struct, frozen=True, kw_only=True):
-    """Where a result is."""
+    """The file of a result."""
 
     file: str
     end_ms: int
 
 
 class RegionPointer(Struct, frozen=True, kw_only=True):
-    """Where the record of a region is."""
+    """The file of a region's record."""
 
     file: str
 
 
 class EndedPointer(Struct, frozen=True, kw_only=True):
-    """Where an ended job is: snapshot and rows by name; its line in the listing is here."""
+    """The files of an ended job: snapshot, and rows by name; its summary is here."""
 
     end_ms: int
     summary: bytes
@@ -97,7 +97,7 @@ class EndedPointer(Struct, frozen=True, kw_only=True):
 
 
 class BlobPointer(Struct, frozen=True, kw_only=True):
-    """Where the copy of a blob is, how long it is, and since when it is there."""
+    """The file of a blob's copy, its size, and when it was stored."""
 
     file: str
     size: int
@@ -108,7 +108,7 @@ SHARDS: Final = frozenset(f"{n:02x}" for n in range(256))
 
 EPOCH: Final = Payload(EpochRecord)
 GRAPH: Final = Payload(GraphPointer)
-ASIDE: Final = Payload(QuarantinePointer)
+QUARANTINE: Final = Payload(QuarantinePointer)
 KEY: Final = Payload(KeyRecord)
 RESULT: Final = Payload(ResultPointer)
 REGION: Final = Payload(RegionPointer)
@@ -126,7 +126,7 @@ class Tree:
         self.latches: Final = f"{self.base}/leader/latch"
         self.leader: Final = f"{self.base}/leader/connection_info"
         self.graphs: Final = f"{self.base}/job-graphs"
-        self.aside: Final = f"{self.base}/quarantined"
+        self.quarantine: Final = f"{self.base}/quarantined"
         self.keys: Final = f"{self.base}/idempotency-keys"
         self.job_keys: Final = f"{self.base}/job-keys"
         self.results: Final = f"{self.base}/job-results"
@@ -140,9 +140,9 @@ class Tree:
         """The job's graph."""
         return sharded(self.graphs, job_id)
 
-    def set_aside(self, job_id: JobId) -> str:
-        """The job's graph, once it was set aside."""
-        return sharded(self.aside, job_id)
+    def quarantined_graph(self, job_id: JobId) -> str:
+        """The job's graph, once it was quarantined."""
+        return sharded(self.quarantine, job_id)
 
     def key(self, digest: str) -> str:
         """A key, by its hash."""
@@ -157,7 +157,7 @@ class Tree:
         return sharded(self.results, job_id)
 
     def dirty_mark(self, job_id: JobId) -> str:
-        """There while the job's result is dirty."""
+        """Exists while the job's result is dirty."""
         return sharded(self.dirty, job_id)
 
     def regions(self, job_id: JobId) -> str:
@@ -185,23 +185,23 @@ class Tree:
         return sharded(self.ends, f"{job_id}.{end_ms}.result")
 
     def tree_of(self, path: str) -> str:
-        """The tree that a record's path lies in."""
+        """The tree that a record's path belongs to."""
         return f"{self.base}/{path.removeprefix(f'{self.base}/').partition('/')[0]}"
 
 
 def key_digest(key: str) -> str:
-    """Return a key as it is named in ZooKeeper: keys may hold any text."""
+    """Return the name of a key in ZooKeeper: keys may contain any text."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def end_of(mark: str) -> tuple[JobId, int]:
-    """Return the job and the moment that a mark in `ends` stands for."""
+    """Return the job and the time of a mark in `ends`."""
     job_id, end_ms, _ = mark.split(".")
     return JobId(job_id), int(end_ms)
 
 
 def absent(path: str) -> tuple[Op, Op]:
-    """Return operations that fail unless nothing is there, and leave nothing there."""
+    """Return operations that fail if the znode exists, and otherwise leave none."""
     return Create(path), Delete(path)
 
 

@@ -1,11 +1,11 @@
 """Fenced transactions, and what all stores in ZooKeeper are made from.
 
 Each write is one transaction whose first operation checks the version of the epoch's znode: any newer term has changed
-it, so a write of an older one fails as a whole, at the ensemble, whatever its sender believes. A token that is newer
-than what is stored is adopted by setting the znode in that same place.
+it, so a write of an older one fails as a whole, at the ensemble, whatever its sender assumes. A token that is newer
+than the stored one is adopted by setting the znode in that same place.
 
-Every other precondition is an operation of the same transaction too (a version, a znode that must or must not be
-there), so that nothing rests on what was read before. A transaction that meets another state is planned again.
+Every other precondition is an operation of the same transaction too (a version, a znode that must or must not exist),
+so that nothing depends on what was read before. A transaction that finds another state is planned again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from flintlock.model.ids import FencingToken, JobId
 T = TypeVar("T")
 P = TypeVar("P")
 
-#: How often a write is planned anew before it is given up as Unavailable.
-MOST_ATTEMPTS: Final = 50
+#: How often a write is planned before it is given up as Unavailable.
+MAX_ATTEMPTS: Final = 50
 
-#: How many znodes are asked for at once where there may be very many.
-WIDTH: Final = 200
+#: How many znodes are read at once where there may be very many.
+BATCH: Final = 200
 
 
 class Found(Struct, Generic[P], frozen=True):
@@ -57,13 +57,13 @@ class FencedWriter:
         self._link: Final = link
         self._paths: Final = paths
         self._guard: Final = guard
-        self._epoch: tuple[tree.EpochRecord, int] | None = None  # as last seen; forgotten when it has changed
-        self._sharded: Final[set[str]] = set()  # trees whose shards are known to be there: they are never removed
+        self._epoch: tuple[tree.EpochRecord, int] | None = None  # as last read; None when it has changed
+        self._sharded: Final[set[str]] = set()  # trees whose shards are known to exist: they are never removed
 
     async def attempt(self, token: FencingToken, ops: Sequence[Op]) -> Refusal | None:
         """Do all of it or nothing; return which operation was refused. Raises Fenced, with nothing done; Unavailable.
 
-        The guard is asked right before the sending: a leader that its own clock has deposed sends nothing.
+        The guard is called right before sending: a leader that has stepped down by its own clock sends nothing.
         """
         while True:
             self._guard(token)
@@ -76,7 +76,7 @@ class FencedWriter:
                 return None
             if refusal.op is fencing:
                 self._epoch = None
-            elif not await self._made_shards(refusal):
+            elif not await self._make_shards(refusal):
                 return refusal
 
     async def _fence(self, token: FencingToken) -> Check | SetData:
@@ -93,8 +93,8 @@ class FencedWriter:
         fresh = tree.EpochRecord(epoch=token.epoch, session=token.session)
         return SetData(self._paths.epoch, tree.EPOCH.encode(fresh), version)
 
-    async def _made_shards(self, refusal: Refusal) -> bool:
-        """Make the shards that a new znode lacked, those of a whole tree. Empty they mean nothing, so need no fence."""
+    async def _make_shards(self, refusal: Refusal) -> bool:
+        """Create the shards that a new znode lacked, those of a whole tree. Empty ones need no fence."""
         if refusal.reason is not RefusalReason.NO_NODE or not isinstance(refusal.op, Create):
             return False
         parent = self._paths.tree_of(refusal.op.path)
@@ -108,10 +108,10 @@ class FencedWriter:
 
 
 async def read_epoch(link: ZooKeeperLink, paths: tree.Tree) -> tuple[tree.EpochRecord, int]:
-    """Return who leads, or led last, and the version of that. Raises Unavailable, Corrupt."""
+    """Return the record of the current or last term, and its version. Raises Unavailable, Corrupt."""
     node = await link.get(paths.epoch)
     if node is None:
-        raise Corrupt(f"{paths.epoch} is not there: somebody has removed the cluster's data from ZooKeeper")
+        raise Corrupt(f"{paths.epoch} does not exist: the cluster's data was removed from ZooKeeper")
     return tree.EPOCH.decode(node.data, "the cluster"), node.version
 
 
@@ -135,13 +135,13 @@ class TermStore:
         self._token: Final = token
 
     async def _write(self, plan: Callable[[], Awaitable[Change]]) -> None:
-        """Plan and try until it fits. Raises what `plan` raises, Fenced, Unavailable."""
-        for _ in range(MOST_ATTEMPTS):
+        """Plan and try until the plan matches the state. Raises what `plan` raises, Fenced, Unavailable."""
+        for _ in range(MAX_ATTEMPTS):
             change = await plan()
             if await self._writer.attempt(self._token, change.ops) is None:
                 await self._files.discard(change.unlinked)
                 return
-        raise Unavailable("the store keeps changing under a write")
+        raise Unavailable("the store has changed again and again during a write")
 
     @asynccontextmanager
     async def _stored(self, kind: str, job_id: JobId, *payloads: bytes) -> AsyncGenerator[tuple[str, ...]]:
@@ -153,17 +153,17 @@ class TermStore:
 
     @asynccontextmanager
     async def _pointed(self, names: Collection[str]) -> AsyncGenerator[None]:
-        """Write pointers to payloads within; if it is sure that none was written, the payloads are removed."""
+        """Write pointers to payloads within; if it is certain that none was written, the payloads are removed."""
         try:
             yield
         except Unavailable:
-            raise  # the pointer may be there, or come: an ambiguous error never discards a payload
+            raise  # the pointer may exist, or be written later: an ambiguous error never discards a payload
         except FlintlockError:
             await self._files.discard(names)
             raise
 
     async def _find(self, path: str, kind: Payload[P]) -> Found[P] | None:
-        """Return a pointer for a write, readable or not; None if it is not there."""
+        """Return a pointer for a write, readable or not; None if it does not exist."""
         node = await self._link.get(path)
         if node is None:
             return None
@@ -188,7 +188,7 @@ class TermStore:
             except PayloadGone:
                 if node.version == seen:
                     raise Corrupt(f"the payload of {owner} is gone: {name}") from None
-                seen = node.version  # it may have been replaced meanwhile: look once more
+                seen = node.version  # it may have been replaced meanwhile: read once more
 
     async def _names(self, parent: str) -> list[str]:
         """Return the names in all shards of a tree, sorted."""
@@ -203,9 +203,9 @@ async def names_below(link: ZooKeeperLink, parent: str) -> list[str]:
 
 
 async def for_each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:
-    """Ask for many things, WIDTH at a time; answers are in the order of the questions."""
+    """Call `ask` for each item, BATCH at a time; the answers are in the order of the items."""
     pending = list(items)
     answers: list[T] = []
-    for start in range(0, len(pending), WIDTH):
-        answers += await asyncio.gather(*(ask(item) for item in pending[start : start + WIDTH]))
+    for start in range(0, len(pending), BATCH):
+        answers += await asyncio.gather(*(ask(item) for item in pending[start : start + BATCH]))
     return answers

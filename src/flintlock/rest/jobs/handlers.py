@@ -41,7 +41,7 @@ async def submit(call: RestCall) -> HttpResponse:
     services = call.services
     limit = services.configuration.get(UPLOAD_LIMIT)
     async with reading_submission(call.request, services.blobs, services.new_job_id(), limit) as submission:
-        with services.blobs.hold(submission.blob_keys):
+        with services.blobs.pin(submission.blob_keys):
             await store_uploads(submission, services.blobs)
             submitted = await services.dispatcher.submit_job(submission.message)
         if submitted.existing:  # its files were stored with the first submission

@@ -42,7 +42,7 @@ class BlobUploads(Protocol):
         """Return a stored blob's size, or None if it is not there."""
         ...
 
-    def hold(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
+    def pin(self, keys: Iterable[BlobKey]) -> AbstractContextManager[None]:
         """Keep these blobs while the context lasts, though no job refers to them yet."""
         ...
 

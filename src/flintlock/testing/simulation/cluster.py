@@ -73,7 +73,7 @@ class KeptBlobs:
         """Release."""
         self.jobs.discard(job_id)
 
-    async def unsound(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+    async def find_damaged(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
         """Miss nothing."""
         return {}
 

@@ -1,4 +1,4 @@
-"""Blobs that somebody is using just now."""
+"""Blobs that are in use at present."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from flintlock.model.ids import BlobKey
 
 
-class Holds:
-    """Counts who holds what. Nothing here waits."""
+class Pins:
+    """Counts the users of blobs. Nothing here awaits."""
 
     def __init__(self) -> None:
-        self._counts: Final[Counter[BlobKey]] = Counter()  # only what is held has an entry
+        self._counts: Final[Counter[BlobKey]] = Counter()  # only what is pinned has an entry
 
     def __contains__(self, key: BlobKey) -> bool:
         return key in self._counts
@@ -23,14 +23,14 @@ class Holds:
         return iter(self._counts)
 
     @contextmanager
-    def hold(self, keys: Iterable[BlobKey]) -> Generator[None]:
-        """Hold these as long as the context lasts."""
-        held = tuple(keys)
-        self._counts.update(held)
+    def pin(self, keys: Iterable[BlobKey]) -> Generator[None]:
+        """Pin these as long as the context lasts."""
+        pinned = tuple(keys)
+        self._counts.update(pinned)
         try:
             yield
         finally:
-            self._counts.subtract(held)
-            for key in held:
+            self._counts.subtract(pinned)
+            for key in pinned:
                 if not self._counts[key]:
                     del self._counts[key]
