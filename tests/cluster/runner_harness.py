@@ -19,6 +19,7 @@ from flintlock.config.files import cache_directory
 from flintlock.model.ids import AttemptId, BlobKey, JobId, RegionId, StepName
 from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, Exchange, JobGraph, JobVertex, vertex_id
 from flintlock.model.operations import Function, Operation, Program
+from flintlock.model.regions import regions_of
 from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished, TaskProgress, TaskRunning
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java
@@ -111,6 +112,7 @@ class Bench:
         return DeployTask(
             attempt=AttemptId(job_id=JOB, region=RegionId(region), attempt=next(self._attempts)),
             graph=graph,
+            region=regions_of(graph)[region],
             slots=more.pop("slots", (0, 1)),
             **more,
         )

@@ -26,7 +26,7 @@ from flintlock.model.jobgraph import JobGraph, Versions
 from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary
 from flintlock.model.operations import Function
 from flintlock.model.problems import Problem
-from flintlock.model.regions import regions_of
+from flintlock.model.regions import regions_of, shared_steps, values_of_region
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord
 
@@ -142,8 +142,11 @@ def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]
                 f"step {names.get(vertex, vertex)!r}: the parallelism must go from at least 1 to at most "
                 f"{MAX_PARALLELISM}, not from {limits.lower} to {limits.upper}"
             )
-    for region in regions_of(graph):
-        said = {step: limits for step in region.steps if (limits := wanted.vertices.get(graph.vertex(step).id))}
+    by_step = {vertex.name: wanted.vertices[vertex.id] for vertex in graph.vertices if vertex.id in wanted.vertices}
+    regions = regions_of(graph)
+    shared = shared_steps(regions)
+    for region in regions:
+        said = values_of_region(region, shared, by_step)
         if len({(limits.lower, limits.upper) for limits in said.values()}) > 1:
             problems.append(f"the steps {', '.join(said)} run as one task: they must agree on a parallelism")
     return tuple(problems)

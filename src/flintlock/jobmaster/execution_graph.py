@@ -19,7 +19,7 @@ from flintlock.model.errors import Corrupt
 from flintlock.model.ids import AttemptId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import ExceptionEntry, ParallelismRange, StoredJob
-from flintlock.model.regions import Region, regions_of
+from flintlock.model.regions import Region, regions_of, shared_steps, values_of_region
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput, TaskFinished, TaskMetrics
@@ -45,7 +45,6 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     cancel_timeout_s: float
     heartbeat_timeout_s: float  # a TaskManager that has not contacted this leader for so long is dead
     history_size: int
-    session_config: dict[str, str]
     work_dir: str  # the job's own
 
     @property
@@ -176,7 +175,6 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
         cancel_timeout_s=configuration.get(options.TASK_CANCEL_TIMEOUT),
         heartbeat_timeout_s=cluster.get(options.HEARTBEAT_TIMEOUT),
         history_size=configuration.get(options.EXCEPTION_HISTORY),
-        session_config=Configuration(graph.config).spark(),
         work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
     )
 
@@ -203,13 +201,13 @@ def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, .
 
 
 def ranges_of(plan: JobPlan, requirements: Mapping[VertexId, ParallelismRange]) -> dict[RegionId, ParallelismRange]:
-    """Return the requirement of each region: that of its steps, which agree. Unknown steps are ignored."""
-    ids = {vertex.name: vertex.id for vertex in plan.graph.vertices}
+    """Return what is required of each region: that of its steps, which agree. Unknown steps are ignored."""
+    by_step = {v.name: requirements[v.id] for v in plan.graph.vertices if v.id in requirements}
+    shared = shared_steps(plan.regions)
     return {
-        region.id: wanted
+        region.id: next(iter(wanted.values()))
         for region in plan.regions
-        for step in region.steps
-        if (wanted := requirements.get(ids[step])) is not None
+        if (wanted := values_of_region(region, shared, by_step))
     }
 
 

@@ -173,10 +173,10 @@ def _send(transition: Transition, region: RegionState, grant: SlotGrant) -> None
     order = DeployTask(
         attempt=transition.job.attempt_id(region),
         graph=plan.graph,
+        region=region.plan,
         slots=grant.slots,
         inputs=_inputs(transition.job, region),
         work_dir=plan.work_dir,
-        session_config=plan.session_config,
         analysis=_analysis(transition.job, region),
         cancel_timeout_s=plan.cancel_timeout_s,
         instance=grant.instance,

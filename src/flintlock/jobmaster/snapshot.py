@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.jobmaster.scheduling import parallelism_of
-from flintlock.model.graphcheck import MAX_PARALLELISM
+from flintlock.model.ids import VertexId
+from flintlock.model.jobgraph import MAX_PARALLELISM
 from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobRequirements, JobSnapshot, ParallelismRange
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
@@ -34,15 +35,17 @@ def outcome_of(job: ExecutionGraph) -> JobOutcome:
 
 
 def requirements_of(job: ExecutionGraph) -> JobRequirements:
-    """Return how many slots each step may use."""
+    """Return how many slots each step may use; a step that several regions share: the widest range of theirs."""
     ids = {vertex.name: vertex.id for vertex in job.plan.graph.vertices}
     unlimited = ParallelismRange(upper=MAX_PARALLELISM)
-    return JobRequirements(
-        job_id=job.plan.job_id,
-        vertices={
-            ids[step]: parallelism_of(job, region) or unlimited for region in job.regions for step in region.plan.steps
-        },
-    )
+    ranges: dict[VertexId, ParallelismRange] = {}
+    for region in job.regions:
+        own = parallelism_of(job, region) or unlimited
+        for step in region.plan.steps:
+            other = ranges.get(ids[step], own)
+            widest = ParallelismRange(lower=min(own.lower, other.lower), upper=max(own.upper, other.upper))
+            ranges[ids[step]] = widest
+    return JobRequirements(job_id=job.plan.job_id, vertices=ranges)
 
 
 def results_of(job: ExecutionGraph) -> tuple[ResultRows, ...]:

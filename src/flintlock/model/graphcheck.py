@@ -21,7 +21,7 @@ from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
 from flintlock.model.problems import Problem
-from flintlock.model.regions import regions_of, topological
+from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
 from flintlock.model.suggestions import suggestion
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -187,10 +187,13 @@ def _resource_problems(graph: JobGraph) -> Iterator[Problem]:
 
 
 def _region_parallelism(graph: JobGraph, steps: Mapping[StepName, JobVertex]) -> Iterator[Problem]:
-    if len({vertex.parallelism for vertex in graph.vertices} - {None}) < 2:
-        return  # nobody can disagree
-    for region in regions_of(graph):
-        wanted = {name: p for name in region.steps if (p := steps[name].parallelism) is not None}
+    parallelisms = {name: p for name, vertex in steps.items() if (p := vertex.parallelism) is not None}
+    if len(set(parallelisms.values())) < 2:
+        return  # nothing to disagree about
+    regions = regions_of(graph)
+    shared = shared_steps(regions)
+    for region in regions:
+        wanted = values_of_region(region, shared, parallelisms)
         if len(set(wanted.values())) > 1:
             said = ", ".join(f"{name}={value}" for name, value in wanted.items())
             yield Problem(

@@ -34,7 +34,7 @@ class ParallelismRange(Struct, frozen=True, kw_only=True):
 
 
 class JobRequirements(Struct, frozen=True, kw_only=True):
-    """What a job may use, for each step. Steps of one region agree."""
+    """What a job may use, for each step. Steps that only one region has agree."""
 
     job_id: JobId
     vertices: dict[VertexId, ParallelismRange]
@@ -88,7 +88,7 @@ class ExceptionEntry(Struct, frozen=True, kw_only=True):
 
 
 class TaskCounts(Struct, frozen=True, kw_only=True):
-    """How many of a job's steps are in each state; a step is where its region is."""
+    """How many of a job's steps are in each state, which is that of the step's region, or regions."""
 
     total: int
     by_state: dict[ExecutionState, int]
@@ -128,12 +128,20 @@ class JobSnapshot(Struct, frozen=True, kw_only=True):
         """Return the region's latest attempt, if it has any."""
         return next((e for e in reversed(self.executions) if e.region == region), None)
 
+    def regions_with(self, step: StepName) -> tuple[Region, ...]:
+        """Return the regions that the step is in: one, or several if outputs with regions of their own share it."""
+        return tuple(region for region in self.regions if step in region.steps)
+
     def summary(self) -> JobSummary:
-        """Return the job's line in a listing."""
+        """Return the job's line in a listing. A step that several regions share counts once."""
         counts = dict.fromkeys(ExecutionState, 0)
         latest = {execution.region: execution.state for execution in self.executions}
+        states: dict[StepName, list[ExecutionState]] = {}
         for region in self.regions:
-            counts[latest.get(region.id, ExecutionState.CREATED)] += len(region.steps)
+            for step in region.steps:
+                states.setdefault(step, []).append(latest.get(region.id, ExecutionState.CREATED))
+        for found in states.values():
+            counts[ExecutionState.aggregate(found)] += 1
         return JobSummary(
             job_id=self.graph.job_id,
             name=self.graph.name,

@@ -1,61 +1,67 @@
-"""Cut a JobGraph into pipelined regions: the units of deployment.
+"""Cut a JobGraph into regions: the units of deployment.
 
-Steps joined by pipelined exchanges belong together. Where that leaves two groups that wait for each other (a blocking
-exchange around a pipelined path), the groups are merged, as Flink merges them: such an exchange is then written and
-read back inside one task.
+A region is a set of outputs with the steps that they need. An output is a step that causes Spark work: a blocking
+exchange that another region reads, a sink, a result, a program.
+
+Batch jobs are cut into pipelined regions, which share no step: steps joined by pipelined exchanges belong together.
+Where that leaves two groups that wait for each other (a blocking exchange around a pipelined path), the groups are
+merged, as Flink merges them: such an exchange is then written and read back inside one task.
+
+Streaming jobs have one region for each output, because each is a query of its own: steps that several outputs need are
+planned into each of them, and so are in several regions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
+from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from flintlock.model.ids import RegionId, StepName
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Resources
-from flintlock.model.operations import Result, Sink
+from flintlock.model.jobgraph import Exchange, JobGraph, JobType, JobVertex, Resources
+
+_Value = TypeVar("_Value")
 
 
 class Region(Struct, frozen=True, kw_only=True):
-    """A pipelined region. `reads` are blocking results of other regions, `materialises` its own for others."""
+    """A set of outputs with the steps that they need. `reads` are blocking results of other regions."""
 
     id: RegionId
-    steps: tuple[StepName, ...]
+    steps: tuple[StepName, ...]  # in topological order; some may be in other regions, too
     upstream: tuple[RegionId, ...] = ()
     reads: tuple[StepName, ...] = ()
-    materialises: tuple[StepName, ...] = ()
+    materialises: tuple[StepName, ...] = ()  # the outputs that are blocking results for other regions, or for its own
     parallelism: int | None = None  # None: the slots of one TaskManager, at most the job's parallelism
+    outputs: tuple[StepName, ...] = ()  # materialised ones first; empty in snapshots of version 0.1
 
 
 def regions_of(graph: JobGraph) -> tuple[Region, ...]:
     """Return the regions in topological order. The graph must be free of cycles and dangling inputs."""
-    by_name = {vertex.name: vertex for vertex in graph.vertices}
-    read = {source for vertex in graph.vertices for source in vertex.inputs}
-    group = _merge_cycles(_pipelined_groups(by_name), by_name)
-    order = {name: index for index, name in enumerate(topological(graph.vertices))}
-    members: dict[StepName, list[StepName]] = {}
-    for name in sorted(group, key=order.__getitem__):
-        members.setdefault(group[name], []).append(name)
-    upstream = _group_edges(group, by_name)
-    sorted_groups = _stable_order(upstream, {root: order[steps[0]] for root, steps in members.items()})
-    ids = {root: RegionId(index) for index, root in enumerate(sorted_groups)}
-    return tuple(
-        Region(
-            id=ids[root],
-            steps=tuple(members[root]),
-            upstream=tuple(sorted(ids[parent] for parent in upstream[root])),
-            reads=_reads(members[root], group, by_name),
-            materialises=tuple(
-                name for name in members[root] if name in read and by_name[name].exchange is Exchange.BLOCKING
-            ),
-            parallelism=next(
-                (p for name in members[root] if (p := by_name[name].parallelism) is not None),
-                None,
-            ),
-        )
-        for root in sorted_groups
-    )
+    if graph.job_type is JobType.STREAMING:
+        return _output_regions(graph)
+    return _pipelined_regions(graph)
+
+
+def shared_steps(regions: Iterable[Region]) -> frozenset[StepName]:
+    """Return the steps that are in more than one of the regions."""
+    counts = Counter(name for region in regions for name in region.steps)
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def values_of_region(
+    region: Region, shared: Collection[StepName], values: Mapping[StepName, _Value]
+) -> dict[StepName, _Value]:
+    """Return the values that decide for a region, such as the parallelism of its steps: they have to agree.
+
+    What is said of a step that only this region has decides; what is said of shared steps counts where nothing else
+    is. Otherwise two regions with different values could not share a step.
+    """
+    said = {name: values[name] for name in region.steps if name in values}
+    own = {name: value for name, value in said.items() if name not in shared}
+    return own or said
 
 
 def topological(vertices: Iterable[JobVertex]) -> tuple[StepName, ...]:
@@ -73,10 +79,8 @@ def topological(vertices: Iterable[JobVertex]) -> tuple[StepName, ...]:
 
 
 def region_outputs(graph: JobGraph, region: Region) -> tuple[JobVertex, ...]:
-    """Return the steps of the region that cause Spark work: materialised ones first, then sinks and results."""
-    own = [graph.vertex(name) for name in region.steps]
-    ends = [vertex for vertex in own if isinstance(vertex.operation, Sink | Result)]
-    return tuple(graph.vertex(name) for name in region.materialises) + tuple(ends)
+    """Return the outputs of the region: the steps that cause Spark work, materialised ones first."""
+    return tuple(graph.vertex(name) for name in region.outputs or _outputs(graph, region.steps, region.materialises))
 
 
 def region_resources(graph: JobGraph, region: Region) -> Resources | None:
@@ -85,6 +89,58 @@ def region_resources(graph: JobGraph, region: Region) -> Resources | None:
     if not needs:
         return None
     return Resources(cpu=max(need.cpu for need in needs), memory=max(need.memory for need in needs))
+
+
+def _outputs(graph: JobGraph, steps: Iterable[StepName], materialises: tuple[StepName, ...]) -> tuple[StepName, ...]:
+    return (*materialises, *(name for name in steps if not graph.vertex(name).has_output))
+
+
+def _output_regions(graph: JobGraph) -> tuple[Region, ...]:
+    """Return one region for each sink, result or program, with all that it needs."""
+    by_name = {vertex.name: vertex for vertex in graph.vertices}
+    order = topological(graph.vertices)
+    needed: dict[StepName, tuple[StepName, ...]] = {}
+    for output in (name for name in order if not by_name[name].has_output):
+        wanted = {output}
+        for name in reversed(order):
+            if name in wanted:
+                wanted.update(by_name[name].inputs)
+        needed[output] = tuple(name for name in order if name in wanted)
+    parallelisms = {name: vertex.parallelism for name, vertex in by_name.items() if vertex.parallelism is not None}
+    regions = [Region(id=RegionId(n), steps=steps, outputs=(out,)) for n, (out, steps) in enumerate(needed.items())]
+    shared = shared_steps(regions)
+    return tuple(
+        structs.replace(region, parallelism=next(iter(values_of_region(region, shared, parallelisms).values()), None))
+        for region in regions
+    )
+
+
+def _pipelined_regions(graph: JobGraph) -> tuple[Region, ...]:
+    by_name = {vertex.name: vertex for vertex in graph.vertices}
+    read = {source for vertex in graph.vertices for source in vertex.inputs}
+    group = _merge_cycles(_pipelined_groups(by_name), by_name)
+    order = {name: index for index, name in enumerate(topological(graph.vertices))}
+    members: dict[StepName, list[StepName]] = {}
+    for name in sorted(group, key=order.__getitem__):
+        members.setdefault(group[name], []).append(name)
+    upstream = _group_edges(group, by_name)
+    sorted_groups = _stable_order(upstream, {root: order[steps[0]] for root, steps in members.items()})
+    ids = {root: RegionId(index) for index, root in enumerate(sorted_groups)}
+
+    def region(root: StepName) -> Region:
+        steps = tuple(members[root])
+        materialises = tuple(name for name in steps if name in read and by_name[name].exchange is Exchange.BLOCKING)
+        return Region(
+            id=ids[root],
+            steps=steps,
+            upstream=tuple(sorted(ids[parent] for parent in upstream[root])),
+            reads=_reads(steps, group, by_name),
+            materialises=materialises,
+            parallelism=next((p for name in steps if (p := by_name[name].parallelism) is not None), None),
+            outputs=_outputs(graph, steps, materialises),
+        )
+
+    return tuple(region(root) for root in sorted_groups)
 
 
 def _pipelined_groups(by_name: Mapping[StepName, JobVertex]) -> dict[StepName, StepName]:

@@ -11,13 +11,12 @@ between two places it may be a copy, and may need credentials that the target do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from flintlock.model.ids import AttemptId
 from flintlock.model.jobgraph import JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Sink
-from flintlock.model.regions import Region
+from flintlock.model.regions import Region, region_outputs
 
 PREFIX: Final = ".flintlock-"
 SUCCESS_MARKER: Final = "_SUCCESS"
@@ -49,17 +48,16 @@ def is_data(relative_path: str) -> bool:
     )
 
 
-def staged_sinks(graph: JobGraph, steps: Iterable[str]) -> tuple[JobVertex, ...]:
-    """Return those of the steps that are staged sinks, in their order."""
-    vertices = (graph.vertex(name) for name in steps)
-    return tuple(vertex for vertex in vertices if vertex.guarantee is Guarantee.STAGED)
+def staged_sinks(graph: JobGraph, region: Region) -> tuple[JobVertex, ...]:
+    """Return those of the region's outputs that are staged sinks, in their order."""
+    return tuple(vertex for vertex in region_outputs(graph, region) if vertex.guarantee is Guarantee.STAGED)
 
 
 def staging_directories(graph: JobGraph, region: Region, attempt: AttemptId) -> tuple[str, ...]:
     """Return every staging directory that this attempt at this region may write to."""
     return tuple(
         staging_directory(sink.operation.path, attempt)
-        for sink in staged_sinks(graph, region.steps)
+        for sink in staged_sinks(graph, region)
         if isinstance(sink.operation, Sink) and sink.operation.path is not None
     )
 

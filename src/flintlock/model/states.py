@@ -6,7 +6,7 @@ property here, so that a new state is classified in one place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -102,6 +102,17 @@ class ExecutionState(StrEnum):
         """Whether Flink's REST API reports how long an attempt was in this state."""
         return self in _TIMED
 
+    @classmethod
+    def aggregate(cls, states: Collection[ExecutionState]) -> ExecutionState:
+        """Return the state of a step that several attempts run, as Flink has it for a vertex with several subtasks.
+
+        The worst state wins; a step has finished when all of its attempts have. Without attempts it is CREATED.
+        """
+        for state in _AGGREGATE:
+            if state in states and (state is not cls.FINISHED or set(states) == {cls.FINISHED}):
+                return state
+        return cls.RUNNING if cls.FINISHED in states else min(states, key=_ORDER.index, default=cls.CREATED)
+
     def comes_after(self, other: ExecutionState) -> bool:
         """Whether an attempt that entered both within one millisecond entered this one later."""
         return self in _ORDER and other in _ORDER and _ORDER.index(self) > _ORDER.index(other)
@@ -111,6 +122,7 @@ _J = JobStatus
 _E = ExecutionState
 _GLOBALLY_TERMINAL: Final = frozenset({_J.FINISHED, _J.FAILED, _J.CANCELED})
 _TIMED: Final = (_E.CREATED, _E.SCHEDULED, _E.DEPLOYING, _E.INITIALIZING, _E.RUNNING)
+_AGGREGATE: Final = (_E.FAILED, _E.CANCELING, _E.CANCELED, _E.RECONCILING, _E.RUNNING, _E.FINISHED)
 _ORDER: Final = (*_TIMED, _E.CANCELING, _E.FINISHED, _E.CANCELED, _E.FAILED)
 
 #: Legal moves of a job.

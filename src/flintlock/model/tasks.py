@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph, Resources
+from flintlock.model.regions import Region
 
 
 class Analysis(StrEnum):
@@ -25,13 +26,13 @@ class DeployTask(Struct, frozen=True, kw_only=True):
 
     attempt: AttemptId
     graph: JobGraph
+    region: Region
     slots: tuple[int, ...]
     inputs: dict[StepName, str] = {}  # blocking results of other regions: where their rows are
     work_dir: str = ""  # the job's own directory for its blocking results
-    session_config: dict[str, str] = {}
     analysis: Analysis = Analysis.REGION
     cancel_timeout_s: float = 10.0
-    instance: InstanceId | None = None  # whose slots they are: another life of the TaskManager refuses it
+    instance: InstanceId | None = None  # whose slots they are: another incarnation of the TaskManager refuses it
     resources: Resources | None = None  # what the task's runner may use
     outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
 

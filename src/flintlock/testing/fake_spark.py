@@ -22,7 +22,7 @@ from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, Ta
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.operations import Result, SaveMode, Sink
-from flintlock.model.regions import region_outputs, regions_of
+from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import (
     DeployTask,
@@ -302,12 +302,11 @@ class FakeRunner:
     async def _run(self) -> AsyncIterator[_News]:
         task = self._task
         yield TaskRunning()
-        region = regions_of(task.graph)[task.attempt.region]
         missing = tuple(step for step, path in task.inputs.items() if not self._spark.files.below(path))
         if missing:
             yield _failed(FailureKind.MISSING_INPUT, f"the result of {missing[0]} is gone", missing)
             return
-        outputs = [vertex.name for vertex in region_outputs(task.graph, region)]
+        outputs = [vertex.name for vertex in region_outputs(task.graph, task.region)]
         if task.outputs is not None:
             outputs = [name for name in outputs if name in task.outputs]
         made = _Made()

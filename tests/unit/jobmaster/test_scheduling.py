@@ -224,7 +224,7 @@ def test_the_deployment_carries_what_the_task_needs() -> None:
     order = harness.of(SendDeploy)[-1].order
     assert order.graph is graph
     assert order.work_dir == f"/work/{'a' * 32}"
-    assert order.session_config == {"spark.sql.shuffle.partitions": "4"}
+    assert order.region is harness.job.plan.regions[0]
     assert order.cancel_timeout_s == 3.0
     assert order.slots == (0, 1)
 

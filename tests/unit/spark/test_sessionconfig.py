@@ -5,6 +5,7 @@ from __future__ import annotations
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.ids import AttemptId, JobId, RegionId
 from flintlock.model.jobgraph import JobGraph
+from flintlock.model.regions import Region
 from flintlock.model.tasks import DeployTask
 from flintlock.spark.region.backend import session_url
 from flintlock.spark.region.session_config import session_config
@@ -13,12 +14,12 @@ JOB = JobId("ab" * 16)
 KEY = SparkSessionKey(user_id="flintlock-1", session_id="9f0c9c1e-0000-4000-8000-000000000000")
 
 
-def task(*, session: dict[str, str] | None = None, **config: str) -> DeployTask:
+def task(**config: str) -> DeployTask:
     return DeployTask(
         attempt=AttemptId(job_id=JOB, region=RegionId(0), attempt=0),
         graph=JobGraph(job_id=JOB, name="j", config=config),
         slots=(0, 3, 4),
-        session_config=session or {},
+        region=Region(id=RegionId(0), steps=()),
     )
 
 
@@ -29,15 +30,12 @@ def test_utc_and_a_partition_for_each_slot() -> None:
     }
 
 
-def test_the_job_has_its_way_and_the_deployment_the_last_word() -> None:
+def test_the_jobs_own_settings_replace_the_defaults() -> None:
     config = session_config(
-        task(
-            session={"spark.x": "2"},
-            **{"spark.sql.session.timeZone": "Europe/Vienna", "spark.x": "1", "parallelism.default": "7"},
-        )
+        task(**{"spark.sql.session.timeZone": "Europe/Vienna", "spark.x": "1", "parallelism.default": "7"})
     )
     assert config["spark.sql.session.timeZone"] == "Europe/Vienna"
-    assert config["spark.x"] == "2"
+    assert config["spark.x"] == "1"
     assert "parallelism.default" not in config
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, vertex_id
 from flintlock.model.operations import Result, Source
+from flintlock.model.regions import regions_of
 from flintlock.model.tasks import DeployTask, Failure, FailureKind, TaskFailed
 
 JOB: Final = JobId("0123456789abcdef0123456789abcdef")
@@ -36,6 +37,7 @@ def order(
     return DeployTask(
         attempt=attempt,
         graph=graph,
+        region=regions_of(graph)[0],
         slots=slots or (0,),
         cancel_timeout_s=cancel_timeout_s,
         instance=None if instance is None else InstanceId(instance),

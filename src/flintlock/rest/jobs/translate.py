@@ -78,7 +78,6 @@ def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
 def plan(job: JobSnapshot) -> shapes.Plan:
     """The job's plan: a node for each step."""
     graph = job.graph
-    region_of = {name: region for region in job.regions for name in region.steps}
     return shapes.Plan(
         jid=graph.job_id,
         name=graph.name,
@@ -87,7 +86,7 @@ def plan(job: JobSnapshot) -> shapes.Plan:
             shapes.PlanNode(
                 id=vertex.id,
                 operator="",
-                parallelism=vertices_of.parallelism(job, region_of.get(vertex.name)),
+                parallelism=vertices_of.parallelism(job, vertex.name),
                 operator_strategy="",
                 description=vertex.title,
                 optimizer_properties={},

@@ -78,7 +78,11 @@ async def jobs(call: RestCall) -> HttpResponse:
 
 async def vertex(call: RestCall) -> HttpResponse:
     """The metrics of a step by subtask: ids, or the values of those that `get` names."""
-    values = {f"0.{name}": value for name, value in vertex_values(await view_of(call)).items()}
+    values = {
+        f"{one.index}.{name}": value
+        for one in (await view_of(call)).subtasks
+        for name, value in vertex_values(one).items()
+    }
     return json_response(metrics.listed(values, call.names("get")))
 
 
@@ -89,7 +93,7 @@ async def subtask(call: RestCall) -> HttpResponse:
 
 async def subtasks(call: RestCall) -> HttpResponse:
     """The metrics of all subtasks of a step, together."""
-    return json_response(_aggregated(call, [vertex_values(await view_of(call))]))
+    return json_response(_aggregated(call, [vertex_values(one) for one in (await view_of(call)).subtasks]))
 
 
 def _aggregated(call: RestCall, many: Sequence[metrics.Values]) -> object:

@@ -7,7 +7,7 @@ from typing import Final
 from flintlock.model.jobs import JobSnapshot
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import TaskMetrics
-from flintlock.rest.vertices.translate import VertexView, metrics_of
+from flintlock.rest.vertices.translate import SubtaskView, metrics_of
 
 #: Flink's names for "how long has the job been in this state", 0 while it is in another.
 _TIMED: Final = {
@@ -37,8 +37,8 @@ def restarts(job: JobSnapshot) -> int:
     return len({execution.timestamps.get(ExecutionState.CREATED, -1 - n) for n, execution in enumerate(again)})
 
 
-def vertex_values(view: VertexView) -> dict[str, float]:
-    """Return what is known of a step: its own numbers where they can be determined, and all of its region's."""
+def vertex_values(view: SubtaskView) -> dict[str, float]:
+    """Return what is known of a step in one region: its own numbers where they are known, and those of the region."""
     own = metrics_of(view)
     values: dict[str, float] = {}
     if own.read_records_complete:

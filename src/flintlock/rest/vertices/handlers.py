@@ -10,12 +10,12 @@ from flintlock.rest.vertices import translate
 
 
 async def details(call: RestCall) -> HttpResponse:
-    """One step with its subtask: the current attempt at its region."""
+    """One step with its subtasks: the current attempt at each of its regions."""
     return json_response(translate.details(await view_of(call)))
 
 
 async def times(call: RestCall) -> HttpResponse:
-    """When a step's subtask entered each state."""
+    """When a step's subtasks entered each state."""
     return json_response(translate.times(await view_of(call)))
 
 
@@ -25,7 +25,7 @@ async def task_managers(call: RestCall) -> HttpResponse:
 
 
 async def subtask(call: RestCall) -> HttpResponse:
-    """One subtask of a step; a step has one, number 0."""
+    """One subtask of a step; steps of batch jobs have one, number 0."""
     return json_response(translate.subtask(await subtask_of(call)))
 
 
@@ -63,12 +63,14 @@ async def view_of(call: RestCall) -> translate.VertexView:
     return view
 
 
-async def subtask_of(call: RestCall) -> translate.VertexView:
-    """Return the step whose subtask the path names: every step has number 0 only. Raises NotFound, Invalid."""
+async def subtask_of(call: RestCall) -> translate.SubtaskView:
+    """Return the subtask that the path names: 0, unless several regions share the step. Raises NotFound, Invalid."""
     text = call.path("subtaskindex")
     if not text.isascii() or not text.isdigit():
         raise Invalid(f"{text!r} is not the number of a subtask")
     view = await view_of(call)
-    if text.strip("0"):
+    subtasks = view.subtasks
+    index = text.lstrip("0") or "0"
+    if len(index) > len(str(len(subtasks))) or int(index) >= len(subtasks):
         raise no_such("subtask", f"{text} of step {view.vertex.name!r}")
-    return view
+    return subtasks[int(index)]

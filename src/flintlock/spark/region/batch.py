@@ -19,7 +19,7 @@ from flintlock.config.options import RESULT_BYTES
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
-from flintlock.model.regions import Region, region_outputs
+from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished
 from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_look
@@ -46,7 +46,6 @@ class Work:
     def __init__(
         self,
         task: DeployTask,
-        region: Region,
         door: Door,
         frames: Frames,
         *,
@@ -56,7 +55,7 @@ class Work:
     ) -> None:
         self._task: Final = task
         self._graph: Final = task.graph
-        self._region: Final = region
+        self._region: Final = task.region
         self._door: Final = door
         self._frames: Final = frames
         self._activity: Final = activity
@@ -124,7 +123,7 @@ class Work:
         """Return the sinks that have nothing to do. Raises TaskError for one whose target must be empty, and is not."""
         modes = {
             vertex.name: vertex.operation
-            for vertex in staged_sinks(self._graph, self._region.steps)
+            for vertex in staged_sinks(self._graph, self._region)
             if isinstance(vertex.operation, Sink) and self._is_wanted(vertex.name) and needs_look(vertex.operation)
         }
         if not modes:

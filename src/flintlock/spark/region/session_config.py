@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flintlock.config.configuration import Configuration
 from flintlock.model.tasks import DeployTask
 
 
@@ -11,6 +12,5 @@ def default_config(slots: int) -> dict[str, str]:
 
 
 def session_config(task: DeployTask) -> dict[str, str]:
-    """Return what the task's session is set to: what the job says beats the defaults, its deployment beats both."""
-    own = {key: value for key, value in task.graph.config.items() if key.startswith("spark.")}
-    return {**default_config(len(task.slots)), **own, **task.session_config}
+    """Return what the task's session is set to: the job's own settings over the defaults."""
+    return {**default_config(len(task.slots)), **Configuration(task.graph.config).spark()}

@@ -24,7 +24,6 @@ from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Program, SaveMode, Sink
-from flintlock.model.regions import regions_of
 from flintlock.model.staging import staged_sinks
 from flintlock.model.tasks import (
     DeployTask,
@@ -297,10 +296,9 @@ class ForkedRunner:
 
     def _look_at_targets(self, task: DeployTask) -> None:
         """Look up, while the runner analyses, which targets hold data; it asks before it writes."""
-        region = regions_of(task.graph)[task.attempt.region]
         sinks = {
             vertex.name: vertex.operation.path
-            for vertex in staged_sinks(task.graph, region.steps)
+            for vertex in staged_sinks(task.graph, task.region)
             if isinstance(vertex.operation, Sink) and vertex.operation.path is not None and needs_look(vertex.operation)
         }
         if sinks:

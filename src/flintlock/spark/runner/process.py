@@ -28,12 +28,12 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.config.configuration import Configuration
 from flintlock.host.memory_limit import limit_memory, relax_memory
 from flintlock.model.commands import CancelTask, TaskCommand
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Function, Program
-from flintlock.model.regions import Region, regions_of
 from flintlock.model.tasks import (
     Analysis,
     Failure,
@@ -177,7 +177,6 @@ class Runner:
     def _run(self, message: Run) -> Worked | ProgramExited | TaskFailed:
         task = message.task
         program = next((v for v in task.graph.vertices if isinstance(v.operation, Program)), None)
-        region = regions_of(task.graph)[task.attempt.region]
         attempt = _Attempt(message.limits, step=program.name if program is not None else None)
         try:
             artifacts = self._begin(message)
@@ -192,7 +191,7 @@ class Runner:
                     self._program(message, program.operation, artifacts)
                     done = Worked(finished=TaskFinished())
                 else:
-                    done = self._region(message, region, artifacts, attempt)
+                    done = self._region(message, artifacts, attempt)
             metrics = dedicated.metrics() if task.graph.engine is EngineKind.DEDICATED else self._progress.metrics
             return structs.replace(done, finished=structs.replace(done.finished, metrics=metrics))
         except Interrupted:
@@ -212,7 +211,7 @@ class Runner:
         self._progress.doing(f"running {program.file}")
         run_program(program, artifacts)
 
-    def _region(self, message: Run, region: Region, artifacts: Artifacts, attempt: _Attempt) -> Worked:
+    def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt) -> Worked:
         task = message.task
         if task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
@@ -220,13 +219,12 @@ class Runner:
         else:
             door = self._session()
             door.configure(session_config(task))
-            if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else region.steps):
+            if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(door.spark)
         attempt.inputs = task.inputs
         attempt.frames = Frames(door, task.graph, artifacts, task.inputs)
         attempt.work = Work(
             task,
-            region,
             door,
             attempt.frames,
             activity=self._progress.doing,
@@ -238,7 +236,7 @@ class Runner:
     def _analyze(self, message: Analyze) -> Analyzed:
         graph = message.graph
         attempt = _Attempt(message.limits)
-        config = {key: value for key, value in graph.config.items() if key.startswith("spark.")}
+        config = Configuration(graph.config).spark()
         try:
             artifacts = self._begin(message)
             _hold(message.limits)
