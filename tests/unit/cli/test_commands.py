@@ -317,11 +317,11 @@ def test_info_prints_the_plan_as_a_tree(place: Path, capsys: pytest.CaptureFixtu
         "│   │   └── reads one (blocking, of another region)",
         "│   └── top  result: at most 3 rows",
         "│       ├── reads two",
-        "│       └── guarantee: once, with the job",
+        "│       └── guarantee: exactly once (stored with the job)",
         "└── region 2, after region 0",
         f"    └── out  sink: parquet {place}/out, errorifexists",
         "        ├── reads one (blocking, of another region)",
-        "        └── guarantee: whole and once",
+        "        └── guarantee: exactly once (atomic publish)",
     ]
     assert run_app(["info", "job.py:job", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

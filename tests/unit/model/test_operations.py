@@ -7,12 +7,14 @@ from typing import Final, get_args
 
 import msgspec
 import pytest
-from tests.unit.model.graphs import step
+from tests.unit.model.graphs import JOB, step
 
+from flintlock.model.ids import StepName
 from flintlock.model.jobspec import JobSpec, StepSpec
 from flintlock.model.operations import (
     READERS,
     Function,
+    Guarantee,
     Operation,
     Program,
     Result,
@@ -96,3 +98,22 @@ def test_a_kind_has_to_describe_and_check_itself() -> None:
         StepOperation().describe()
     with pytest.raises(NotImplementedError):
         StepOperation().problems(0, ())
+
+
+@pytest.mark.parametrize(
+    ("sink", "guarantee"),
+    [
+        (Sink(format="parquet", path="out"), Guarantee.STAGED),
+        (Sink(format="Delta", path="out"), Guarantee.TRANSACTIONAL),
+        (Sink(format="delta", table="t"), Guarantee.TRANSACTIONAL),
+        (Sink(format="iceberg", table="t"), Guarantee.AT_LEAST_ONCE),
+        (Sink(format="hudi", path="out"), Guarantee.AT_LEAST_ONCE),
+        (Sink(table="t"), Guarantee.AT_LEAST_ONCE),
+        (Sink(format="parquet", table="t"), Guarantee.AT_LEAST_ONCE),
+        (Sink(format="jdbc"), Guarantee.AT_LEAST_ONCE),
+    ],
+)
+def test_only_what_cannot_repeat_rows_is_exactly_once(sink: Sink, guarantee: Guarantee) -> None:
+    """A retried append to a table format without transaction ids would add its rows again."""
+    assert sink.guarantee is guarantee
+    assert bool(sink.transaction(JOB, StepName("out"))) == (guarantee is Guarantee.TRANSACTIONAL)

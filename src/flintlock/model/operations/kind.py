@@ -18,17 +18,18 @@ Fill: TypeAlias = Callable[[str], str]
 
 #: Formats whose output is files at a path: Flintlock stages and publishes them itself.
 STAGED_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
-#: Table formats that commit by themselves.
-TRANSACTIONAL_FORMATS: Final = frozenset({"delta", "iceberg", "hudi"})
+#: The table format whose commits carry an application's transaction id: a write that was committed is not repeated.
+#: Iceberg and Hudi commit atomically, too, but know no such id: a retried append would add its rows again.
+DELTA: Final = "delta"
 
 
 class Guarantee(StrEnum):
     """What delivery means for one output."""
 
-    STAGED = "whole and once"
-    TRANSACTIONAL = "whole and once, by the table format's own commit"
+    STAGED = "exactly once (atomic publish)"
+    TRANSACTIONAL = "exactly once (Delta transaction)"
     AT_LEAST_ONCE = "at least once"
-    WITH_JOB = "once, with the job"
+    WITH_JOB = "exactly once (stored with the job)"
 
 
 class StepOperation(Struct, frozen=True, kw_only=True):

@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from msgspec import field
 
+from flintlock.model.ids import JobId, StepName
 from flintlock.model.operations.kind import (
+    DELTA,
     STAGED_FORMATS,
-    TRANSACTIONAL_FORMATS,
     ConfigValue,
     Fill,
     Guarantee,
@@ -51,13 +52,21 @@ class Sink(StepOperation, frozen=True, kw_only=True, tag="sink"):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Files at a path are published atomically by Flintlock; tables depend on their format."""
+        """Flintlock publishes files atomically; Delta skips a write that it has committed; others may repeat."""
         name = self.format.lower() if self.format is not None else None
         if self.path is not None and name in STAGED_FORMATS:
             return Guarantee.STAGED
-        if name in TRANSACTIONAL_FORMATS:
-            return Guarantee.TRANSACTIONAL
-        return Guarantee.AT_LEAST_ONCE
+        return Guarantee.TRANSACTIONAL if name == DELTA else Guarantee.AT_LEAST_ONCE
+
+    def transaction(self, job_id: JobId, step: StepName) -> dict[str, str]:
+        """Return the options by which Delta knows a write of this step: the same for every attempt of the job.
+
+        A job writes each sink once, so one version is enough: Delta skips a write whose version it has committed for
+        this application id.
+        """
+        if self.guarantee is not Guarantee.TRANSACTIONAL:
+            return {}
+        return {"txnAppId": f"flintlock-{job_id}-{step}", "txnVersion": "1"}
 
     @property
     def target(self) -> str | None:

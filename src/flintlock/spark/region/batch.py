@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import RESULT_BYTES
-from flintlock.model.ids import StepName
+from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
@@ -173,8 +173,7 @@ class Work:
 
     def _write(self, vertex: JobVertex, sink: Sink, frame: DataFrame) -> None:
         staged = vertex.guarantee is Guarantee.STAGED and sink.path is not None
-        options = {k: v for k, v in sink.options.items() if not staged or k.lower() != DYNAMIC}
-        writer: Any = frame.write.options(**options)
+        writer: Any = frame.write.options(**writer_options(vertex, sink, self._graph.job_id))
         if sink.format is not None:
             writer = writer.format(sink.format)
         if sink.partition_by:
@@ -222,6 +221,13 @@ class Work:
         if operation is not None:
             self._operations[step] = operation
         self._outputs.append(StepOutput(step=step))
+
+
+def writer_options(vertex: JobVertex, sink: Sink, job_id: JobId) -> dict[str, str]:
+    """Return the options that a sink's rows are written with: the sink's own, and what its guarantee needs."""
+    if vertex.guarantee is Guarantee.STAGED:
+        return {key: value for key, value in sink.options.items() if key.lower() != DYNAMIC}
+    return {**sink.transaction(job_id, vertex.name), **sink.options}
 
 
 def analyze(frames: Frames, graph: JobGraph, config: Mapping[str, str], *, besides: Sequence[JobVertex] = ()) -> None:
