@@ -43,9 +43,10 @@ def configuration() -> str:
         "| key | takes | default | scope | meaning |",
         "|---|---|---|---|---|",
     ]
-    for option in sorted(OPTIONS, key=lambda option: option.key):
-        default = option.default_text or (str(option.default) if option.default != "" else "")
-        lines.append(f"| `{option.key}` | {option.kind} | {default} | {option.scope} | {option.description} |")
+    lines += [
+        f"| `{option.key}` | {option.kind} | {option.default_text} | {option.scope} | {option.description} |"
+        for option in sorted(OPTIONS, key=lambda option: option.key)
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,6 @@ import click
 from flintlock.cli.settings import define_option, json_option, place_options, print_json, read_settings
 from flintlock.config.files import LoadedConfiguration, variable_of
 from flintlock.config.options import OPTIONS
-from flintlock.model.operations import config_text
 
 
 @click.command()
@@ -58,7 +57,7 @@ def option_rows(settings: LoadedConfiguration) -> list[dict[str, str | None]]:
     return [
         {
             "key": option.key,
-            "value": values.get(option.key, option.default_text or config_text(option.default)),
+            "value": values.get(option.key, option.default_text),
             "set-by": settings.places.get(option.key),
             "kind": option.kind,
             "scope": option.scope.value,

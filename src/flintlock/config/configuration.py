@@ -14,10 +14,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from flintlock.model.errors import Invalid
+from flintlock.model.quantities import duration_s, duration_text, memory_bytes, memory_text, positive_duration_s
 from flintlock.model.suggestions import suggestion
 
 T = TypeVar("T")
+_DURATIONS: Final[tuple[Callable[[str], object], ...]] = (duration_s, positive_duration_s)
 
 
 class Scope(StrEnum):
@@ -28,7 +29,7 @@ class Scope(StrEnum):
 
 
 class Option(Struct, Generic[T], frozen=True, kw_only=True):
-    """One setting: how it is called, read, and what it means."""
+    """One setting: its key, how its text is read, and what it means."""
 
     key: str
     parse: Callable[[str], T]
@@ -36,11 +37,26 @@ class Option(Struct, Generic[T], frozen=True, kw_only=True):
     default: T
     description: str
     scope: Scope = Scope.CLUSTER
-    default_text: str = ""
+    unset: str = ""  # what applies while the option is not set, where that is more than the default value
+
+    @property
+    def default_text(self) -> str:
+        """The default as a user would write it, or what applies instead of one."""
+        if self.unset:
+            return self.unset
+        match self.default:
+            case bool(value):
+                return "true" if value else "false"
+            case float(value) if self.parse in _DURATIONS:
+                return duration_text(value)
+            case int(value) if self.parse is memory_bytes:
+                return memory_text(value)
+            case value:
+                return str(value)
 
 
 class Configuration:
-    """Texts by key. Unknown keys and ill-typed values never get in: `checked` refuses them, naming each."""
+    """Texts by key. It checks nothing: `config_problems` finds unknown keys and ill-typed values before it is made."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values: Final = dict(values or {})
@@ -87,15 +103,6 @@ def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], s
             except ValueError as error:
                 problems.append((key, f"{error} (the option takes {option.kind})"))
     return problems
-
-
-def checked(values: Mapping[str, str], options: Iterable[Option[Any]], scope: Scope, place: str) -> Configuration:
-    """Return the values as a Configuration, or raise Invalid with every problem and the place it stands in."""
-    problems = config_problems(values, options, scope)
-    if problems:
-        lines = tuple(f"{place}: {key!r}: {message}" for key, message in problems)
-        raise Invalid("; ".join(lines), problems=lines)
-    return Configuration(values)
 
 
 def boolean(text: str) -> bool:

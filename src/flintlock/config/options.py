@@ -30,10 +30,10 @@ _YES_NO = "true or false"
 REST_ADDRESS: Final = Option(
     key="rest.address", parse=str, kind=_TEXT, default="127.0.0.1",
     description="The address that clients and the other JobManagers reach this one's REST endpoint at, and that it"
-    " listens on. 0.0.0.0 or ::, all addresses of the machine, is told to others as the one by which it reaches them.",
+    " listens on. 0.0.0.0 or :: listens on all addresses and is advertised as the address of the default route.",
 )  # fmt: skip
 REST_BIND_ADDRESS: Final = Option(
-    key="rest.bind-address", parse=str, kind=_TEXT, default="", default_text="`rest.address`",
+    key="rest.bind-address", parse=str, kind=_TEXT, default="", unset="`rest.address`",
     description="The address that the REST endpoint listens on, where that is another than it is reached at.",
 )  # fmt: skip
 REST_PORT: Final = Option(
@@ -43,10 +43,10 @@ REST_PORT: Final = Option(
 JM_RPC_ADDRESS: Final = Option(
     key="jobmanager.rpc.address", parse=str, kind=_TEXT, default="127.0.0.1",
     description="The address that TaskManagers and the other JobManagers reach this one at, and that it listens on."
-    " 0.0.0.0 or :: is told to others as for `rest.address`.",
+    " 0.0.0.0 or :: is advertised as for `rest.address`.",
 )  # fmt: skip
 JM_BIND_HOST: Final = Option(
-    key="jobmanager.bind-host", parse=str, kind=_TEXT, default="", default_text="`jobmanager.rpc.address`",
+    key="jobmanager.bind-host", parse=str, kind=_TEXT, default="", unset="`jobmanager.rpc.address`",
     description="The address that the JobManager listens on for them, where that is another than it is reached at.",
 )  # fmt: skip
 JM_RPC_PORT: Final = Option(
@@ -55,11 +55,11 @@ JM_RPC_PORT: Final = Option(
 )  # fmt: skip
 TM_HOST: Final = Option(
     key="taskmanager.host", parse=str, kind=_TEXT, default="127.0.0.1",
-    description="The address that a TaskManager listens on and gives to the JobManager. 0.0.0.0 or :: is told to others"
+    description="The address that a TaskManager listens on and gives to the JobManager. 0.0.0.0 or :: is advertised"
     " as for `rest.address`.",
 )  # fmt: skip
 TM_BIND_HOST: Final = Option(
-    key="taskmanager.bind-host", parse=str, kind=_TEXT, default="", default_text="`taskmanager.host`",
+    key="taskmanager.bind-host", parse=str, kind=_TEXT, default="", unset="`taskmanager.host`",
     description="The address that a TaskManager listens on, where that is another than it is reached at.",
 )  # fmt: skip
 TM_RPC_PORT: Final = Option(
@@ -68,23 +68,23 @@ TM_RPC_PORT: Final = Option(
 )  # fmt: skip
 TM_SLOTS: Final = Option(
     key="taskmanager.numberOfTaskSlots", parse=integer(0, 1024), kind=_WHOLE, default=0,
-    default_text="the machine's cores",
+    unset="the machine's cores",
     description="How many slots a TaskManager offers; its engine gets as many cores. 0: as many as the machine has.",
 )  # fmt: skip
 TM_RESOURCE_ID: Final = Option(
-    key="taskmanager.resource-id", parse=str, kind=_TEXT, default="", default_text="made from host and port",
+    key="taskmanager.resource-id", parse=str, kind=_TEXT, default="", unset="made from host and port",
     description="A TaskManager's lasting id; one that registers again under it replaces its former self.",
 )  # fmt: skip
 TM_WARM_RUNNERS: Final = Option(
-    key="taskmanager.warm-runners", parse=integer(0, 64), kind=_WHOLE, default=-1, default_text="one for each slot",
+    key="taskmanager.warm-runners", parse=integer(0, 64), kind=_WHOLE, default=-1, unset="one for each slot",
     description="How many runners wait with their Spark session opened ahead of their task.",
 )  # fmt: skip
 TM_ENGINE_MEMORY: Final = Option(
-    key="taskmanager.engine.memory", parse=memory_bytes, kind=_MEMORY, default=1 << 30, default_text="1g",
+    key="taskmanager.engine.memory", parse=memory_bytes, kind=_MEMORY, default=1 << 30,
     description="The heap of the engine's JVM.",
 )  # fmt: skip
 TASK_CANCEL_TIMEOUT: Final = Option(
-    key="task.cancellation.timeout", parse=duration_s, kind=_DURATION, default=5.0, default_text="5 s", scope=Scope.JOB,
+    key="task.cancellation.timeout", parse=duration_s, kind=_DURATION, default=5.0, scope=Scope.JOB,
     description="How long a runner may take to obey a cancel before it is killed.",
 )  # fmt: skip
 CLUSTER_ID: Final = Option(
@@ -92,11 +92,11 @@ CLUSTER_ID: Final = Option(
     description="Names the cluster, and its state directory.",
 )  # fmt: skip
 HEARTBEAT_INTERVAL: Final = Option(
-    key="heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=2.0, default_text="2 s",
+    key="heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=2.0,
     description="How often a TaskManager reports.",
 )  # fmt: skip
 HEARTBEAT_TIMEOUT: Final = Option(
-    key="heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=50.0, default_text="50 s",
+    key="heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=50.0,
     description="How long a silent TaskManager is waited for before it is given up.",
 )  # fmt: skip
 HA_TYPE: Final = Option(
@@ -107,7 +107,7 @@ HA_TYPE: Final = Option(
 )  # fmt: skip
 HA_QUORUM: Final = Option(
     key="high-availability.zookeeper.quorum", parse=str, kind="addresses such as 'a:2181,b:2181'", default="",
-    default_text="none", description="The servers of the ZooKeeper ensemble.",
+    unset="none", description="The servers of the ZooKeeper ensemble.",
 )  # fmt: skip
 HA_ROOT: Final = Option(
     key="high-availability.zookeeper.path.root", parse=znode_path, kind="a path such as '/flintlock'",
@@ -115,90 +115,88 @@ HA_ROOT: Final = Option(
     description="The node in ZooKeeper below which all clusters have theirs.",
 )  # fmt: skip
 HA_CLUSTER_ID: Final = Option(
-    key="high-availability.cluster-id", parse=file_name, kind="a name", default="", default_text="`cluster.id`",
+    key="high-availability.cluster-id", parse=file_name, kind="a name", default="", unset="`cluster.id`",
     description="Names the cluster in ZooKeeper and in the storage directory.",
 )  # fmt: skip
 HA_STORAGE_DIR: Final = Option(
-    key="high-availability.storageDir", parse=str, kind="a path or URL", default="", default_text="none",
+    key="high-availability.storageDir", parse=str, kind="a path or URL", default="", unset="none",
     description="Where graphs, results, progress and uploaded files are kept when ZooKeeper is used, which holds"
     " pointers only: a place that every JobManager reaches. Any URL that fsspec knows.",
 )  # fmt: skip
 HA_SESSION_TIMEOUT: Final = Option(
     key="high-availability.zookeeper.client.session-timeout", parse=positive_duration_s, kind=_DURATION, default=10.0,
-    default_text="10 s",
-    description="After how long a silence of its host another JobManager leads. A leader that ZooKeeper does not answer"
-    " steps down by itself after 0.7 of it. The ensemble has limits of its own and may grant another timeout.",
+    description="ZooKeeper session timeout: a standby takes over after this long without contact. A leader that"
+    " ZooKeeper does not answer steps down after 0.7 of it. The ensemble has its own limits and may grant another.",
 )  # fmt: skip
 HA_CONNECTION_TIMEOUT: Final = Option(
     key="high-availability.zookeeper.client.connection-timeout", parse=positive_duration_s, kind=_DURATION,
-    default=15.0, default_text="15 s",
+    default=15.0,
     description="How long a JobManager or TaskManager that starts waits for ZooKeeper before it gives up.",
 )  # fmt: skip
 HA_SILENCE: Final = Option(
     key="high-availability.embedded.silence-timeout", parse=positive_duration_s, kind=_DURATION, default=10.0,
-    default_text="10 s",
     description="How long a leader's heartbeat in the state directory may stand still before a standby ends its"
     " process and leads. Death is noticed at once; this is for a leader that lives but is frozen.",
 )  # fmt: skip
 HA_RECOVERY: Final = Option(
-    key="high-availability.recovery-time", parse=positive_duration_s, kind=_DURATION, default=15.0, default_text="15 s",
+    key="high-availability.recovery-time", parse=positive_duration_s, kind=_DURATION, default=15.0,
     description="How long a new leader may take to recover all jobs before it answers TaskManagers; 15 s are enough for"
     " 10,000 stored jobs. A JobManager refuses to start if running work would not outlive a change of leader: 0.8 of"
     " heartbeat.timeout must be more than this and the session timeout (embedded: the silence timeout) together.",
 )  # fmt: skip
 WORK_DIR: Final = Option(
     key="execution.work-dir", parse=str, kind=_TEXT, default="",
-    default_text="<high-availability.storageDir>/work, else <state directory>/work",
+    unset="<high-availability.storageDir>/work, else <state directory>/work",
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
     " Spark's own file systems are used.",
 )  # fmt: skip
 ANALYZE_FIRST: Final = Option(
-    key="execution.analyze-first", parse=boolean, kind=_YES_NO, default=True, default_text="true", scope=Scope.JOB,
+    key="execution.analyze-first", parse=boolean, kind=_YES_NO, default=True, scope=Scope.JOB,
     description="Resolve the schemas of the whole graph before the first Spark job runs. Step functions of later "
     "regions are then called once more, so they should only build DataFrames.",
 )  # fmt: skip
 RESULT_BYTES: Final = Option(
-    key="execution.result.max-bytes", parse=memory_bytes, kind=_MEMORY, default=16 << 20, default_text="16m",
+    key="execution.result.max-bytes", parse=memory_bytes, kind=_MEMORY, default=16 << 20,
     scope=Scope.JOB, description="The most that one result may hold; more is an error that names it.",
 )  # fmt: skip
 DEFAULT_PARALLELISM: Final = Option(
     key="parallelism.default", parse=integer(0, 1 << 15), kind=_WHOLE, default=0,
-    default_text="the slots of one TaskManager", scope=Scope.JOB,
+    unset="the slots of one TaskManager", scope=Scope.JOB,
     description="The parallelism of jobs that set none. 0: the slots of one TaskManager.",
 )  # fmt: skip
 RESTART_TYPE: Final = Option(
     key="restart-strategy.type",
     parse=one_of("none", "off", "disable", "fixed-delay", "failure-rate", "exponential-delay"),
     kind="none, fixed-delay, failure-rate or exponential-delay", default="none", scope=Scope.JOB,
-    description="What happens to a job whose task failed for a reason that trying again may mend.",
+    description="What happens to a job whose task failed for a retryable reason.",
 )  # fmt: skip
 FIXED_ATTEMPTS: Final = Option(
     key="restart-strategy.fixed-delay.attempts", parse=integer(0), kind=_WHOLE, default=1, scope=Scope.JOB,
     description="How often fixed-delay tries again.",
 )  # fmt: skip
 FIXED_DELAY: Final = Option(
-    key="restart-strategy.fixed-delay.delay", parse=duration_s, kind=_DURATION, default=1.0, default_text="1 s",
+    key="restart-strategy.fixed-delay.delay", parse=duration_s, kind=_DURATION, default=1.0,
     scope=Scope.JOB, description="How long fixed-delay waits before it tries again.",
 )  # fmt: skip
 RATE_FAILURES: Final = Option(
     key="restart-strategy.failure-rate.max-failures-per-interval", parse=integer(1), kind=_WHOLE, default=1,
-    scope=Scope.JOB, description="How many failures failure-rate bears within its interval.",
+    scope=Scope.JOB, description="Maximum number of failures per interval before the job fails.",
 )  # fmt: skip
 RATE_INTERVAL: Final = Option(
     key="restart-strategy.failure-rate.failure-rate-interval", parse=duration_s, kind=_DURATION, default=60.0,
-    default_text="1 min", scope=Scope.JOB, description="The interval that failure-rate counts in.",
+    scope=Scope.JOB, description="The interval that failure-rate counts in.",
 )  # fmt: skip
 RATE_DELAY: Final = Option(
-    key="restart-strategy.failure-rate.delay", parse=duration_s, kind=_DURATION, default=1.0, default_text="1 s",
+    key="restart-strategy.failure-rate.delay", parse=duration_s, kind=_DURATION, default=1.0,
     scope=Scope.JOB, description="How long failure-rate waits before it tries again.",
 )  # fmt: skip
 EXP_INITIAL: Final = Option(
     key="restart-strategy.exponential-delay.initial-backoff", parse=duration_s, kind=_DURATION, default=1.0,
-    default_text="1 s", scope=Scope.JOB, description="The first wait of exponential-delay.",
+    scope=Scope.JOB, description="The first wait of exponential-delay.",
 )  # fmt: skip
 EXP_MAX: Final = Option(
     key="restart-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=60.0,
-    default_text="1 min", scope=Scope.JOB, description="The longest wait of exponential-delay.",
+    scope=Scope.JOB, description="The longest wait of exponential-delay.",
 )  # fmt: skip
 EXP_MULTIPLIER: Final = Option(
     key="restart-strategy.exponential-delay.backoff-multiplier", parse=number(1.0), kind="a number", default=1.5,
@@ -210,27 +208,27 @@ EXP_JITTER: Final = Option(
 )  # fmt: skip
 EXP_RESET: Final = Option(
     key="restart-strategy.exponential-delay.reset-backoff-threshold", parse=duration_s, kind=_DURATION, default=3600.0,
-    default_text="1 h", scope=Scope.JOB, description="After how long without failure the first wait counts again.",
+    scope=Scope.JOB, description="After how long without failure the first wait counts again.",
 )  # fmt: skip
 EXP_ATTEMPTS: Final = Option(
     key="restart-strategy.exponential-delay.attempts-before-reset-backoff", parse=integer(0), kind=_WHOLE,
-    default=(1 << 31) - 1, default_text="unlimited", scope=Scope.JOB,
+    default=(1 << 31) - 1, unset="unlimited", scope=Scope.JOB,
     description="How often exponential-delay tries again before it gives up.",
 )  # fmt: skip
 INFRASTRUCTURE_ATTEMPTS: Final = Option(
     key="restart.infrastructure-attempts", parse=integer(0), kind=_WHOLE, default=3, scope=Scope.JOB,
-    description="How often a job is helped over the loss of a TaskManager or an engine, whatever its restart strategy"
-    " says: such a loss is not its fault.",
+    description="Restarts allowed for lost TaskManagers and engines, in addition to those of the restart strategy: such"
+    " a loss is not the job's fault.",
 )  # fmt: skip
 FAILURE_ENRICHERS: Final = Option(
     key="jobmanager.failure-enrichers", parse=names, kind="names, with commas between them", default=(),
-    default_text="none",
+    unset="none",
     description="Plug-ins that add labels to failures, by the names of their entry points in the group"
     " 'flintlock.failure_enrichers'.",
 )  # fmt: skip
 PARALLELISM_OVERRIDES: Final = Option(
     key="pipeline.jobvertex-parallelism-overrides", parse=parallelisms, kind="pairs such as 'id:2,id:4'", default={},
-    default_text="none", scope=Scope.JOB,
+    unset="none", scope=Scope.JOB,
     description="The parallelism of steps by their ids, whatever the graph says. Applies to new submissions.",
 )  # fmt: skip
 JOB_PRIORITY: Final = Option(
@@ -238,15 +236,15 @@ JOB_PRIORITY: Final = Option(
     description="Jobs with a higher priority get slots before those with a lower one that wait longer.",
 )  # fmt: skip
 JOB_TIMEOUT: Final = Option(
-    key="job.timeout", parse=duration_s, kind=_DURATION, default=0.0, default_text="none", scope=Scope.JOB,
+    key="job.timeout", parse=duration_s, kind=_DURATION, default=0.0, unset="none", scope=Scope.JOB,
     description="A job that has not ended this long after its submission fails. 0: none.",
 )  # fmt: skip
 CLIENT_HEARTBEAT_INTERVAL: Final = Option(
-    key="client.heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=30.0, default_text="30 s",
+    key="client.heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=30.0,
     scope=Scope.JOB, description="How often an attached client says that it is there.",
 )  # fmt: skip
 CLIENT_HEARTBEAT_TIMEOUT: Final = Option(
-    key="client.heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=180.0, default_text="3 min",
+    key="client.heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=180.0,
     scope=Scope.JOB, description="After how long a silence of its attached client a job is cancelled.",
 )  # fmt: skip
 LOAD_BALANCE: Final = Option(
@@ -255,20 +253,19 @@ LOAD_BALANCE: Final = Option(
     " need many slots of one; SLOTS spreads tasks over all of them.",
 )  # fmt: skip
 MAX_SLOTS: Final = Option(
-    key="slotmanager.number-of-slots.max", parse=integer(0), kind=_WHOLE, default=0, default_text="no limit",
+    key="slotmanager.number-of-slots.max", parse=integer(0), kind=_WHOLE, default=0, unset="no limit",
     description="The most slots that the cluster may have: a TaskManager that would exceed it is refused.",
 )  # fmt: skip
 MAX_CPU: Final = Option(
-    key="slotmanager.max-total-resource.cpu", parse=number(0.0), kind="a number", default=0.0, default_text="no limit",
+    key="slotmanager.max-total-resource.cpu", parse=number(0.0), kind="a number", default=0.0, unset="no limit",
     description="The most cores that all TaskManagers together may have.",
 )  # fmt: skip
 MAX_MEMORY: Final = Option(
-    key="slotmanager.max-total-resource.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
+    key="slotmanager.max-total-resource.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
     description="The most memory that all TaskManagers together may have.",
 )  # fmt: skip
 STANDALONE_START_UP: Final = Option(
     key="resourcemanager.standalone.start-up-time", parse=duration_s, kind=_DURATION, default=30.0,
-    default_text="30 s",
     description="How long after its start a cluster waits for larger TaskManagers before a request that none of the"
     " registered ones can ever serve fails its job.",
 )  # fmt: skip
@@ -277,51 +274,49 @@ MAX_TASK_MANAGERS: Final = Option(
     description="How many TaskManagers the JobManager may start by itself, on this machine, when jobs wait for slots.",
 )  # fmt: skip
 TASK_MANAGER_IDLE: Final = Option(
-    key="resourcemanager.taskmanager-timeout", parse=duration_s, kind=_DURATION, default=30.0, default_text="30 s",
+    key="resourcemanager.taskmanager-timeout", parse=duration_s, kind=_DURATION, default=30.0,
     description="How long a TaskManager that the JobManager has started may be idle before it is released.",
 )  # fmt: skip
 START_RETRY: Final = Option(
     key="resourcemanager.start-worker.retry-interval", parse=positive_duration_s, kind=_DURATION, default=3.0,
-    default_text="3 s",
     description="How long to wait before a TaskManager that died or did not start is replaced; twice as long after"
     " each further failure.",
 )  # fmt: skip
 REGISTRATION_TIMEOUT: Final = Option(
     key="resourcemanager.taskmanager-registration.timeout", parse=positive_duration_s, kind=_DURATION, default=300.0,
-    default_text="5 min",
     description="How long a TaskManager that was started may take to register before it is given up.",
 )  # fmt: skip
 RUNNER_MEMORY: Final = Option(
-    key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
+    key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
     description="The most memory that a runner (the process of one task, with user code in it) may use, unless the"
     " steps of its task say otherwise.",
 )  # fmt: skip
 WORKER_MEMORY: Final = Option(
-    key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, default_text="no limit",
+    key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
     description="The most memory that each of Spark's Python workers (which run UDFs) may use.",
 )  # fmt: skip
 TASK_OUTPUT: Final = Option(
-    key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20, default_text="64m",
+    key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20,
     description="The most that is kept of what an attempt prints; of the rest, only the end.",
 )  # fmt: skip
 JOB_RETENTION: Final = Option(
-    key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0, default_text="7 d",
+    key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0,
     description="How long an ended job, its results and its id are remembered.",
 )  # fmt: skip
 BLOB_RETENTION: Final = Option(
-    key="blob.upload-retention", parse=positive_duration_s, kind=_DURATION, default=3600.0, default_text="1 h",
+    key="blob.upload-retention", parse=positive_duration_s, kind=_DURATION, default=3600.0,
     description="How long an uploaded file that no job refers to is kept.",
 )  # fmt: skip
 UPLOAD_LIMIT: Final = Option(
-    key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20, default_text="512m",
+    key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20,
     description="The largest submission that is accepted, files included.",
 )  # fmt: skip
 WEB_REFRESH: Final = Option(
-    key="web.refresh-interval", parse=positive_duration_s, kind=_DURATION, default=3.0, default_text="3 s",
+    key="web.refresh-interval", parse=positive_duration_s, kind=_DURATION, default=3.0,
     description="How often dashboards refresh.",
 )  # fmt: skip
 WEB_CANCEL: Final = Option(
-    key="web.cancel.enable", parse=boolean, kind=_YES_NO, default=True, default_text="true",
+    key="web.cancel.enable", parse=boolean, kind=_YES_NO, default=True,
     description="Whether dashboards offer to cancel a job.",
 )  # fmt: skip
 EXCEPTION_HISTORY: Final = Option(
@@ -330,11 +325,11 @@ EXCEPTION_HISTORY: Final = Option(
 )  # fmt: skip
 CLEANUP_INITIAL: Final = Option(
     key="cleanup-strategy.exponential-delay.initial-backoff", parse=duration_s, kind=_DURATION, default=1.0,
-    default_text="1 s", description="How long cleanup waits before it first tries again.",
+    description="How long cleanup waits before it first tries again.",
 )  # fmt: skip
 CLEANUP_MAX: Final = Option(
     key="cleanup-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=3600.0,
-    default_text="1 h", description="The longest wait of cleanup; it never gives up.",
+    description="The longest wait of cleanup; it never gives up.",
 )  # fmt: skip
 
 #: All of them, in the order of the reference page.

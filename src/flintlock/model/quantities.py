@@ -34,6 +34,22 @@ def positive_duration_s(text: str) -> float:
     return value
 
 
+def duration_text(seconds: float) -> str:
+    """Write a duration as `duration_s` reads it, in the largest unit that it is a whole number of."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds * 1000:g} ms"
+
+
+def memory_text(size: int) -> str:
+    """Write a memory size as `memory_bytes` reads it, in the largest unit that it is a whole number of."""
+    for unit, length in (("t", 1 << 40), ("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
+        if size >= length and size % length == 0:
+            return f"{size // length}{unit}"
+    return str(size)
+
+
 def memory_bytes(text: str) -> int:
     """Read a memory size (`512m`, `2 gb`)."""
     match = _QUANTITY.fullmatch(text.lower())

@@ -14,13 +14,11 @@ from flintlock.config.configuration import (
     Option,
     Scope,
     boolean,
-    checked,
     config_problems,
     integer,
     number,
     one_of,
 )
-from flintlock.model.errors import Invalid
 from flintlock.model.quantities import duration_s, memory_bytes, positive_duration_s
 
 SLOTS = Option(key="taskmanager.slots", parse=integer(1, 8), kind="a whole number", default=2, description="d")
@@ -160,24 +158,11 @@ def test_what_belongs_to_spark_is_passed_on_as_it_is() -> None:
     """Flintlock does not know Spark's options, and does not judge them."""
     values = {"spark.sql.shuffle.partitions": "x", "restart.delay": "2 s"}
 
-    configuration = checked(values, KNOWN, Scope.JOB, "job.yaml")
+    assert config_problems(values, KNOWN, Scope.JOB) == []
+    configuration = Configuration(values)
 
     assert configuration.spark() == {"spark.sql.shuffle.partitions": "x"}
     assert configuration.as_dict() == values
-
-
-def test_every_problem_is_told_with_its_place() -> None:
-    """All at once, each with the file or command line that it stands in."""
-    with pytest.raises(Invalid) as caught:
-        checked({"x": "1", "restart.delay": "soon"}, KNOWN, Scope.CLUSTER, "flintlock.yaml")
-
-    assert caught.value.problems == (
-        "flintlock.yaml: 'x': unknown option",
-        (
-            "flintlock.yaml: 'restart.delay': 'soon' is not a duration such as '10 s' or '500 ms' (the option takes "
-            "a duration)"
-        ),
-    )
 
 
 def test_values_are_read_by_their_options_and_later_ones_win() -> None:

@@ -96,7 +96,7 @@ async def job_jobmanager_config(call: RestCall) -> HttpResponse:
 
 def _configuration(call: RestCall) -> list[shapes.ConfigEntry]:
     given = call.services.configuration.as_dict()
-    defaults = {option.key: option.default_text or str(option.default) for option in OPTIONS}
+    defaults = {option.key: option.default_text for option in OPTIONS}
     effective = without_secrets({**defaults, **given})
     return [shapes.ConfigEntry(key=key, value=effective[key]) for key in sorted(effective)]
 
