@@ -57,6 +57,6 @@ class BlobCopies(Protocol):
         """Remove a copy. Idempotent. Raises Unavailable, Fenced."""
         ...
 
-    async def stored_before(self, limit_s: float, kept: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
-        """Return the blobs that were stored before then and that nothing keeps. Raises Unavailable."""
+    async def stored_before(self, limit_s: float, is_referenced: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
+        """Return the blobs that were stored before then and are unreferenced. Raises Unavailable."""
         ...

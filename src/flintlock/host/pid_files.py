@@ -1,7 +1,7 @@
 """A cluster's processes on this machine: found by their pid files, started, ended.
 
-A pid alone proves nothing, since pids are used again: a process is the one meant only if its start time fits too, and
-nothing is ever signalled without that.
+A pid alone proves nothing, since pids are used again: a process matches only if its start time matches too, and nothing
+is ever signalled without that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _START_TIME_SLACK_S: Final = 1.0  # psutil rounds to clock ticks
 
 
 class PidFile(Struct, frozen=True, kw_only=True, rename="kebab"):
-    """One process, once and for all."""
+    """One process, identified by pid and start time."""
 
     pid: int
     start_time: float
@@ -51,7 +51,7 @@ class Started(Struct, frozen=True):
     log: Path
 
     def ended_within(self, wait_s: float = _PAUSE_S) -> bool:
-        """Wait a moment for the process to end and tell whether it has."""
+        """Wait up to `wait_s` for the process to end; return whether it has."""
         try:
             self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -64,7 +64,7 @@ class Started(Struct, frozen=True):
 
 
 def running(file: PidFile | None) -> psutil.Process | None:
-    """Return the very process that the file means, if it still runs."""
+    """Return the process that the file identifies, if it still runs."""
     if file is None:
         return None
     try:
@@ -80,12 +80,12 @@ def running(file: PidFile | None) -> psutil.Process | None:
 
 
 def read_pid_file(path: Path) -> PidFile | None:
-    """Return what the file says; None if it is not there, or half-written or damaged."""
+    """Return the content of the file; None if it does not exist, is incomplete or damaged."""
     return _read(path, PidFile)
 
 
 def announced(state_dir: Path) -> list[ClusterFile]:
-    """Return all JobManagers that a state directory tells of, alive or dead; the one that leads, or led last, first."""
+    """Return all JobManagers that a state directory lists, alive or dead; the leader, or the last one, first."""
     paths = [
         state_dir / "cluster.json",
         *sorted((state_dir / "run").glob("jobmanager*.json"), key=lambda path: path.stem),
@@ -99,12 +99,12 @@ def announced(state_dir: Path) -> list[ClusterFile]:
 
 
 def job_managers(state_dir: Path) -> list[ClusterFile]:
-    """Return the JobManagers of a state directory that run; the one that leads first."""
+    """Return the JobManagers of a state directory that run; the leader first."""
     return [file for file in announced(state_dir) if running(file) is not None]
 
 
 def read_cluster_file(state_dir: Path) -> ClusterFile | None:
-    """Return whom to ask about the cluster of a state directory: the leader, else any JobManager that runs."""
+    """Return a JobManager of a state directory that runs: the leader, else any; None if there is none."""
     return next(iter(job_managers(state_dir)), None)
 
 
@@ -151,13 +151,13 @@ def end(processes: Iterable[psutil.Process], patience_s: float) -> list[psutil.P
 
 
 def identity(pid: int) -> PidFile:
-    """Return what tells this process from any other that ever had its pid."""
+    """Return what distinguishes this process from any other that ever had its pid."""
     return PidFile(pid=pid, start_time=psutil.Process(pid).create_time())
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
     try:
-        process.send_signal(number)  # psutil looks at the start time again before it signals
+        process.send_signal(number)  # psutil checks the start time again before it signals
     except psutil.NoSuchProcess:
         return
 

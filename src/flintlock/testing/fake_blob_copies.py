@@ -80,10 +80,10 @@ class FakeBlobCopies:
         self.shared.copies.pop(key, None)
         await self.step("remove")
 
-    async def stored_before(self, limit_s: float, kept: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
-        """Return old blobs that nothing keeps."""
+    async def stored_before(self, limit_s: float, is_referenced: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
+        """Return old blobs without a reference."""
         await self._before("stored_before")
-        old = [key for key, copy in self.shared.copies.items() if copy.stored_s < limit_s and not kept(key)]
+        old = [key for key, copy in self.shared.copies.items() if copy.stored_s < limit_s and not is_referenced(key)]
         await self.step("stored_before")
         return tuple(sorted(old))
 

@@ -163,7 +163,7 @@ async def test_without_room_what_was_not_used_for_longest_goes(tmp_path: Path) -
     assert (await cache.fetch(key_of(contents[1]))) == second, "and is fetched again when it is needed"
 
 
-async def test_what_is_held_stays_though_there_is_no_room(tmp_path: Path) -> None:
+async def test_a_pinned_copy_stays_though_there_is_no_room(tmp_path: Path) -> None:
     contents = [bytes([n]) * 10 for n in range(3)]
     blobs = FakeBlobs(*contents)
     cache = BlobCache(tmp_path, lambda: blobs, limit_bytes=15)
@@ -185,7 +185,7 @@ async def test_a_blob_larger_than_the_whole_room_is_fetched_all_the_same(tmp_pat
     assert path.read_bytes() == bytes(100)
 
 
-async def test_whoever_serves_now_is_asked(tmp_path: Path) -> None:
+async def test_the_current_server_is_asked(tmp_path: Path) -> None:
     servers = [FakeBlobs(), FakeBlobs(b"content")]
     cache = BlobCache(tmp_path, lambda: servers[0])
     with pytest.raises(NotFound):
@@ -209,7 +209,7 @@ async def test_a_file_that_is_here_already_need_not_be_fetched(tmp_path: Path) -
     assert len(files(tmp_path)) == 1, "the other one had to make room"
 
 
-async def test_what_is_dropped_is_gone_unless_it_is_held(tmp_path: Path) -> None:
+async def test_a_dropped_copy_is_removed_unless_it_is_pinned(tmp_path: Path) -> None:
     blobs = FakeBlobs(b"content")
     cache = BlobCache(tmp_path, lambda: blobs)
     path = await cache.fetch(key_of(b"content"))

@@ -129,7 +129,7 @@ async def test_an_upload_is_acknowledged_once_the_copy_is_there(one: Host, share
     assert await read(server, key_of(content)) == content
 
 
-async def test_whoever_does_not_lead_takes_no_upload(one: Host) -> None:
+async def test_a_standby_takes_no_upload(one: Host) -> None:
     with pytest.raises(Unavailable, match="does not lead"):
         await put(one.server, b"content")
 
@@ -281,7 +281,7 @@ async def test_a_damaged_copy_is_replaced_by_the_next_upload(one: Host, two: Hos
     server.retain(JOB_A, [key])
 
 
-async def test_what_is_missing_or_damaged_is_told_by_name(one: Host, two: Host, shared: SharedBlobs) -> None:
+async def test_missing_and_damaged_blobs_are_reported_by_name(one: Host, two: Host, shared: SharedBlobs) -> None:
     leader = await one.lead(1)
     sound, damaged, missing = await put(leader, b"sound"), await put(leader, b"content"), key_of(b"never uploaded")
     damage(shared, damaged)
@@ -398,7 +398,7 @@ async def test_an_upload_to_the_former_leader_can_be_named_until_it_expires(
     assert shared.copies.keys() == {named}
 
 
-async def test_a_blob_that_nobody_has_asked_for_in_this_term_cannot_be_referred_to(one: Host, two: Host) -> None:
+async def test_a_blob_that_was_not_queried_in_this_term_cannot_be_referred_to(one: Host, two: Host) -> None:
     key = await put(await one.lead(1), b"content")
     await (await two.lead(2)).expire_unreferenced(older_than_s=-1)
 

@@ -7,7 +7,7 @@ A, B = JobId("a" * 32), JobId("b" * 32)
 X, Y = BlobKey("x"), BlobKey("y")
 
 
-def test_a_blob_is_kept_by_any_job_hold_or_upload() -> None:
+def test_a_blob_is_protected_by_any_job_pin_or_upload() -> None:
     references = References()
     assert not references.is_referenced(X)
 

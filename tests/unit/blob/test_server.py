@@ -164,7 +164,7 @@ async def test_an_upload_is_acknowledged_only_when_file_and_directories_are_flus
     assert flushed[1:] == [str(tmp_path / digest), str(tmp_path)]
 
 
-async def test_a_damaged_file_is_removed_when_first_read_in_a_new_life(server: BlobServer, tmp_path: Path) -> None:
+async def test_a_damaged_file_is_removed_when_first_read_after_a_restart(server: BlobServer, tmp_path: Path) -> None:
     key = await put(server, b"content")
     (await server.path_of(key)).write_bytes(b"cOntent")
 
@@ -221,7 +221,7 @@ async def test_retaining_again_adds_and_is_undone_by_one_release(server: BlobSer
     assert names(tmp_path) == []
 
 
-async def test_a_held_blob_stays_though_its_last_job_is_released(server: BlobServer) -> None:
+async def test_a_pinned_blob_stays_though_its_last_job_is_released(server: BlobServer) -> None:
     key = await put(server, b"content")
     server.retain(JOB_A, [key])
 
@@ -298,7 +298,7 @@ async def test_what_is_being_removed_cannot_be_retained_and_what_is_put_meanwhil
     assert names(tmp_path) == []
 
 
-async def test_only_blobs_of_recovered_jobs_stay_in_a_new_life(server: BlobServer, tmp_path: Path) -> None:
+async def test_only_blobs_of_recovered_jobs_stay_after_a_restart(server: BlobServer, tmp_path: Path) -> None:
     kept, lost = await put(server, b"kept"), await put(server, b"lost")
     server.retain(JOB_A, [kept])
     server.retain(JOB_B, [lost])
@@ -312,7 +312,7 @@ async def test_only_blobs_of_recovered_jobs_stay_in_a_new_life(server: BlobServe
     assert names(tmp_path) == []
 
 
-async def test_uploads_of_this_life_and_held_blobs_survive_the_beginning_of_a_term(server: BlobServer) -> None:
+async def test_uploads_to_this_process_and_pinned_blobs_survive_the_beginning_of_a_term(server: BlobServer) -> None:
     waiting, held = await put(server, b"waiting"), await put(server, b"held")
     server.retain(JOB_A, [held])
 
@@ -372,7 +372,7 @@ async def test_an_old_leaders_cleanup_removes_nothing_that_a_newer_job_refers_to
     assert (await uploads.read_blob(BlobRange(key=key))).data == b"content"
 
 
-async def test_a_newer_life_that_refers_by_key_alone_has_a_name_of_its_own(tmp_path: Path) -> None:
+async def test_a_restarted_server_that_refers_by_key_alone_has_a_name_of_its_own(tmp_path: Path) -> None:
     old = await started(tmp_path)
     key = await put(old, b"content")
     old.retain(JOB_A, [key])
@@ -436,7 +436,7 @@ def test_a_file_that_was_discarded_takes_no_more(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_discarding_a_file_that_was_kept_removes_it(tmp_path: Path) -> None:
+def test_discarding_a_file_that_was_moved_removes_it(tmp_path: Path) -> None:
     incoming = IncomingFile(tmp_path, "upload")
     incoming.write(b"x")
     incoming.move(tmp_path / "place" / "name")

@@ -78,7 +78,7 @@ async def test_a_place_that_is_gone_as_a_whole_is_unavailable_and_its_payloads_a
         await files.write("graphs", JOB_A, E1, b"x")
 
 
-async def test_a_sweep_spares_what_is_used_what_is_of_this_epoch_and_whom_it_is_told(files: PayloadFiles) -> None:
+async def test_a_sweep_leaves_used_files_this_epoch_and_excluded_owners(files: PayloadFiles) -> None:
     used, left = [await files.write("graphs", JOB_A, E1, b"x") for _ in range(2)]
     fresh = await files.write("graphs", JOB_A, E2, b"x")
     spared = await files.write("graphs", JOB_B, E1, b"x")

@@ -75,7 +75,7 @@ async def test_a_cancellation_from_outside_wins_over_a_revocation() -> None:
     assert task.cancelled()
 
 
-def test_an_offer_is_given_up_once_by_whoever_has_it() -> None:
+def test_an_offer_is_given_up_once() -> None:
     given_up: list[str] = []
     taken, untouched = (
         Offer(TOKEN, lambda: given_up.append("taken")),

@@ -70,10 +70,10 @@ class ZooKeeperBlobCopies:
         """Remove a pointer, then its file."""
         await self._term().remove(_digest(key))
 
-    async def stored_before(self, limit_s: float, kept: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
+    async def stored_before(self, limit_s: float, is_referenced: Callable[[BlobKey], bool]) -> tuple[BlobKey, ...]:
         """Return old blobs without a reference. A pointer that cannot be read has no age and stays."""
         keys = [BlobKey(_PREFIX + digest) for digest in await names_below(self._link, self._paths.blobs)]
-        free = [key for key in keys if not kept(key)]
+        free = [key for key in keys if not is_referenced(key)]
         pointers = await for_each(free, lambda key: self._pointer(_digest(key)))
         limit_ms = limit_s * 1000
         return tuple(key for key, found in zip(free, pointers, strict=True) if found and found.stored_ms < limit_ms)
