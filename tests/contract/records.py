@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId
+from flintlock.model.commands import CancelJob, JobOperation, JobOperations, OperationFailure, RescaleJob
+from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
-from flintlock.model.jobs import ExecutionInfo, JobResult, JobSnapshot, StoredJob
+from flintlock.model.jobs import ExecutionInfo, JobResult, JobSnapshot, ParallelismRange, StoredJob
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
@@ -79,6 +80,21 @@ def snapshot(job_id: JobId = JOB_A, *, end_ms: int = 2_000) -> JobSnapshot:
             ),
         ),
         result_names=(StepName("top"),),
+    )
+
+
+def operation(trigger: str = "0" * 32, job_id: JobId = JOB_A) -> JobOperation:
+    limits = ParallelismRange(lower=1, upper=3)
+    command = RescaleJob(job_id=job_id, vertices={vertex_id(job_id, "orders"): limits}, parallelism=2)
+    return JobOperation(trigger_id=TriggerId(trigger), command=command, started_ms=1_500)
+
+
+def operations(job_id: JobId = JOB_A) -> JobOperations:
+    failure = OperationFailure(error="Conflict", message="another change is in progress")
+    cancel = JobOperation(trigger_id=TriggerId("2" * 32), command=CancelJob(job_id=job_id), started_ms=1_800)
+    return JobOperations(
+        job_id=job_id,
+        operations=(operation("0" * 32, job_id).completed(failure, 1_600), operation("1" * 32, job_id), cancel),
     )
 
 

@@ -14,13 +14,25 @@ from typing import Any, Protocol
 import pytest
 from kazoo.client import KazooClient
 from msgspec import structs
-from tests.contract.records import JOB_A, JOB_B, graph, job_result, region_record, rows, snapshot, stored_job
+from tests.contract.records import (
+    JOB_A,
+    JOB_B,
+    graph,
+    job_result,
+    operation,
+    operations,
+    region_record,
+    rows,
+    snapshot,
+    stored_job,
+)
 from tests.zookeeper.servers import Ensemble
 
 from flintlock.ha import payloads
 from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
 from flintlock.ha.zookeeper.services import zookeeper_ha
+from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
 from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
@@ -69,6 +81,8 @@ class MemoryPlace:
                 cluster.ended[job_id] = structs.replace(cluster.ended[job_id], summary=b"")
             case "ended_snapshots":
                 cluster.ended[job_id] = structs.replace(cluster.ended[job_id], snapshot=b"")
+            case "job_operations":
+                cluster.operations[job_id] = cluster.operations[job_id][:-1]
             case "ended_rows":
                 cluster.ended[job_id].rows.update(dict.fromkeys(cluster.ended[job_id].rows, b"?"))
             case _:
@@ -116,6 +130,8 @@ class ZooKeeperPlace:
         folders = {"job_graphs": "graphs", "job_results": "results", "region_records": "progress"}
         if table == "ended_jobs":
             return self._damage_pointer(f"ended-jobs/{job_id[:2]}/{job_id}")
+        if table == "job_operations":
+            return self._damage_pointer(f"operations/{job_id[:2]}/{job_id}")
         of_job = (self._storage_dir / self._cluster_id / folders.get(table, "ended")).glob(f"{job_id}-*")
         kind = {"ended_snapshots": payloads.JOB_SNAPSHOT, "ended_rows": payloads.RESULT_ROWS}.get(table)
         for path in of_job:
@@ -183,6 +199,7 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "progress.record": lambda stores: stores.progress.record(region_record(phase=RegionPhase.FINISHED)),
     "progress.remove": lambda stores: stores.progress.remove(JOB_A),
     "ended.put": lambda stores: stores.ended.put(snapshot(JOB_B), (rows(),)),
+    "operations.put": lambda stores: stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),))),
     "ended.expire": lambda stores: stores.ended.expire(10_000),
 }
 
@@ -191,6 +208,7 @@ async def furnish(stores: Stores) -> None:
     await stores.graphs.put(stored_job(key="key"))
     await stores.results.create_dirty(job_result())
     await stores.progress.record(region_record())
+    await stores.operations.put(operations())
     old = JobId("c" * 32)
     await stores.ended.put(snapshot(old), (rows(),))
 
@@ -211,6 +229,8 @@ async def everything(stores: Stores) -> tuple[object, ...]:
         [await stores.ended.get(job_id) for job_id in jobs],
         [await stores.ended.result(job_id, "top") for job_id in jobs],
         summaries,
+        sorted(await stores.operations.ids()),
+        [await stores.operations.read(job_id) for job_id in jobs],
     )
 
 
@@ -726,3 +746,63 @@ async def test_a_quarantined_graph_is_removed_when_its_job_expires(stores: Store
     assert await stores.ended.expire(10_000) == (JOB_A,)
 
     assert [aside.job_id for aside in await stores.graphs.quarantined()] == [JOB_B]
+
+
+# --- JobOperationStore
+
+
+async def test_operations_are_read_as_they_were_put_last(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+    await stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),)))
+    await stores.operations.put(operations())
+
+    assert await stores.operations.read(JOB_A) == operations()
+    assert await stores.operations.read(JOB_B) is None
+    assert await stores.operations.ids() == (JOB_A,)
+
+
+async def test_operations_of_a_job_that_is_not_stored_are_refused(stores: Stores) -> None:
+    with pytest.raises(NotFound, match=JOB_A):
+        await stores.operations.put(operations())
+
+    assert await stores.operations.ids() == ()
+
+
+async def test_operations_outlive_the_graph_of_their_job(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+    await stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),)))
+    await stores.results.create_dirty(job_result())
+    await stores.graphs.remove(JOB_A)
+
+    await stores.operations.put(operations())
+
+    assert await stores.operations.read(JOB_A) == operations()
+
+
+async def test_operations_go_with_their_job(stores: Stores) -> None:
+    for job_id, end_ms in ((JOB_A, 2_000), (JOB_B, 20_000)):
+        await stores.graphs.put(stored_job(job_id))
+        await stores.operations.put(operations(job_id))
+        await stores.ended.put(snapshot(job_id, end_ms=end_ms), ())
+        await stores.results.create_dirty(job_result(job_id, end_ms=end_ms))
+        await stores.graphs.remove(job_id)
+        await stores.results.mark_clean(job_id)
+
+    assert await stores.ended.expire(10_000) == (JOB_A,)
+
+    assert await stores.operations.ids() == (JOB_B,)
+    assert await stores.operations.read(JOB_A) is None
+
+
+async def test_damaged_operations_are_corrupt_and_can_be_replaced(place: Place) -> None:
+    stores = (await place.open()).stores(token(5))
+    await stores.graphs.put(stored_job())
+    await stores.operations.put(operations())
+    place.damage("job_operations", JOB_A)
+
+    with pytest.raises(Corrupt, match=JOB_A):
+        await stores.operations.read(JOB_A)
+
+    assert await stores.operations.ids() == (JOB_A,)
+    await stores.operations.put(operations())
+    assert await stores.operations.read(JOB_A) == operations()

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from flintlock.api.base import ApiStruct, CamelCase, KebabCase
+from flintlock.model.commands import OperationStatus
 from flintlock.model.jobgraph import MAX_PARALLELISM
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import FailureKind, Frame, StepOutput
@@ -299,6 +300,31 @@ class VertexRequirements(CamelCase, frozen=True, kw_only=True):
     """What one step may use: a value of GET /jobs/:jobid/resource-requirements, by vertex id."""
 
     parallelism: ParallelismBounds
+
+
+class TriggerResponse(KebabCase, frozen=True, kw_only=True):
+    """An operation was triggered: ask for its outcome by this id."""
+
+    request_id: str
+
+
+class OperationStatusId(ApiStruct, frozen=True, kw_only=True):
+    """Whether the outcome of an operation is known."""
+
+    id: OperationStatus
+
+
+class OperationOutcome(KebabCase, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of an operation; without a failure cause it was carried out."""
+
+    failure_cause: FailureCause | None = None
+
+
+class OperationResponse(KebabCase, frozen=True, kw_only=True, omit_defaults=True):
+    """GET /jobs/:jobid/rescaling/:triggerid. `operation` is there once the status is COMPLETED."""
+
+    status: OperationStatusId
+    operation: OperationOutcome | None = None
 
 
 class AttemptMetrics(KebabCase, frozen=True, kw_only=True):

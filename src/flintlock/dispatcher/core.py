@@ -23,7 +23,7 @@ from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBro
 from flintlock.model.graphcheck import MAX_PARALLELISM, check_graph
 from flintlock.model.ids import BlobKey, JobId, is_job_id
 from flintlock.model.jobgraph import JobGraph, Versions
-from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary
+from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary, ParallelismRange
 from flintlock.model.operations import Function
 from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of, shared_steps, values_of_region
@@ -130,6 +130,14 @@ def with_overrides(graph: JobGraph, cluster: Mapping[str, int]) -> JobGraph:
             for vertex in graph.vertices
         ),
     )
+
+
+def expanded(graph: JobGraph, command: RescaleJob) -> RescaleJob:
+    """Return the command with a range for each step that it concerns."""
+    if command.parallelism is None:
+        return command
+    limits = ParallelismRange(lower=1, upper=command.parallelism)
+    return structs.replace(command, vertices={**{v.id: limits for v in graph.vertices}, **command.vertices})
 
 
 def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]:

@@ -26,13 +26,22 @@ from flintlock.dispatcher.core import Backoff, Phase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobServices
 from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.tolerance import log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
-from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
+from flintlock.model.commands import (
+    CancelJob,
+    JobCommand,
+    JobOperation,
+    JobOperations,
+    OperationQuery,
+    RescaleJob,
+    TriggerOperation,
+)
 from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobs import (
@@ -123,12 +132,18 @@ class Dispatcher:
         for result in recovery.dirty:
             if self._listing.get(result.job_id) is None:
                 self._listing.put(recorded_snapshot(result).summary())
-            dirty = DispatchedJob(result.job_id, self._shared, Phase.CLEANING, result=result)
+            operations = recovery.operations.get(result.job_id)
+            dirty = DispatchedJob(result.job_id, self._shared, Phase.CLEANING, result=result, operations=operations)
             self._begin(dirty, dirty.live_dirty)
         for number, job in enumerate(recovery.jobs, 1):
             job_id = job.stored.graph.job_id
-            recovered = DispatchedJob(job_id, self._shared, Phase.INITIALIZING, stored=job.stored)
+            operations = recovery.operations.get(job_id)
+            recovered = DispatchedJob(
+                job_id, self._shared, Phase.INITIALIZING, stored=job.stored, operations=operations
+            )
             self._begin(recovered, partial(recovered.live_recovered, job.progress))
+            if recovered.claim_operations():  # resumed after the job's own first step, which makes its JobMaster
+                self._child(recovered.resume_operations(), f"operations-{job_id}")
             self._listing.touch(job_id)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -221,6 +236,34 @@ class Dispatcher:
         task = self._child(job.rescale(command, done), f"rescale-{command.job_id}")
         task.add_done_callback(lambda _: _answer_unanswered(done, "the change of a job was being stored"))
         await asyncio.shield(done)
+
+    async def trigger(self, message: TriggerOperation) -> JobOperation:
+        """Trigger a command as an operation; return once that is durable. See DispatcherGateway."""
+        self._check_leading()
+        job_id = message.command.job_id
+        running = await self._running(job_id)
+        if running is None:
+            snapshot = await self._ended_job(job_id)
+            known = known_operation(await self._operations(job_id), message)
+            if known is None:
+                raise Conflict(f"job {job_id} is {snapshot.status}: it can have no more operations")
+            return known
+        accepted: asyncio.Future[JobOperation] = asyncio.get_running_loop().create_future()
+        task = self._child(running[0].operate(message, accepted), f"operation-{job_id}-{message.trigger_id}")
+        task.add_done_callback(lambda _: _answer_unanswered(accepted, "an operation was being stored"))
+        return await asyncio.shield(accepted)
+
+    async def operation(self, message: OperationQuery) -> JobOperation:
+        """Return an operation, of an ended job too."""
+        self._check_leading()
+        found = (await self._operations(message.job_id)).get(message.trigger_id)
+        if found is None:
+            raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
+        return found
+
+    async def _operations(self, job_id: JobId) -> JobOperations:
+        recorded = await self._stores.operations.read(job_id)
+        return JobOperations(job_id=job_id) if recorded is None else recorded
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:
         """Note that a client is attached. An ended job needs none."""

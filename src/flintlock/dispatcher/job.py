@@ -31,13 +31,14 @@ from flintlock.dispatcher.core import Backoff, Phase, Resource
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.listing import Listing
 from flintlock.dispatcher.metrics import DispatcherMetrics
+from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text
 from flintlock.dispatcher.tolerance import is_fatal_to_term, log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
-from flintlock.model.commands import CancelJob, RescaleJob
+from flintlock.model.commands import CancelJob, JobOperation, JobOperations, RescaleJob, TriggerOperation
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
@@ -46,6 +47,7 @@ from flintlock.model.errors import (
     Invalid,
     InvariantBroken,
     KeyReused,
+    NotFound,
     Refused,
     Unavailable,
 )
@@ -88,6 +90,7 @@ class DispatchedJob:
         *,
         stored: StoredJob | None = None,
         result: JobResult | None = None,
+        operations: JobOperations | None = None,
     ) -> None:
         self.job_id: Final = job_id
         self.phase = phase  # written by `_move` only
@@ -99,7 +102,13 @@ class DispatchedJob:
         self._result = result  # from the durable end on
         self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster to tell
         self._client: Final = AttachedClient(self._client_gone)  # expected while the job has a JobMaster
-        self._updating = False  # a change of its requirements is being stored
+        self._operations: Final = OperationRecorder(
+            operations or JobOperations(job_id=job_id),
+            services.term.stores.operations,
+            services.term.gate,
+            services.clock_ms,
+        )
+        self._updating = False  # a change of its requirements is in progress, or was when a former leader died
         self._settling = False  # such a change got no answer, and is set back
         self._recovered = False  # written by `live_recovered`
         self._aside_for: str | None = None  # why its graph is kept for inspection when it ends
@@ -175,17 +184,17 @@ class DispatchedJob:
         """Return what the job may use. Raises Unavailable while it is initialised."""
         return self.initialised().requirements()
 
-    async def rescale(self, wanted: RescaleJob, done: asyncio.Future[None]) -> None:
+    async def rescale(self, command: RescaleJob, done: asyncio.Future[None]) -> None:
         """Persist what the job may use, then pass it to its JobMaster; the outcome is set on `done`."""
         try:
             runner, job = self.initialised(), self._job()
-            self._check_change(job, wanted)
+            wanted = self._checked_change(job, command)
         except FlintlockError as error:
             done.set_exception(error)
             return
         self._updating = True
         try:
-            changed = structs.replace(job, requirements={**job.requirements, **wanted.vertices})
+            changed = _rescaled(job, wanted)
             await self._services.term.stores.graphs.replace(changed)
             if self._stored is job:  # else it has ended meanwhile
                 self._stored = changed
@@ -201,7 +210,9 @@ class DispatchedJob:
         finally:
             self._updating = self._settling = False
 
-    def _check_change(self, job: StoredJob, wanted: RescaleJob) -> None:
+    def _checked_change(self, job: StoredJob, command: RescaleJob) -> RescaleJob:
+        """Return the command with a range for each step. Raises why it cannot be carried out now."""
+        wanted = core.expanded(job.graph, command)
         problems = core.requirement_problems(job.graph, wanted)
         if problems:
             raise Invalid("; ".join(problems), problems=problems)
@@ -209,6 +220,73 @@ class DispatchedJob:
             raise Unavailable(f"it is not known yet what came of the last change of job {self.job_id}; ask again")
         if self._updating:
             raise Conflict(f"another change of job {self.job_id} is under way")
+        return wanted
+
+    # Operations
+
+    async def operate(self, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]) -> None:
+        """Record an operation, set the acknowledgement on `accepted`, carry the operation out, record its outcome."""
+        operation = await self._operations.begin(trigger, self._check_runs, accepted)
+        if operation is not None:
+            await self._carry_out(operation)
+
+    def claim_operations(self) -> bool:
+        """Keep other changes out until `resume_operations` is done. Tells whether a former leader left operations."""
+        self._updating = bool(self._operations.in_progress)
+        return self._updating
+
+    async def resume_operations(self) -> None:
+        """Carry out what was in progress when a former leader died, in the order in which it was triggered."""
+        for operation in self._operations.in_progress:
+            self._updating = False  # for the operation itself: nothing runs between this line and its own claim
+            await self._carry_out(operation)
+            self._updating = True
+        self._updating = False
+
+    async def _carry_out(self, operation: JobOperation) -> None:
+        match operation.command:
+            case CancelJob():
+                error: FlintlockError | None = None
+                try:
+                    self._check_runs()
+                    self.cancel()
+                except FlintlockError as refused:
+                    error = refused
+                await self._operations.complete(operation, error)
+            case RescaleJob() as command:
+                await self._rescale_durably(operation, command)
+
+    async def _rescale_durably(self, operation: JobOperation, command: RescaleJob) -> None:
+        """Rescale as an operation: no client waits for it, so a store that does not answer is asked until it does."""
+        try:
+            runner, job = self._check_runs(), self._job()
+            wanted = self._checked_change(job, command)
+        except FlintlockError as error:
+            await self._operations.complete(operation, error)
+            return
+        self._updating = True  # until the outcome is durable: else the next leader might repeat it over a later change
+        try:
+            changed, error = _rescaled(job, wanted), None
+            try:
+                await self._services.writes.replace(changed)
+            except NotFound:
+                error = self._has_ended()
+            else:
+                if self._stored is job:  # else it has ended meanwhile
+                    self._stored = changed
+                runner.command(wanted)
+            await self._operations.complete(operation, error)
+        finally:
+            self._updating = False
+
+    def _check_runs(self) -> JobMasterRunner:
+        """Return the job's JobMaster. Raises Conflict for a job that has ended, Unavailable for one without it yet."""
+        if self.ending or self.ended:
+            raise self._has_ended()
+        return self.initialised()
+
+    def _has_ended(self) -> Conflict:
+        return Conflict(f"job {self.job_id} has ended")
 
     def initialised(self) -> JobMasterRunner:
         """Return the job's JobMaster. Raises Unavailable while there is none."""
@@ -360,6 +438,7 @@ class DispatchedJob:
         """Remove what the job used, then mark its result clean. The JobMaster is gone before."""
         if self._result is None:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
+        await self._operations.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
         blobs, scratch = self._result.blobs, self._result.scratch
         removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
         await clean_up(self.job_id, removals, self._services.backoff, self._services.term.gate)
@@ -391,3 +470,7 @@ class DispatchedJob:
         self.phase = core.moved(self.phase, phase)
         write = log.info if phase in _TELLING else log.debug
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)
+
+
+def _rescaled(job: StoredJob, wanted: RescaleJob) -> StoredJob:
+    return structs.replace(job, requirements={**job.requirements, **wanted.vertices})

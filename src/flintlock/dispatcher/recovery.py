@@ -27,6 +27,7 @@ from msgspec import Struct
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
+from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.services import BlobReferences
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
 from flintlock.dispatcher.tolerance import log_and_continue
@@ -34,6 +35,7 @@ from flintlock.dispatcher.writes import TermWrites
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
+from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -60,6 +62,7 @@ class Recovery(Struct, frozen=True, kw_only=True):
     jobs: tuple[RecoveredJob, ...] = ()
     dirty: tuple[JobResult, ...] = ()
     ended: tuple[JobSummary, ...] = ()
+    operations: dict[JobId, JobOperations] = {}  # of those in `jobs` and `dirty` that have any
 
 
 async def recover(
@@ -81,6 +84,7 @@ class _Recovering:
         self._ended: Final[dict[JobId, JobSummary]] = {}  # what is listed as ended; what is set aside enters it
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
+        self._with_operations: Collection[JobId] = ()
 
     async def recover(self) -> Recovery:
         dirty = await self._known(self._stores.results.dirty)
@@ -88,12 +92,24 @@ class _Recovering:
         self._ended.update({line.job_id: line for line in await self._known(self._stores.ended.summaries)})
         self._with_result = frozenset(await self._known(self._stores.results.ids))
         self._with_progress = frozenset(await self._known(self._stores.progress.ids))
+        self._with_operations = frozenset(await self._known(self._stores.operations.ids))
         jobs = await self._recover_jobs(core.graphs_to_recover(stored, dirty))
         for result in dirty:
             if result.job_id not in self._ended:  # its own archive was never written: keep what the result tells
                 await self._archive(recorded_snapshot(result))
         log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
-        return Recovery(jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()))
+        unfinished = (*(job.stored.graph.job_id for job in jobs), *(result.job_id for result in dirty))
+        operations = {
+            job_id: await self._operations(job_id) for job_id in unfinished if job_id in self._with_operations
+        }
+        return Recovery(jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()), operations=operations)
+
+    async def _operations(self, job_id: JobId) -> JobOperations:
+        """Return the operations of a job. Those that cannot be read are as if there were none."""
+        recorded = None
+        with log_and_continue(log_events.JOB_OPERATIONS_UNREADABLE, job_id=job_id):
+            recorded = await self._known(lambda: self._stores.operations.read(job_id))
+        return JobOperations(job_id=job_id) if recorded is None else recorded
 
     async def _recover_jobs(self, job_ids: tuple[JobId, ...]) -> tuple[RecoveredJob, ...]:
         """Recover many jobs, WIDTH at once; they keep their order."""
@@ -163,6 +179,11 @@ class _Recovering:
 
     async def _set_aside(self, job_id: JobId, reason: str) -> None:
         log.error(log_events.JOB_QUARANTINED, job_id=job_id, reason=reason)
+        if job_id in self._with_operations:  # while there is a graph or a result that they can belong to
+            recorder = OperationRecorder(
+                await self._operations(job_id), self._stores.operations, self._gate, self._clock_ms
+            )
+            await recorder.fail_unfinished(f"job {job_id} was quarantined: {reason}")
         await self._writes.set_aside(job_id, reason)
 
     async def _archive(self, snapshot: JobSnapshot) -> None:

@@ -57,6 +57,10 @@ class TermWrites:
         """Remove what is left of a job that has ended."""
         await self._gate.retry_until_acknowledged(lambda: self._stores.graphs.remove(job_id))
 
+    async def replace(self, job: StoredJob) -> None:
+        """Store a job as it is after a change. Raises NotFound if the job has ended meanwhile."""
+        await self._gate.retry_until_acknowledged(lambda: self._stores.graphs.replace(job))
+
     async def set_back(self, job: StoredJob) -> None:
         """Store a job as it was before a change whose outcome is open. Harmless if the job has ended meanwhile."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flintlock.model.commands import JobCommand
+from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, TriggerOperation
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -53,6 +53,19 @@ class DispatcherGateway(Protocol):
         while another change of the job is in progress or once it has ended, Unavailable if the change could not be
         stored: then nothing has changed.
         """
+        ...
+
+    async def trigger(self, message: TriggerOperation) -> JobOperation:
+        """Trigger a command as an operation; return once the operation is durable, without waiting for its outcome.
+
+        A known trigger id with the same command is acknowledged again and starts nothing; with another command it is a
+        Conflict, as is an operation of a job that has ended. Raises NotFound, and Unavailable while the job is
+        initialised. Whether the command can be carried out is the operation's outcome, not an error of this call.
+        """
+        ...
+
+    async def operation(self, message: OperationQuery) -> JobOperation:
+        """Return an operation, of an ended job too. Raises NotFound."""
         ...
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:

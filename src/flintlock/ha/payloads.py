@@ -22,6 +22,7 @@ import structlog
 
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model import log_events
+from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -92,4 +93,5 @@ REGION_RECORD: Final = Payload(RegionRecord)
 JOB_SNAPSHOT: Final = Payload(JobSnapshot)
 JOB_SUMMARY: Final = Payload(JobSummary)
 RESULT_ROWS: Final = Payload(ResultRows)
+JOB_OPERATIONS: Final = Payload(JobOperations)
 LEADER_INFO: Final = Payload(LeaderInfo)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from flintlock.gateways.blobs import BlobCopies
 from flintlock.ha.leader_info import LeaderInfo
+from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -160,6 +161,22 @@ class EndedJobStore(Protocol):
         ...
 
 
+class JobOperationStore(Protocol):
+    """Operations of jobs and what came of them. They go when `EndedJobStore.expire` forgets their job."""
+
+    async def put(self, operations: JobOperations) -> None:
+        """Replace what is stored of a job's operations. Raises NotFound for a job without a graph and a result."""
+        ...
+
+    async def read(self, job_id: JobId) -> JobOperations | None:
+        """Return the operations of a job; None if it never had one. Raises Corrupt."""
+        ...
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that have operations, readable or not."""
+        ...
+
+
 class Stores(Protocol):
     """All stores of one term."""
 
@@ -181,6 +198,11 @@ class Stores(Protocol):
     @property
     def ended(self) -> EndedJobStore:
         """Ended jobs with their executions and results."""
+        ...
+
+    @property
+    def operations(self) -> JobOperationStore:
+        """Operations of jobs, running and ended."""
         ...
 
 

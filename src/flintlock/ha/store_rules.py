@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintlock.model.errors import DuplicateJob, Fenced, KeyReused
+from flintlock.model.errors import DuplicateJob, Fenced, KeyReused, NotFound
 from flintlock.model.ids import FencingToken, JobId
 
 
@@ -25,3 +25,8 @@ def duplicate_job(job_id: JobId, *, ended: bool) -> DuplicateJob:
 def key_reused(key: str, owner: JobId) -> KeyReused:
     """Return the error for a key that stands for another job."""
     return KeyReused(f"the idempotency key {key!r} stands for job {owner}")
+
+
+def no_job_for_operations(job_id: JobId) -> NotFound:
+    """Return the error for operations of a job that is not stored."""
+    return NotFound(f"no graph and no result is stored for job {job_id}: it can have no operations")

@@ -8,16 +8,22 @@ A command is one message, the same struct from where it is given to where it is 
 So a new command is a new member of its union and a case at each end, where a type checker points at what is missing;
 nothing between the ends is edited. The next members of `JobCommand` are StopJob, TriggerSavepoint and
 TriggerCheckpoint; a command to a running task that has something to answer adds a member to `TaskAnswer` too.
-`docs/contributing-commands.md` lists the places.
+`CONTRIBUTING.md` lists the places.
+
+A command whose outcome takes time is triggered as an *operation* (`JobOperation`): it has a trigger id, which the
+client may choose, and is durable before it is acknowledged and again when it has been carried out. Operations are
+carried out at least once: a leader that finds one in progress carries it out again, so what they do is idempotent.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from enum import StrEnum
+from typing import Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from flintlock.model.ids import AttemptId, JobId, VertexId
+from flintlock.model.errors import Conflict
+from flintlock.model.ids import AttemptId, JobId, TriggerId, VertexId
 from flintlock.model.jobs import ParallelismRange
 
 
@@ -28,13 +34,104 @@ class CancelJob(Struct, frozen=True, kw_only=True, tag="cancel"):
 
 
 class RescaleJob(Struct, frozen=True, kw_only=True, tag="rescale"):
-    """Let these steps use another number of slots. Steps that are not named keep what they have."""
+    """Let steps use another number of slots: those in `vertices`, and all others up to `parallelism`.
+
+    Without a `parallelism`, steps that are not named keep what they have.
+    """
 
     job_id: JobId
-    vertices: dict[VertexId, ParallelismRange]
+    vertices: dict[VertexId, ParallelismRange] = {}
+    parallelism: int | None = None
 
 
 JobCommand: TypeAlias = CancelJob | RescaleJob
+
+
+#: How many operations of one job are kept: the latest ones, and all that are in progress.
+MAX_OPERATIONS: Final = 16
+
+
+class OperationStatus(StrEnum):
+    """Whether the outcome of an operation is known. Flink's names."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+
+
+class OperationFailure(Struct, frozen=True, kw_only=True):
+    """Why an operation could not be carried out."""
+
+    error: str  # the name of the error's class
+    message: str
+
+
+class JobOperation(Struct, frozen=True, kw_only=True):
+    """A command that was triggered, and what came of it. A COMPLETED one without a failure was carried out."""
+
+    trigger_id: TriggerId
+    command: JobCommand
+    started_ms: int
+    status: OperationStatus = OperationStatus.IN_PROGRESS
+    ended_ms: int = -1
+    failure: OperationFailure | None = None
+
+    def completed(self, failure: OperationFailure | None, now_ms: int) -> JobOperation:
+        """Return the operation with its outcome."""
+        return structs.replace(self, status=OperationStatus.COMPLETED, ended_ms=now_ms, failure=failure)
+
+
+class JobOperations(Struct, frozen=True, kw_only=True):
+    """The operations of one job, the earliest first: one record in the store."""
+
+    job_id: JobId
+    operations: tuple[JobOperation, ...] = ()
+
+    @property
+    def in_progress(self) -> tuple[JobOperation, ...]:
+        """Those whose outcome is not known."""
+        return tuple(each for each in self.operations if each.status is OperationStatus.IN_PROGRESS)
+
+    def get(self, trigger_id: TriggerId) -> JobOperation | None:
+        """Return the operation with this id."""
+        return next((each for each in self.operations if each.trigger_id == trigger_id), None)
+
+    def with_new(self, operation: JobOperation) -> JobOperations:
+        """Return these and a new one, without the earliest completed ones that are too many.
+
+        Raises Conflict if too many are in progress.
+        """
+        if len(self.in_progress) >= MAX_OPERATIONS:
+            raise Conflict(f"{MAX_OPERATIONS} operations of job {self.job_id} are in progress; wait for one of them")
+        surplus = len(self.operations) + 1 - MAX_OPERATIONS
+        completed = [each for each in self.operations if each.status is OperationStatus.COMPLETED]
+        dropped = {each.trigger_id for each in completed[: max(surplus, 0)]}
+        kept = tuple(each for each in self.operations if each.trigger_id not in dropped)
+        return JobOperations(job_id=self.job_id, operations=(*kept, operation))
+
+    def with_outcomes(self, outcomes: tuple[JobOperation, ...]) -> JobOperations:
+        """Return these with some replaced by what came of them. Those that are completed already stay as they are."""
+        ended = {each.trigger_id: each for each in outcomes}
+        return JobOperations(
+            job_id=self.job_id,
+            operations=tuple(
+                ended.get(each.trigger_id, each) if each.status is OperationStatus.IN_PROGRESS else each
+                for each in self.operations
+            ),
+        )
+
+
+class TriggerOperation(Struct, frozen=True, kw_only=True):
+    """Client to Dispatcher: carry out this command; ask for the outcome by the trigger id."""
+
+    trigger_id: TriggerId
+    command: JobCommand
+
+
+class OperationQuery(Struct, frozen=True, kw_only=True):
+    """Names one operation."""
+
+    job_id: JobId
+    trigger_id: TriggerId
 
 
 class CancelTask(Struct, frozen=True, kw_only=True, tag="cancel"):

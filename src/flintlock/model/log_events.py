@@ -31,6 +31,20 @@ JOBMASTER_CRASHED: Final = _event(
     "Jobs (Dispatcher)", "jobmaster-crashed", "A JobMaster ended by an error of its own; its job fails."
 )
 JOB_CANCEL_REQUESTED: Final = _event("Jobs (Dispatcher)", "job-cancel-requested", "A job was asked to cancel.")
+JOB_OPERATION_STARTED: Final = _event(
+    "Jobs (Dispatcher)", "job-operation-started", "An asynchronous operation of a job was recorded and is carried out."
+)
+JOB_OPERATION_COMPLETED: Final = _event(
+    "Jobs (Dispatcher)", "job-operation-completed", "The outcome of an asynchronous operation of a job was recorded."
+)
+JOB_OPERATION_NOT_RECORDED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-operation-not-recorded",
+    "The outcome of an asynchronous operation could not be recorded; the next leader carries the operation out again.",
+)
+JOB_OPERATIONS_UNREADABLE: Final = _event(
+    "Jobs (Dispatcher)", "job-operations-unreadable", "The recorded operations of a job could not be read."
+)
 JOB_CLIENT_TIMED_OUT: Final = _event(
     "Jobs (Dispatcher)", "job-client-timed-out", "An attached client sent no heartbeat in time; its job is cancelled."
 )

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
-from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
+from flintlock.model.commands import CancelJob, JobCommand, JobOperation, OperationQuery, RescaleJob, TriggerOperation
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.graphcheck import check_graph
-from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId
+from flintlock.model.ids import AttemptId, BlobKey, Epoch, FencingToken, InstanceId, JobId, TriggerId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -56,6 +56,7 @@ class FakeDispatcher:
         self.awaited: list[AwaitJob] = []
         self.client_heartbeats: list[ClientHeartbeat] = []
         self.required: dict[JobId, JobRequirements] = {}
+        self.operations: dict[TriggerId, JobOperation] = {}
         self.results: dict[tuple[JobId, str], ResultRows] = {}
         self.now_ms = now_ms  # when submitted jobs are said to have started
         self._jobs: dict[JobId, JobSnapshot] = {}  # in the order of their coming
@@ -145,6 +146,21 @@ class FakeDispatcher:
                 self.cancelled.append(job_id)
             case RescaleJob(job_id=job_id, vertices=vertices):
                 self.required[job_id] = JobRequirements(job_id=job_id, vertices=vertices)
+
+    async def trigger(self, message: TriggerOperation) -> JobOperation:
+        """Record an operation; it stays in progress until the test completes it."""
+        self._fail()
+        self._job(message.command.job_id)
+        operation = JobOperation(trigger_id=message.trigger_id, command=message.command, started_ms=0)
+        return self.operations.setdefault(message.trigger_id, operation)
+
+    async def operation(self, message: OperationQuery) -> JobOperation:
+        """Return what `operations` holds."""
+        self._fail()
+        found = self.operations.get(message.trigger_id)
+        if found is None or found.command.job_id != message.job_id:
+            raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
+        return found
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return what `results` holds."""

@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import duplicate_job, fence, key_reused
+from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_for_operations
+from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -57,6 +58,7 @@ class MemoryCluster(MemoryLeadership):
         self.results: Final[dict[JobId, ResultEntry]] = {}
         self.progress: Final[dict[JobId, dict[RegionId, bytes]]] = {}
         self.ended: Final[dict[JobId, EndedEntry]] = {}
+        self.operations: Final[dict[JobId, bytes]] = {}
 
     def forget_keys(self, job_id: JobId) -> None:
         """Remove the keys that stand for a job."""
@@ -295,10 +297,35 @@ class MemoryEndedJobStore(_TermStore):
                 cluster.ended.pop(job_id, None)
                 cluster.results.pop(job_id, None)
                 cluster.quarantined.pop(job_id, None)
+                cluster.operations.pop(job_id, None)
                 cluster.forget_keys(job_id)
             return tuple(sorted(old))
 
         return await self._write("ended.expire", effect)
+
+
+class MemoryJobOperationStore(_TermStore):
+    """Operations of jobs."""
+
+    async def put(self, operations: JobOperations) -> None:
+        """Replace what is stored of a job's operations."""
+        job_id, payload = operations.job_id, payloads.JOB_OPERATIONS.encode(operations)
+
+        def effect() -> None:
+            if job_id not in self._cluster.graphs and job_id not in self._cluster.results:
+                raise no_job_for_operations(job_id)
+            self._cluster.operations[job_id] = payload
+
+        await self._write("operations.put", effect)
+
+    async def read(self, job_id: JobId) -> JobOperations | None:
+        """Return the operations of a job."""
+        payload = await self._read("operations.read", lambda: self._cluster.operations.get(job_id))
+        return None if payload is None else payloads.JOB_OPERATIONS.decode(payload, f"job {job_id}")
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that have operations."""
+        return await self._read("operations.ids", lambda: tuple(self._cluster.operations))
 
 
 class MemoryStores:
@@ -309,6 +336,7 @@ class MemoryStores:
         self.results: Final = MemoryJobResultStore(cluster, token, step)
         self.progress: Final = MemoryJobProgressStore(cluster, token, step)
         self.ended: Final = MemoryEndedJobStore(cluster, token, step)
+        self.operations: Final = MemoryJobOperationStore(cluster, token, step)
 
 
 class MemoryHaServices:

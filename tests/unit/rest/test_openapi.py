@@ -19,7 +19,8 @@ from msgspec import structs
 from schemathesis.config import SchemathesisConfig
 from tests.unit.rest.rest_harness import RESOURCES, A, B, RestHarness, ended, running
 
-from flintlock.model.ids import StepName
+from flintlock.model.commands import JobOperation, RescaleJob
+from flintlock.model.ids import StepName, TriggerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
@@ -28,6 +29,7 @@ from flintlock.rest.server.openapi import openapi
 from flintlock.rest.server.routes import ROUTES
 
 DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi(ROUTES, "0.1.0")))
+TRIGGER = TriggerId("7" * 32)
 STREAMS = {row.path for row in ROUTES if row.streams}
 FEW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 #: A graph that fits the schema may still be a bad one.
@@ -65,6 +67,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         arrow=b"",
         json=b'{"columns":[{"name":"k","type":"int"}],"rows":[[1]]}',
     )
+    rest.dispatcher.operations[TRIGGER] = JobOperation(
+        trigger_id=TRIGGER, command=RescaleJob(job_id=B, parallelism=2), started_ms=1
+    ).completed(None, 2)
     server = uvicorn.Server(uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="uvicorn")
     thread.start()
@@ -120,7 +125,7 @@ def test_answers_have_the_described_shape(path: str, address: str) -> None:
     """Of jobs that are there, with all that they have."""
     known = {
         "taskmanagerid": "tm-1", "name": "top", "jobid": B, "vertexid": vertex_id(B, "clean"), "subtaskindex": "0",
-        "file": "jobmanager.log",
+        "file": "jobmanager.log", "triggerid": TRIGGER,
     }  # fmt: skip
     operation: Any = schema[path]["GET"]
     case = operation.Case(path_parameters={name: known[name] for name in re.findall(r"{(\w+)}", path)})

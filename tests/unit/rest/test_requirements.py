@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.unit.rest.rest_harness import T0, A, B, RestHarness, running
 
-from flintlock.model.commands import JobCommand
+from flintlock.model.commands import JobCommand, OperationFailure, RescaleJob
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, Unavailable
-from flintlock.model.ids import VertexId
+from flintlock.model.ids import TriggerId, VertexId
 from flintlock.model.jobs import ClientHeartbeat, JobRequirements, ParallelismRange
 from flintlock.testing.virtual_time import run_virtual
 
@@ -133,3 +133,35 @@ def test_a_cancel_that_nobody_takes_in_time_is_told_so(rest: RestHarness) -> Non
 
     assert (status, errors) == (408, [f"job {A} did not accept the cancellation within 60 s; try again"])
     assert took_s == pytest.approx(60, abs=0.1)
+
+
+# Rescaling as an operation
+
+TRIGGER = "7" * 32
+
+
+def test_rescaling_is_triggered_and_its_status_asked_for(rest: RestHarness) -> None:
+    path = f"/jobs/{A}/rescaling"
+    response = rest.call("PATCH", f"{path}?parallelism=3&triggerId={TRIGGER}")
+    assert (response.status_code, response.json()) == (202, {"request-id": TRIGGER})
+    assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "IN_PROGRESS"}}
+
+    operation = rest.dispatcher.operations[TriggerId(TRIGGER)]
+    assert operation.command == RescaleJob(job_id=A, parallelism=3)
+    rest.dispatcher.operations[TriggerId(TRIGGER)] = operation.completed(None, 1)
+    assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "COMPLETED"}, "operation": {}}
+
+    failure = OperationFailure(error="Conflict", message="the job has ended")
+    rest.dispatcher.operations[TriggerId(TRIGGER)] = operation.completed(failure, 1)
+    assert rest.get(f"{path}/{TRIGGER}")["operation"] == {
+        "failure-cause": {"class": "Conflict", "stack-trace": "the job has ended", "serialized-throwable": ""}
+    }
+
+
+def test_rescaling_needs_a_parallelism_and_a_proper_trigger_id(rest: RestHarness) -> None:
+    path = f"/jobs/{A}/rescaling"
+    assert rest.refused(400, "PATCH", path) == ["query parameter 'parallelism' is missing"]
+    assert rest.refused(400, "PATCH", f"{path}?parallelism=0")
+    assert rest.refused(400, "PATCH", f"{path}?parallelism=2&triggerId=x") == ["'x' is not a trigger id: 32 hex digits"]
+    assert rest.refused(404, "GET", f"{path}/{TRIGGER}")
+    assert rest.refused(404, "PATCH", f"/jobs/{'c' * 32}/rescaling?parallelism=2")

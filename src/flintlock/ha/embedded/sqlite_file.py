@@ -17,7 +17,7 @@ from typing import Final
 
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
@@ -54,6 +54,7 @@ CREATE TABLE ended_rows (
 #: What each version added to the one before it: a file is upgraded step by step.
 _ADDED: Final = {
     2: "CREATE TABLE leader_info (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
+    3: "CREATE TABLE job_operations (job_id TEXT PRIMARY KEY, payload BLOB NOT NULL) STRICT;\n",
 }
 
 

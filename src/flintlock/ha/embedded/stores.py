@@ -16,7 +16,8 @@ from flintlock.ha import payloads
 from flintlock.ha.embedded.sqlite_file import translated
 from flintlock.ha.embedded.writer import LARGE, GroupWriter, Write
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import duplicate_job, fence, key_reused
+from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_for_operations
+from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
@@ -275,11 +276,38 @@ class SqliteEndedJobStore(_TermStore):
                 " EXCEPT SELECT job_id FROM job_graphs",
                 {"before": before_ms},
             ).fetchall()
-            for table in ("ended_jobs", "job_results", "idempotency_keys", "quarantined_graphs"):
+            for table in ("ended_jobs", "job_results", "idempotency_keys", "quarantined_graphs", "job_operations"):
                 connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", rows)  # noqa: S608  # a name of ours
             return tuple(JobId(job_id) for (job_id,) in rows)
 
         return await self._write(work, LARGE)
+
+
+class SqliteJobOperationStore(_TermStore):
+    """Operations of jobs."""
+
+    async def put(self, operations: JobOperations) -> None:
+        """Replace what is stored of a job's operations."""
+        job_id, payload = operations.job_id, payloads.JOB_OPERATIONS.encode(operations)
+
+        def work(connection: sqlite3.Connection) -> None:
+            if not (
+                _exists(connection, "SELECT 1 FROM job_graphs WHERE job_id = ?", job_id)
+                or _exists(connection, "SELECT 1 FROM job_results WHERE job_id = ?", job_id)
+            ):
+                raise no_job_for_operations(job_id)
+            connection.execute("INSERT OR REPLACE INTO job_operations VALUES (?, ?)", (job_id, payload))
+
+        await self._write(work, len(payload))
+
+    async def read(self, job_id: JobId) -> JobOperations | None:
+        """Return the operations of a job."""
+        row = await self._first("SELECT payload FROM job_operations WHERE job_id = ?", job_id)
+        return None if row is None else payloads.JOB_OPERATIONS.decode(row[0], f"job {job_id}")
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that have operations."""
+        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_operations"))
 
 
 class SqliteStores:
@@ -290,6 +318,7 @@ class SqliteStores:
         self.results: Final = SqliteJobResultStore(file, token)
         self.progress: Final = SqliteJobProgressStore(file, token)
         self.ended: Final = SqliteEndedJobStore(file, token)
+        self.operations: Final = SqliteJobOperationStore(file, token)
 
 
 def _exists(connection: sqlite3.Connection, query: str, value: str) -> bool:

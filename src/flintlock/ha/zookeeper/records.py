@@ -6,10 +6,12 @@ import asyncio
 from collections import defaultdict
 
 from flintlock.ha import payloads
+from flintlock.ha.store_rules import no_job_for_operations
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
-from flintlock.ha.zookeeper.operations import Create, Delete, Op, SetData
+from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
 from flintlock.ha.zookeeper.writer import Change, Found, Storage, TermStore, for_each
+from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobSnapshot, JobSummary
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -163,6 +165,8 @@ class ZooKeeperEndedJobStore(TermStore):
             ops: list[Op] = [*tree.absent(paths.dirty_mark(job_id)), *tree.absent(paths.graph(job_id))]
             ops += [Delete(path, found.version) for path, found in existing.items() if found is not None]
             ops += await key_removal(self, job_id)
+            operations = await self._link.get(paths.job_operations(job_id))
+            ops += [Delete(paths.job_operations(job_id), operations.version)] if operations else []
             ops += [Delete(mark) for mark in marks if await self._link.exists(mark)]
             files = [*ended.pointer.files] if ended and ended.pointer else []
             files += [found.pointer.file for found in (result, quarantined) if found and found.pointer]
@@ -170,6 +174,35 @@ class ZooKeeperEndedJobStore(TermStore):
 
         await self._write(plan)
         return removed
+
+
+class ZooKeeperJobOperationStore(TermStore):
+    """Operations of jobs: small records, in ZooKeeper itself."""
+
+    async def put(self, operations: JobOperations) -> None:
+        """Replace what is stored of a job's operations."""
+        job_id, paths, data = operations.job_id, self._paths, payloads.JOB_OPERATIONS.encode(operations)
+        path = paths.job_operations(job_id)
+
+        async def plan() -> Change:
+            graph, result, node = await asyncio.gather(
+                self._link.exists(paths.graph(job_id)), self._link.exists(paths.result(job_id)), self._link.get(path)
+            )
+            if not graph and not result:
+                raise no_job_for_operations(job_id)
+            stored = Check(paths.result(job_id) if result else paths.graph(job_id))
+            return Change((stored, Create(path, data) if node is None else SetData(path, data, node.version)))
+
+        await self._write(plan)
+
+    async def read(self, job_id: JobId) -> JobOperations | None:
+        """Return the operations of a job."""
+        node = await self._link.get(self._paths.job_operations(job_id))
+        return None if node is None else payloads.JOB_OPERATIONS.decode(node.data, f"job {job_id}")
+
+    async def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of all jobs that have operations."""
+        return tuple(JobId(name) for name in await self._names(self._paths.operations))
 
 
 async def _nothing() -> Change:
@@ -189,3 +222,4 @@ class ZooKeeperStores:
         self.results: ZooKeeperJobResultStore = ZooKeeperJobResultStore(storage, token)
         self.progress: ZooKeeperJobProgressStore = ZooKeeperJobProgressStore(storage, token)
         self.ended: ZooKeeperEndedJobStore = ZooKeeperEndedJobStore(storage, token)
+        self.operations: ZooKeeperJobOperationStore = ZooKeeperJobOperationStore(storage, token)

@@ -12,6 +12,7 @@
     dirty-results/xx/<job>          empty: cleanup is not done
     progress/xx/<job>/<region>      RegionPointer
     ended-jobs/xx/<job>             EndedPointer, with the job's summary
+    operations/xx/<job>             JobOperations: small, so no file
     blobs/xx/<sha256>               BlobPointer: where the copy of a blob is
     ends/xx/<job>.<ms>.<kind>       empty: when a job ended; retention reads names only
 
@@ -133,6 +134,7 @@ class Tree:
         self.dirty: Final = f"{self.base}/dirty-results"
         self.progress: Final = f"{self.base}/progress"
         self.ended: Final = f"{self.base}/ended-jobs"
+        self.operations: Final = f"{self.base}/operations"
         self.blobs: Final = f"{self.base}/blobs"
         self.ends: Final = f"{self.base}/ends"
 
@@ -171,6 +173,10 @@ class Tree:
     def ended_job(self, job_id: JobId) -> str:
         """The job, ended."""
         return sharded(self.ended, job_id)
+
+    def job_operations(self, job_id: JobId) -> str:
+        """The job's operations."""
+        return sharded(self.operations, job_id)
 
     def blob(self, digest: str) -> str:
         """The copy of a blob, by its hash."""

@@ -37,7 +37,13 @@ def _operation(row: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, An
         for name in re.findall(r"{(\w+)}", row.path)
     ]
     parameters = [
-        {"name": item.name, "in": item.where, "description": item.description, "schema": _parameter_schema(item)}
+        {
+            "name": item.name,
+            "in": item.where,
+            "required": item.required,
+            "description": item.description,
+            "schema": _parameter_schema(item),
+        }
         for item in row.parameters
     ]
     text = "text/event-stream" if row.streams else "text/plain"
@@ -86,13 +92,13 @@ def _error(status: int, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _parameter_schema(item: Parameter) -> dict[str, Any]:
-    bounds = {"minimum": item.minimum, "maxLength": item.max_length}
+    bounds = {"minimum": item.minimum, "maxLength": item.max_length, "pattern": item.pattern}
     return {"type": item.kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
 
 
 _BYTES = "application/octet-stream"
 _BINARY = {"type": "string", "format": "binary"}
-_PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid")}
+_PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid", "triggerid")}
 _REASONS = {
     400: "Malformed.",
     404: "Not found.",

@@ -38,6 +38,8 @@ class Parameter:
     kind: str = "string"
     minimum: int | None = None
     max_length: int | None = None
+    pattern: str | None = None
+    required: bool = False
 
 
 _KEY: Final = Parameter(

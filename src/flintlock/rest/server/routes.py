@@ -24,6 +24,14 @@ from flintlock.rest.vertices import handlers as vertices
 _JOB: Final = (400, 404, 503)
 _VERTEX: Final = "/jobs/{jobid}/vertices/{vertexid}"
 _MODE = Parameter(name="mode", description="Only `cancel`.")
+_PARALLELISM = Parameter(
+    name="parallelism", description="Upper bound of the slots of each step.", kind="integer", minimum=1, required=True
+)
+_TRIGGER = Parameter(
+    name="triggerId",
+    description="The id of the operation, 32 hex digits: chosen by the client, or by the server.",
+    pattern="^[0-9a-f]{32}$",
+)
 _MAX = Parameter(name="maxExceptions", description="Maximum number of entries.", kind="integer", minimum=0)
 _REGION = Parameter(name="region", description="Only this region.", kind="integer", minimum=0)
 _ATTEMPT = Parameter(name="attempt", description="Only this attempt.", kind="integer", minimum=0)
@@ -96,6 +104,11 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="PUT", path="/jobs/{jobid}/resource-requirements", handler=jobs.update_requirements,
         answers=shapes.Empty, body=_JSON, takes=dict[str, VertexRequirementsRequest], errors=(*_JOB, 409, 413, 500),
     ),
+    Route(
+        method="PATCH", path="/jobs/{jobid}/rescaling", handler=jobs.trigger_rescaling, answers=shapes.TriggerResponse,
+        status=202, query=(_PARALLELISM, _TRIGGER), errors=(*_JOB, 409),
+    ),
+    _get("/jobs/{jobid}/rescaling/{triggerid}", jobs.rescaling, shapes.OperationResponse, errors=_JOB),
     Route(
         method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, answers=shapes.Empty,
         status=202, body=_JSON, takes=ClientHeartbeatRequest, errors=(*_JOB, 413),
