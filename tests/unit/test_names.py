@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src/flintlock"
 
 #: Names that still are, to be renamed; a name that no longer is has to leave this set.
 STILL_TWICE: frozenset[str] = frozenset(
-    {"FakeResourceManager", "Frames", "Interrupted", "Java", "Listing", "Step", "Table", "Template", "TooLarge"}
+    {"FakeResourceManager", "Frames", "Java", "Listing", "Step", "Table", "Template", "TooLarge"}
 )
 
 

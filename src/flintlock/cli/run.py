@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from flintlock.client.authoring.package import JobPackage, Overrides
     from flintlock.client.connection.handle import JobHandle
     from flintlock.client.display.console import Display
-    from flintlock.client.running import Interrupted
+    from flintlock.client.running import InterruptAction
 
 _NEEDS_A_DRIVER: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -187,14 +187,14 @@ class TerminalHooks:
         output = sys.stderr if self._as_json else output_stream(package.graph)
         return SilentDisplay(output) if self._quiet else display_for(error_console(), output)
 
-    def interrupted(self, handle: JobHandle, *, detachable: bool) -> Interrupted:
+    def interrupted(self, handle: JobHandle, *, detachable: bool) -> InterruptAction:
         """Ask what to do; without a terminal, detach, or cancel a job that cannot be left running."""
-        from flintlock.client.running import Interrupted
+        from flintlock.client.running import InterruptAction
 
-        default = Interrupted.DETACH if detachable else Interrupted.CANCEL
+        default = InterruptAction.DETACH if detachable else InterruptAction.CANCEL
         choice = _ask(handle, detachable=detachable) if on_terminal() else None
-        decision = default if choice is None else Interrupted(choice)
-        if decision is Interrupted.DETACH:
+        decision = default if choice is None else InterruptAction(choice)
+        if decision is InterruptAction.DETACH:
             click.echo(f"job {handle.id} keeps running; cancel it with: flintlock cancel {handle.id}", err=True)
         return decision
 

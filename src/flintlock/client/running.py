@@ -51,7 +51,7 @@ class JobRun(Struct, frozen=True, kw_only=True):
         return self.results[name]
 
 
-class Interrupted(Enum):
+class InterruptAction(Enum):
     """What an interrupt (Ctrl-C) means for the job."""
 
     DETACH = "detach"  # leave it running
@@ -74,7 +74,7 @@ class RunHooks(Protocol):
         """Return what shows the job while it runs. It is closed at the end."""
         ...
 
-    def interrupted(self, handle: JobHandle, *, detachable: bool) -> Interrupted:
+    def interrupted(self, handle: JobHandle, *, detachable: bool) -> InterruptAction:
         """Decide what an interrupt means. The job can be left running only if it is `detachable`."""
         ...
 
@@ -154,11 +154,11 @@ def _follow(
             except KeyboardInterrupt:
                 display.pause()
                 match hooks.interrupted(handle, detachable=detachable):
-                    case Interrupted.DETACH:
+                    case InterruptAction.DETACH:
                         return None
-                    case Interrupted.CANCEL:
+                    case InterruptAction.CANCEL:
                         handle.cancel()
-                    case Interrupted.RESUME:
+                    case InterruptAction.RESUME:
                         pass
     finally:
         display.close()
@@ -180,7 +180,7 @@ class _ScriptHooks:
     def display(self, package: JobPackage) -> Display:
         return SilentDisplay() if self._quiet else display_for(error_console(), output_stream(package.graph))
 
-    def interrupted(self, handle: JobHandle, *, detachable: bool) -> Interrupted:  # noqa: ARG002 never detaches
+    def interrupted(self, handle: JobHandle, *, detachable: bool) -> InterruptAction:  # noqa: ARG002 never detaches
         handle.cancel()
         raise KeyboardInterrupt
 

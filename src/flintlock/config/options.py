@@ -34,11 +34,11 @@ REST_ADDRESS: Final = Option(
 )  # fmt: skip
 REST_BIND_ADDRESS: Final = Option(
     key="rest.bind-address", parse=str, kind=_TEXT, default="", unset="`rest.address`",
-    description="The address that the REST endpoint listens on, where that is another than it is reached at.",
+    description="The address that the REST endpoint listens on, if it differs from the advertised one.",
 )  # fmt: skip
 REST_PORT: Final = Option(
     key="rest.port", parse=integer(0, 65535), kind=_WHOLE, default=8081,
-    description="The REST endpoint's port; 0 takes a free one.",
+    description="The REST endpoint's port; 0 chooses a free one.",
 )  # fmt: skip
 JM_RPC_ADDRESS: Final = Option(
     key="jobmanager.rpc.address", parse=str, kind=_TEXT, default="127.0.0.1",
@@ -47,11 +47,11 @@ JM_RPC_ADDRESS: Final = Option(
 )  # fmt: skip
 JM_BIND_HOST: Final = Option(
     key="jobmanager.bind-host", parse=str, kind=_TEXT, default="", unset="`jobmanager.rpc.address`",
-    description="The address that the JobManager listens on for them, where that is another than it is reached at.",
+    description="The address that the JobManager listens on, if it differs from the advertised one.",
 )  # fmt: skip
 JM_RPC_PORT: Final = Option(
     key="jobmanager.rpc.port", parse=integer(0, 65535), kind=_WHOLE, default=0,
-    description="The JobManager's port for TaskManagers; 0 takes a free one and writes it to cluster.json.",
+    description="The JobManager's port for TaskManagers; 0 chooses a free one and writes it to cluster.json.",
 )  # fmt: skip
 TM_HOST: Final = Option(
     key="taskmanager.host", parse=str, kind=_TEXT, default="127.0.0.1",
@@ -60,24 +60,24 @@ TM_HOST: Final = Option(
 )  # fmt: skip
 TM_BIND_HOST: Final = Option(
     key="taskmanager.bind-host", parse=str, kind=_TEXT, default="", unset="`taskmanager.host`",
-    description="The address that a TaskManager listens on, where that is another than it is reached at.",
+    description="The address that a TaskManager listens on, if it differs from the advertised one.",
 )  # fmt: skip
 TM_RPC_PORT: Final = Option(
     key="taskmanager.rpc.port", parse=integer(0, 65535), kind=_WHOLE, default=0,
-    description="A TaskManager's port; 0 takes a free one.",
+    description="A TaskManager's port; 0 chooses a free one.",
 )  # fmt: skip
 TM_SLOTS: Final = Option(
     key="taskmanager.numberOfTaskSlots", parse=integer(0, 1024), kind=_WHOLE, default=0,
     unset="the machine's cores",
-    description="How many slots a TaskManager offers; its engine gets as many cores. 0: as many as the machine has.",
+    description="Number of slots of a TaskManager; its engine gets as many cores. 0: as many as the machine has.",
 )  # fmt: skip
 TM_RESOURCE_ID: Final = Option(
     key="taskmanager.resource-id", parse=str, kind=_TEXT, default="", unset="made from host and port",
-    description="A TaskManager's lasting id; one that registers again under it replaces its former self.",
+    description="A TaskManager's permanent id; a TaskManager that registers with it replaces its previous incarnation.",
 )  # fmt: skip
 TM_WARM_RUNNERS: Final = Option(
     key="taskmanager.warm-runners", parse=integer(0, 64), kind=_WHOLE, default=-1, unset="one for each slot",
-    description="How many runners wait with their Spark session opened ahead of their task.",
+    description="Number of runners that wait for a task with an open Spark session.",
 )  # fmt: skip
 TM_ENGINE_MEMORY: Final = Option(
     key="taskmanager.engine.memory", parse=memory_bytes, kind=_MEMORY, default=1 << 30,
@@ -85,7 +85,7 @@ TM_ENGINE_MEMORY: Final = Option(
 )  # fmt: skip
 TASK_CANCEL_TIMEOUT: Final = Option(
     key="task.cancellation.timeout", parse=duration_s, kind=_DURATION, default=5.0, scope=Scope.JOB,
-    description="How long a runner may take to obey a cancel before it is killed.",
+    description="How long a cancelled runner may take to exit before it is killed.",
 )  # fmt: skip
 CLUSTER_ID: Final = Option(
     key="cluster.id", parse=str, kind=_TEXT, default="default",
@@ -93,16 +93,16 @@ CLUSTER_ID: Final = Option(
 )  # fmt: skip
 HEARTBEAT_INTERVAL: Final = Option(
     key="heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=2.0,
-    description="How often a TaskManager reports.",
+    description="Interval of a TaskManager's heartbeats.",
 )  # fmt: skip
 HEARTBEAT_TIMEOUT: Final = Option(
     key="heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=50.0,
-    description="How long a silent TaskManager is waited for before it is given up.",
+    description="A TaskManager without a heartbeat for this long is declared lost.",
 )  # fmt: skip
 HA_TYPE: Final = Option(
     key="high-availability.type", parse=one_of("embedded", "zookeeper"), kind="embedded or zookeeper",
     default="embedded",
-    description="Where jobs are kept and who leads is decided: 'embedded' is an SQLite database in the state"
+    description="Where jobs are stored and the leader is elected: 'embedded' is an SQLite database in the state"
     " directory, for JobManagers of one machine; 'zookeeper' is an ensemble, for JobManagers of several.",
 )  # fmt: skip
 HA_QUORUM: Final = Option(
@@ -112,7 +112,7 @@ HA_QUORUM: Final = Option(
 HA_ROOT: Final = Option(
     key="high-availability.zookeeper.path.root", parse=znode_path, kind="a path such as '/flintlock'",
     default="/flintlock",
-    description="The node in ZooKeeper below which all clusters have theirs.",
+    description="The parent of the nodes of all clusters in ZooKeeper.",
 )  # fmt: skip
 HA_CLUSTER_ID: Final = Option(
     key="high-availability.cluster-id", parse=file_name, kind="a name", default="", unset="`cluster.id`",
@@ -120,8 +120,8 @@ HA_CLUSTER_ID: Final = Option(
 )  # fmt: skip
 HA_STORAGE_DIR: Final = Option(
     key="high-availability.storageDir", parse=str, kind="a path or URL", default="", unset="none",
-    description="Where graphs, results, progress and uploaded files are kept when ZooKeeper is used, which holds"
-    " pointers only: a place that every JobManager reaches. Any URL that fsspec knows.",
+    description="Where graphs, results, progress and uploaded files are stored with ZooKeeper, which has only"
+    " pointers to them. Every JobManager must be able to reach it. Any URL that fsspec knows.",
 )  # fmt: skip
 HA_SESSION_TIMEOUT: Final = Option(
     key="high-availability.zookeeper.client.session-timeout", parse=positive_duration_s, kind=_DURATION, default=10.0,
@@ -131,16 +131,16 @@ HA_SESSION_TIMEOUT: Final = Option(
 HA_CONNECTION_TIMEOUT: Final = Option(
     key="high-availability.zookeeper.client.connection-timeout", parse=positive_duration_s, kind=_DURATION,
     default=15.0,
-    description="How long a JobManager or TaskManager that starts waits for ZooKeeper before it gives up.",
+    description="How long a starting JobManager or TaskManager waits for ZooKeeper before it exits.",
 )  # fmt: skip
 HA_SILENCE: Final = Option(
     key="high-availability.embedded.silence-timeout", parse=positive_duration_s, kind=_DURATION, default=10.0,
-    description="How long a leader's heartbeat in the state directory may stand still before a standby ends its"
-    " process and leads. Death is noticed at once; this is for a leader that lives but is frozen.",
+    description="How long a leader may write no heartbeat into the state directory before a standby kills it and"
+    " takes over. The death of a leader is noticed immediately; this timeout is for a frozen one.",
 )  # fmt: skip
 HA_RECOVERY: Final = Option(
     key="high-availability.recovery-time", parse=positive_duration_s, kind=_DURATION, default=15.0,
-    description="How long a new leader may take to recover all jobs before it answers TaskManagers; 15 s are enough for"
+    description="How long a new leader may take to recover all jobs before it serves TaskManagers; 15 s are enough for"
     " 10,000 stored jobs. A JobManager refuses to start if running work would not outlive a change of leader: 0.8 of"
     " heartbeat.timeout must be more than this and the session timeout (embedded: the silence timeout) together.",
 )  # fmt: skip
@@ -152,12 +152,12 @@ WORK_DIR: Final = Option(
 )  # fmt: skip
 ANALYZE_FIRST: Final = Option(
     key="execution.analyze-first", parse=boolean, kind=_YES_NO, default=True, scope=Scope.JOB,
-    description="Resolve the schemas of the whole graph before the first Spark job runs. Step functions of later "
+    description="Resolve the schemas of the complete graph before the first Spark job runs. Step functions of later "
     "regions are then called once more, so they should only build DataFrames.",
 )  # fmt: skip
 RESULT_BYTES: Final = Option(
     key="execution.result.max-bytes", parse=memory_bytes, kind=_MEMORY, default=16 << 20,
-    scope=Scope.JOB, description="The most that one result may hold; more is an error that names it.",
+    scope=Scope.JOB, description="Maximum size of one result; a larger one fails the job.",
 )  # fmt: skip
 DEFAULT_PARALLELISM: Final = Option(
     key="parallelism.default", parse=integer(0, 1 << 15), kind=_WHOLE, default=0,
@@ -172,11 +172,11 @@ RESTART_TYPE: Final = Option(
 )  # fmt: skip
 FIXED_ATTEMPTS: Final = Option(
     key="restart-strategy.fixed-delay.attempts", parse=integer(0), kind=_WHOLE, default=1, scope=Scope.JOB,
-    description="How often fixed-delay tries again.",
+    description="Maximum restarts of fixed-delay.",
 )  # fmt: skip
 FIXED_DELAY: Final = Option(
     key="restart-strategy.fixed-delay.delay", parse=duration_s, kind=_DURATION, default=1.0,
-    scope=Scope.JOB, description="How long fixed-delay waits before it tries again.",
+    scope=Scope.JOB, description="Delay before each restart of fixed-delay.",
 )  # fmt: skip
 RATE_FAILURES: Final = Option(
     key="restart-strategy.failure-rate.max-failures-per-interval", parse=integer(1), kind=_WHOLE, default=1,
@@ -184,36 +184,36 @@ RATE_FAILURES: Final = Option(
 )  # fmt: skip
 RATE_INTERVAL: Final = Option(
     key="restart-strategy.failure-rate.failure-rate-interval", parse=duration_s, kind=_DURATION, default=60.0,
-    scope=Scope.JOB, description="The interval that failure-rate counts in.",
+    scope=Scope.JOB, description="Interval in which failure-rate counts failures.",
 )  # fmt: skip
 RATE_DELAY: Final = Option(
     key="restart-strategy.failure-rate.delay", parse=duration_s, kind=_DURATION, default=1.0,
-    scope=Scope.JOB, description="How long failure-rate waits before it tries again.",
+    scope=Scope.JOB, description="Delay before each restart of failure-rate.",
 )  # fmt: skip
 EXP_INITIAL: Final = Option(
     key="restart-strategy.exponential-delay.initial-backoff", parse=duration_s, kind=_DURATION, default=1.0,
-    scope=Scope.JOB, description="The first wait of exponential-delay.",
+    scope=Scope.JOB, description="First delay of exponential-delay.",
 )  # fmt: skip
 EXP_MAX: Final = Option(
     key="restart-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=60.0,
-    scope=Scope.JOB, description="The longest wait of exponential-delay.",
+    scope=Scope.JOB, description="Maximum delay of exponential-delay.",
 )  # fmt: skip
 EXP_MULTIPLIER: Final = Option(
     key="restart-strategy.exponential-delay.backoff-multiplier", parse=number(1.0), kind="a number", default=1.5,
-    scope=Scope.JOB, description="How much longer each wait is than the one before.",
+    scope=Scope.JOB, description="Factor by which each delay grows.",
 )  # fmt: skip
 EXP_JITTER: Final = Option(
     key="restart-strategy.exponential-delay.jitter-factor", parse=number(0.0, 1.0), kind="a number", default=0.1,
-    scope=Scope.JOB, description="The part of each wait that chance adds to it or takes away.",
+    scope=Scope.JOB, description="Fraction of each delay that is added or subtracted at random.",
 )  # fmt: skip
 EXP_RESET: Final = Option(
     key="restart-strategy.exponential-delay.reset-backoff-threshold", parse=duration_s, kind=_DURATION, default=3600.0,
-    scope=Scope.JOB, description="After how long without failure the first wait counts again.",
+    scope=Scope.JOB, description="Time without a failure after which the delay is reset.",
 )  # fmt: skip
 EXP_ATTEMPTS: Final = Option(
     key="restart-strategy.exponential-delay.attempts-before-reset-backoff", parse=integer(0), kind=_WHOLE,
     default=(1 << 31) - 1, unset="unlimited", scope=Scope.JOB,
-    description="How often exponential-delay tries again before it gives up.",
+    description="Maximum restarts of exponential-delay before the job fails.",
 )  # fmt: skip
 INFRASTRUCTURE_ATTEMPTS: Final = Option(
     key="restart.infrastructure-attempts", parse=integer(0), kind=_WHOLE, default=3, scope=Scope.JOB,
@@ -229,7 +229,7 @@ FAILURE_ENRICHERS: Final = Option(
 PARALLELISM_OVERRIDES: Final = Option(
     key="pipeline.jobvertex-parallelism-overrides", parse=parallelisms, kind="pairs such as 'id:2,id:4'", default={},
     unset="none", scope=Scope.JOB,
-    description="The parallelism of steps by their ids, whatever the graph says. Applies to new submissions.",
+    description="The parallelism of steps by their ids; overrides the graph. Applies to new submissions.",
 )  # fmt: skip
 JOB_PRIORITY: Final = Option(
     key="job.priority", parse=integer(-1000, 1000), kind=_WHOLE, default=0, scope=Scope.JOB,
@@ -241,11 +241,11 @@ JOB_TIMEOUT: Final = Option(
 )  # fmt: skip
 CLIENT_HEARTBEAT_INTERVAL: Final = Option(
     key="client.heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=30.0,
-    scope=Scope.JOB, description="How often an attached client says that it is there.",
+    scope=Scope.JOB, description="Interval of an attached client's heartbeats.",
 )  # fmt: skip
 CLIENT_HEARTBEAT_TIMEOUT: Final = Option(
     key="client.heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=180.0,
-    scope=Scope.JOB, description="After how long a silence of its attached client a job is cancelled.",
+    scope=Scope.JOB, description="A job is cancelled after this long without a heartbeat of its attached client.",
 )  # fmt: skip
 LOAD_BALANCE: Final = Option(
     key="taskmanager.load-balance.mode", parse=one_of("NONE", "SLOTS"), kind="NONE or SLOTS", default="NONE",
@@ -254,15 +254,15 @@ LOAD_BALANCE: Final = Option(
 )  # fmt: skip
 MAX_SLOTS: Final = Option(
     key="slotmanager.number-of-slots.max", parse=integer(0), kind=_WHOLE, default=0, unset="no limit",
-    description="The most slots that the cluster may have: a TaskManager that would exceed it is refused.",
+    description="Maximum number of slots of the cluster: a TaskManager that would exceed it is refused.",
 )  # fmt: skip
 MAX_CPU: Final = Option(
     key="slotmanager.max-total-resource.cpu", parse=number(0.0), kind="a number", default=0.0, unset="no limit",
-    description="The most cores that all TaskManagers together may have.",
+    description="Maximum number of cores of all TaskManagers together.",
 )  # fmt: skip
 MAX_MEMORY: Final = Option(
     key="slotmanager.max-total-resource.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
-    description="The most memory that all TaskManagers together may have.",
+    description="Maximum memory of all TaskManagers together.",
 )  # fmt: skip
 STANDALONE_START_UP: Final = Option(
     key="resourcemanager.standalone.start-up-time", parse=duration_s, kind=_DURATION, default=30.0,
@@ -271,7 +271,7 @@ STANDALONE_START_UP: Final = Option(
 )  # fmt: skip
 MAX_TASK_MANAGERS: Final = Option(
     key="resourcemanager.max-taskmanagers", parse=integer(0, 1000), kind=_WHOLE, default=0,
-    description="How many TaskManagers the JobManager may start by itself, on this machine, when jobs wait for slots.",
+    description="Maximum number of TaskManagers that the JobManager starts on this machine when jobs wait for slots.",
 )  # fmt: skip
 TASK_MANAGER_IDLE: Final = Option(
     key="resourcemanager.taskmanager-timeout", parse=duration_s, kind=_DURATION, default=30.0,
@@ -284,32 +284,32 @@ START_RETRY: Final = Option(
 )  # fmt: skip
 REGISTRATION_TIMEOUT: Final = Option(
     key="resourcemanager.taskmanager-registration.timeout", parse=positive_duration_s, kind=_DURATION, default=300.0,
-    description="How long a TaskManager that was started may take to register before it is given up.",
+    description="How long a TaskManager that was started may take to register before it is stopped.",
 )  # fmt: skip
 RUNNER_MEMORY: Final = Option(
     key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
-    description="The most memory that a runner (the process of one task, with user code in it) may use, unless the"
-    " steps of its task say otherwise.",
+    description="Maximum memory of a runner (the process that runs the user code of one task), unless the steps of"
+    " its task set another limit.",
 )  # fmt: skip
 WORKER_MEMORY: Final = Option(
     key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
-    description="The most memory that each of Spark's Python workers (which run UDFs) may use.",
+    description="Maximum memory of each of Spark's Python workers (which run UDFs).",
 )  # fmt: skip
 TASK_OUTPUT: Final = Option(
     key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20,
-    description="The most that is kept of what an attempt prints; of the rest, only the end.",
+    description="Maximum output of an attempt that is stored; beyond that, only the end.",
 )  # fmt: skip
 JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0,
-    description="How long an ended job, its results and its id are remembered.",
+    description="How long an ended job, its results and its id are stored.",
 )  # fmt: skip
 BLOB_RETENTION: Final = Option(
     key="blob.upload-retention", parse=positive_duration_s, kind=_DURATION, default=3600.0,
-    description="How long an uploaded file that no job refers to is kept.",
+    description="How long an uploaded file that no job refers to is stored.",
 )  # fmt: skip
 UPLOAD_LIMIT: Final = Option(
     key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20,
-    description="The largest submission that is accepted, files included.",
+    description="Maximum size of a submission, files included.",
 )  # fmt: skip
 WEB_REFRESH: Final = Option(
     key="web.refresh-interval", parse=positive_duration_s, kind=_DURATION, default=3.0,
@@ -321,15 +321,15 @@ WEB_CANCEL: Final = Option(
 )  # fmt: skip
 EXCEPTION_HISTORY: Final = Option(
     key="web.exception-history-size", parse=integer(1, 10_000), kind=_WHOLE, default=16,
-    description="How many failures of a job are kept.",
+    description="Number of failures of a job that are stored.",
 )  # fmt: skip
 CLEANUP_INITIAL: Final = Option(
     key="cleanup-strategy.exponential-delay.initial-backoff", parse=duration_s, kind=_DURATION, default=1.0,
-    description="How long cleanup waits before it first tries again.",
+    description="First delay before cleanup is retried.",
 )  # fmt: skip
 CLEANUP_MAX: Final = Option(
     key="cleanup-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=3600.0,
-    description="The longest wait of cleanup; it never gives up.",
+    description="Maximum delay between retries of cleanup, which never gives up.",
 )  # fmt: skip
 
 #: All of them, in the order of the reference page.

@@ -48,7 +48,7 @@ def test_every_command_can_be_imported_and_has_help(capsys: pytest.CaptureFixtur
     assert "Commands:" in capsys.readouterr().out
 
 
-def test_asked_wrongly_is_exit_2_with_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_exit_2_with_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["lst"]) == 2
     assert "did you mean 'list'?" in capsys.readouterr().err
     assert run_app(["status"]) == 2
@@ -92,7 +92,7 @@ def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[
     assert lines[1].endswith("1 min 01 s  1/2")
 
 
-def test_the_list_says_who_waits_and_for_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_shows_what_jobs_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [line_of(JOB, "first", "RUNNING"), line_of(OTHER, "second", "CREATED"), line_of("f" * 32, "ended", "FAILED")]
     waiting = [{"jobid": OTHER, "name": "second", "priority": 5, "request": "r", "slots": 2, "since": 1},
                {"jobid": JOB, "name": "first", "priority": 0, "request": "a", "slots": None, "since": 1},
@@ -167,7 +167,7 @@ def failure_line(attempt: int, **more: Any) -> dict[str, Any]:
             "concurrent": False, **more}  # fmt: skip
 
 
-def test_status_tells_every_failure_with_its_attempt_and_labels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_every_failure_with_its_attempt_and_labels(capsys: pytest.CaptureFixture[str]) -> None:
     job: dict[str, Any] = {
         "jobid": JOB, "name": "small", "status": "RESTARTING",
         "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": []}],
@@ -189,7 +189,7 @@ def test_status_tells_every_failure_with_its_attempt_and_labels(capsys: pytest.C
     assert third == "the job: user code: step 'priced': ZeroDivisionError: division by zero"
 
 
-def test_status_says_where_in_the_queue_a_job_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_position_in_the_queue(capsys: pytest.CaptureFixture[str]) -> None:
     waiting = [{"jobid": OTHER, "request": "a", "slots": 4}, {"jobid": JOB, "request": "b", "slots": 2}]
     answers: dict[str, list[tuple[int, Any]]] = {
         f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "SCHEDULED")), (200, attempts("RUNNING", "RUNNING"))],
@@ -220,7 +220,7 @@ def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(machine) == {"jobid": JOB, "requirements": sent}
 
 
-def test_a_rescale_that_is_refused_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_rescale_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/resource-requirements"
     now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
     answers: dict[str, list[tuple[int, Any]]] = {
@@ -277,7 +277,7 @@ def test_logs_are_followed_to_the_end_and_nothing_is_printed_twice(capsys: pytes
     assert offsets == ["0", "6", "8"]
 
 
-def test_logs_of_several_attempts_say_whose_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_of_several_attempts_have_headers(capsys: pytest.CaptureFixture[str]) -> None:
     answers: dict[str, list[tuple[int, Any]]] = {
         f"GET /jobs/{JOB}/attempts": [(200, attempts("FINISHED", "FINISHED", "FINISHED"))],
         f"GET /jobs/{JOB}/logs": [(200, log(0, 0, "a\n", 2, complete=True)), (200, log(1, 0, "b\n", 2, complete=True))],
@@ -290,7 +290,7 @@ def test_logs_of_several_attempts_say_whose_they_are(capsys: pytest.CaptureFixtu
     ]  # fmt: skip
 
 
-def test_a_result_is_printed_whole_though_no_terminal_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_printed_completely_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     table = {"name": "top", "columns": [{"name": "text", "type": "string"}], "rows": [["x" * 300]], "truncated": False}
     answers: dict[str, list[tuple[int, Any]]] = {
         f"GET /jobs/{JOB}/results": [(200, {"results": ["top"]}), (200, {"results": ["top", "more"]})],
@@ -434,7 +434,7 @@ def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.Captu
     assert "all of it" not in told
 
 
-def test_a_run_that_failed_more_than_once_tells_of_every_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_shows_every_attempt(capsys: pytest.CaptureFixture[str]) -> None:
     failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "two"}
     end = {**attempts("FAILED", "FAILED"), "failure": failure, "failures": [failure_line(0), failure_line(1)]}
     answers: dict[str, list[tuple[int, Any]]] = {
@@ -469,7 +469,7 @@ def test_a_run_that_failed_more_than_once_tells_of_every_attempt(capsys: pytest.
         (("-d", "-D", "client.heartbeat.timeout=9 s"), None),
     ],
 )
-def test_an_attached_run_says_so_and_sends_signs(flags: tuple[str, ...], timeout: float | None) -> None:
+def test_an_attached_run_sends_heartbeats(flags: tuple[str, ...], timeout: float | None) -> None:
     answers: dict[str, list[tuple[int, Any]]] = {
         "GET /versions": [versions()],
         "POST /jobs": [(202, {"jobid": JOB})],
@@ -541,6 +541,6 @@ def test_doctor_finds_what_is_missing(place: Path, capsys: pytest.CaptureFixture
     assert findings["state directory"]["fine"]
 
 
-def test_cluster_stop_where_none_runs_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_stop_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["cluster", "stop"]) == 0
     assert "no cluster runs in" in capsys.readouterr().err

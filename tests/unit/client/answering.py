@@ -1,4 +1,4 @@
-"""A real HTTP server that answers what a test tells it to, and remembers what it was asked."""
+"""A real HTTP server with prepared responses, which records its requests."""
 
 from __future__ import annotations
 

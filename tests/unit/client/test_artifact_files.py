@@ -27,7 +27,7 @@ def test_the_same_content_gives_the_same_zip(tmp_path: Path) -> None:
     assert zip_folder(tmp_path / "a" / "lib") == zip_folder(tmp_path / "b" / "lib")
 
 
-def test_a_folder_with_modules_keeps_its_name_and_one_with_packages_stands_for_them(tmp_path: Path) -> None:
+def test_a_folder_with_modules_keeps_its_name_and_one_with_packages_does_not(tmp_path: Path) -> None:
     (tmp_path / "src" / "lib" / "__pycache__").mkdir(parents=True)
     (tmp_path / "src" / "lib" / "score.py").write_text("")
     (tmp_path / "src" / "lib" / "table.csv").write_text("")
@@ -39,7 +39,7 @@ def test_a_folder_with_modules_keeps_its_name_and_one_with_packages_stands_for_t
     assert module_names([py_file(tmp_path / "src")]) == {"lib"}
 
 
-def test_only_python_travels_as_a_py_file(tmp_path: Path) -> None:
+def test_only_python_is_a_py_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     (tmp_path / "empty").mkdir()
 

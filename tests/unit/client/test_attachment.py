@@ -48,7 +48,7 @@ def test_signs_are_sent_at_once_and_again_and_end_with_the_context() -> None:
 
 
 def test_a_sign_that_was_lost_is_soon_followed_by_another() -> None:
-    """Nobody leads, then the connection breaks, then somebody answers: long before the interval is over."""
+    """No leader, then a broken connection, then a response: long before the interval is over."""
     rarely = Attachment(interval_s=60.0, timeout_s=180.0)
     with (
         serving({PATH: [(503, {"errors": ["nobody leads"]}), (0, None), (202, {})]}) as server,
@@ -57,7 +57,7 @@ def test_a_sign_that_was_lost_is_soon_followed_by_another() -> None:
         wait_for(lambda: len(server.seen) >= 3)
 
 
-def test_a_job_that_is_forgotten_is_told_nothing_more() -> None:
+def test_heartbeats_end_when_the_job_is_removed() -> None:
     """The thread ends by itself."""
     with serving({PATH: [(404, {"errors": ["job was not found"]})]}) as server, beating(server):
         wait_for(lambda: "client-heartbeat" not in {thread.name for thread in threading.enumerate()})
@@ -73,7 +73,7 @@ def test_a_job_that_is_forgotten_is_told_nothing_more() -> None:
         ({}, {"client.heartbeat.interval": "1 min", "client.heartbeat.timeout": "30 s"}, 10.0, 30.0),
     ],
 )
-def test_several_signs_fit_into_a_timeout_whatever_is_configured(
+def test_several_heartbeats_are_sent_within_a_timeout(
     cluster: dict[str, str], job: dict[str, str], interval_s: float, timeout_s: float
 ) -> None:
     """The job's own settings count before the others."""
@@ -89,7 +89,7 @@ def test_several_signs_fit_into_a_timeout_whatever_is_configured(
 
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_moments_are_named_by_the_clusters_clock(ahead_s: float) -> None:
-    """A client whose clock is wrong by an hour has its job neither cancelled at once nor kept for an hour."""
+    """A client whose clock is wrong by an hour has its job neither cancelled immediately nor kept alive for an hour."""
     with serving({"GET /x": [(200, {})]}) as server:
         server.ahead_s = ahead_s
         http = Http([server.url])
@@ -101,7 +101,7 @@ def test_moments_are_named_by_the_clusters_clock(ahead_s: float) -> None:
 
 
 def test_clocks_that_differ_by_a_second_agree() -> None:
-    """Answers tell whole seconds only: a small difference is no difference, and does not make the clock jump."""
+    """Responses have full seconds only: a small difference is no difference, and does not make the clock jump."""
     with serving({"GET /x": [(200, {})]}) as server:
         server.ahead_s = 0.9
         http = Http([server.url])

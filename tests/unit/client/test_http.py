@@ -1,4 +1,4 @@
-"""The client's HTTP against a real server that answers what the test tells it to."""
+"""The client's HTTP against a real server with prepared responses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_submission_that_has_to_be_repeated_carries_the_same_key_each_time() -
     assert json.loads(posts[0].body)["steps"]["one"] == {"sql": "SELECT 1 AS x"}
 
 
-def test_files_travel_as_parts_and_are_read_anew_for_each_try(tmp_path: Path) -> None:
+def test_files_are_sent_as_parts_and_read_again_for_each_attempt(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('hello')\n")
     answers = {"GET /versions": [(200, own_versions())],
                "POST /jobs": [(503, {"errors": ["no leader"]}), (202, {"jobid": JOB})]}  # fmt: skip
@@ -138,7 +138,7 @@ def test_what_other_answers_mean() -> None:
         assert server.seen[-1].path == f"/jobs/{JOB}?mode=cancel"
 
 
-def test_where_nobody_has_ever_listened_that_is_said_at_once() -> None:
+def test_a_refused_first_connection_fails_immediately() -> None:
     with serving({}) as server:
         url = server.url
     with Client([url]) as client, pytest.raises(Unavailable) as caught:
@@ -157,7 +157,7 @@ def test_another_jobmanager_answers_where_the_first_is_gone() -> None:
                 assert client.jobs() == ()
 
 
-def test_when_none_of_the_addresses_answers_others_are_looked_for() -> None:
+def test_when_no_address_answers_others_are_discovered() -> None:
     """What the state directory does for a client that outlives every JobManager it began with."""
     with serving({}) as gone:
         dead = gone.url
@@ -169,7 +169,7 @@ def test_when_none_of_the_addresses_answers_others_are_looked_for() -> None:
         assert client.http.answering == server.url
 
 
-def test_one_that_is_asked_while_it_learns_who_leads_is_asked_again() -> None:
+def test_a_jobmanager_without_a_leader_is_asked_again() -> None:
     """A standby says 502 or 503, and so may what stands before it."""
     answers: list[tuple[int, Any]]
     answers = [(503, {"errors": ["nobody leads"]}), (502, {"errors": ["broken"]}), (504, b"late"), (200, {"jobs": []})]
@@ -225,7 +225,7 @@ def test_waiting_asks_again_until_the_job_has_ended() -> None:
         assert [seen.path for seen in server.seen][:3] == [f"/jobs/{JOB}/execution-result?wait=30000ms"] * 3
 
 
-def test_a_failed_job_raises_with_its_failure_and_a_cancelled_one_says_so() -> None:
+def test_failed_and_cancelled_jobs_raise() -> None:
     failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "priced",
                "frames": [{"file": "revenue.py", "line": 3, "function": "priced", "source": "1 / 0"}],
                "error-class": None, "query-context": None, "stack-trace": "", "jvm-stack-trace": None}  # fmt: skip
@@ -246,7 +246,7 @@ def test_a_failed_job_raises_with_its_failure_and_a_cancelled_one_says_so() -> N
     assert 'File "revenue.py", line 3' in caught.value.public
 
 
-def test_a_job_that_failed_more_than_once_tells_of_every_attempt() -> None:
+def test_the_error_of_a_job_lists_every_failed_attempt() -> None:
     failure = {"kind": "user code", "message": "division by zero", "exception": "ZeroDivisionError", "step": "priced"}
     line = {"timestamp": 1_700_000_000_000, "region": 0, "kind": "engine lost", "headline": "the JVM died"}
     job = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
@@ -311,7 +311,7 @@ def _event(state: str, jid: str = JOB, **tasks: int) -> bytes:
     return b"event: job\ndata: " + json.dumps(entry).encode() + b"\n\n"
 
 
-def test_events_tell_each_change_of_the_job_to_its_end_across_a_broken_connection() -> None:
+def test_events_continue_across_a_broken_connection() -> None:
     other = "f" * 32
     streams = [
         (200, _event("RUNNING", other) + _event("CREATED") + _event("RUNNING", running=1)),

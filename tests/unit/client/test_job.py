@@ -50,7 +50,7 @@ def test_a_job_becomes_the_graph_that_was_written() -> None:
     assert graph.params == {"day": "2026-01-01", "n": 3}
 
 
-def test_functions_travel_as_pickles_with_the_versions_that_made_them() -> None:
+def test_functions_are_sent_as_pickles_with_versions() -> None:
     package = small_job().package()
     operation = package.graph.vertex("priced").operation
 
@@ -179,7 +179,7 @@ MISTAKES: list[tuple[Callable[[Any], object], str]] = [
 
 
 @pytest.mark.parametrize(("add", "message"), MISTAKES)
-def test_a_mistake_is_told_at_once_with_file_line_step_and_field(add: Callable[[Any], object], message: str) -> None:
+def test_an_error_is_raised_with_file_line_step_and_field(add: Callable[[Any], object], message: str) -> None:
     job = Job("mistakes")
     job.sql("one", "SELECT 1 AS x")
 
@@ -209,7 +209,7 @@ def test_the_line_is_the_callers_own() -> None:
     assert f"{HERE}:{line() - 1}: step 'a'" in caught.value.public
 
 
-def test_what_only_the_whole_shows_is_told_when_it_is_packed() -> None:
+def test_problems_of_the_complete_job_are_reported_when_it_is_packaged() -> None:
     created = line() + 1
     job = Job("nothing", config={"restart-strategy.tpye": "none"})
     job.sql("one", "SELECT 1")
@@ -222,7 +222,7 @@ def test_what_only_the_whole_shows_is_told_when_it_is_packed() -> None:
     assert "neither a sink nor a result" in caught.value.public
 
 
-def test_parallelism_that_does_not_agree_within_a_region_is_told_by_the_call_that_made_it_so() -> None:
+def test_conflicting_parallelism_within_a_region_is_raised_by_the_call() -> None:
     job = Job("regions")
     job.sql("a", "SELECT 1", parallelism=1)
 

@@ -36,7 +36,7 @@ def job_file(path: Path, text: str) -> Path:
     return file
 
 
-def test_functions_of_the_jobs_file_travel_with_their_helpers(tmp_path: Path) -> None:
+def test_functions_of_the_jobs_file_are_pickled_with_their_helpers(tmp_path: Path) -> None:
     file = job_file(
         tmp_path,
         "RATE = 3\n"

@@ -44,7 +44,7 @@ FAILURE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_running_region_tells_stages_tasks_and_rows() -> None:
+def test_a_running_region_shows_stages_tasks_and_rows() -> None:
     metrics = {"stages-done": 1, "stages-total": 3, "tasks-done": 10, "tasks-total": 40, "write-records": 1234567}
     job = looked_at(
         "RUNNING",
@@ -68,13 +68,13 @@ def test_what_a_region_waits_for() -> None:
     assert [row.detail for row in region_rows(looked_at("CANCELED", ("a", [])))] == [""]
 
 
-def test_a_second_attempt_and_a_failure_say_so() -> None:
+def test_second_attempts_and_failures_are_shown() -> None:
     job = looked_at("RESTARTING", ("priced", [attempt("FAILED"), attempt("FAILED", 1, failure=FAILURE)]))
 
     assert region_rows(job)[0].detail == "attempt 2, step 'priced': ZeroDivisionError: division by zero"
 
 
-def test_only_changes_of_state_are_told() -> None:
+def test_only_changes_of_state_are_printed() -> None:
     deployed = looked_at("RUNNING", ("a", [attempt("DEPLOYING")]), ("b", []))
     running = looked_at("RUNNING", ("a", [attempt("RUNNING")]), ("b", []))
     working = looked_at("RUNNING", ("a", [attempt("RUNNING", activity="writing a")]), ("b", []))

@@ -63,7 +63,7 @@ def test_an_error_in_the_users_file_shows_the_users_frames_and_none_of_ours() ->
     assert "importlib" not in told
 
 
-def test_a_mistake_in_a_graph_keeps_its_own_words() -> None:
+def test_an_error_in_a_graph_keeps_its_message() -> None:
     Path("mistake.py").write_text("import flintlock as fl\njob = fl.Job('j')\njob.sql('a', '')\n")
 
     with pytest.raises(Invalid, match=r"mistake.py:3: step 'a', field 'sql': the query is empty"):

@@ -16,7 +16,7 @@ def test_what_runs_here_is_found_without_importing_pyspark() -> None:
     assert found.pyspark.startswith("4.")
 
 
-def test_each_version_that_does_not_fit_is_named() -> None:
+def test_each_incompatible_version_is_named() -> None:
     there = Versions(flintlock="0.2.0", python="3.12", pyspark="4.2.1")
 
     with pytest.raises(Refused) as caught:
@@ -27,7 +27,7 @@ def test_each_version_that_does_not_fit_is_named() -> None:
     assert "PySpark is 4.3.0 here and 4.2.1 on the cluster" in caught.value.public
 
 
-def test_without_pickles_only_flintlock_has_to_fit() -> None:
+def test_without_pickles_only_flintlock_has_to_be_compatible() -> None:
     assert incompatibilities(HERE, Versions(flintlock="0.1.9", python="3.12", pyspark="4.2.1"), pickles=False) == ()
     assert len(incompatibilities(HERE, Versions(flintlock="0.2.0", python="3.11", pyspark="4.3.0"), pickles=False)) == 1
 

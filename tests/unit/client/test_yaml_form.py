@@ -43,7 +43,7 @@ def problems_of(text: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_a_whole_job(folder: Path) -> None:
+def test_a_complete_job(folder: Path) -> None:
     Path("job.yaml").write_text(GOOD)
     package = read_yaml_job(Path("job.yaml")).package(Overrides(params={"dir": "/data"}, config={"spark.x": "1"}))
     graph = package.graph
@@ -72,7 +72,7 @@ def test_artifacts_are_found_relative_to_the_file_and_data_relative_to_the_curre
     assert source.paths == (f"{folder}/sub/in/events",)
 
 
-def test_problems_of_form_are_told_all_at_once_with_line_and_column(folder: Path) -> None:
+def test_problems_of_form_are_reported_together_with_line_and_column(folder: Path) -> None:
     assert problems_of(
         "version: 1\n"
         "nam: clicks\n"
@@ -92,7 +92,7 @@ def test_problems_of_form_are_told_all_at_once_with_line_and_column(folder: Path
     )
 
 
-def test_problems_of_meaning_are_told_all_at_once_with_their_lines(folder: Path) -> None:
+def test_problems_of_meaning_are_reported_together_with_their_lines(folder: Path) -> None:
     found = problems_of(
         "name: clicks\n"
         "config: {rest.prot: 8}\n"
@@ -138,7 +138,7 @@ def test_each_mistake_has_its_place(folder: Path, text: str, message: str) -> No
     assert any(message in problem for problem in problems_of(text)), problems_of(text)
 
 
-def test_a_programs_file_travels_without_being_named_twice(folder: Path) -> None:
+def test_a_programs_file_is_sent_without_being_named_twice(folder: Path) -> None:
     Path("job.yaml").write_text("name: j\nsteps: {p: {program: {file: lib.py, args: [a]}}}\n")
 
     package = read_yaml_job(Path("job.yaml")).package()

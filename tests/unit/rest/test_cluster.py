@@ -1,4 +1,4 @@
-"""What REST tells of the cluster, and what it says when something is wrong."""
+"""What REST returns about the cluster, and its errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_dashboard_learns_what_it_may_offer(rest: RestHarness) -> None:
     assert config["refresh-interval"] == 3000
 
 
-def test_taskmanagers_are_told_with_who_holds_their_slots(rest: RestHarness) -> None:
+def test_taskmanagers_are_returned_with_the_jobs_in_their_slots(rest: RestHarness) -> None:
     """A share of the resources for each job."""
     (listed,) = rest.get("/taskmanagers")["taskmanagers"]
     one = rest.get("/taskmanagers/tm-1")
@@ -78,7 +78,7 @@ def test_the_queue_for_slots_is_visible(rest: RestHarness) -> None:
     }
 
 
-def test_the_configuration_is_told_whole(rest: RestHarness) -> None:
+def test_the_complete_configuration_is_returned(rest: RestHarness) -> None:
     """What was set, and what holds otherwise."""
     entries = {entry["key"]: entry["value"] for entry in rest.get("/jobmanager/config")}
 
@@ -87,7 +87,7 @@ def test_the_configuration_is_told_whole(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize("path", ["/jobmanager/config", f"/jobs/{A}/jobmanager/config"])
-def test_secrets_are_told_by_name_only(path: str) -> None:
+def test_values_of_secrets_are_hidden(path: str) -> None:
     """Every setting is there; the values of secrets are not."""
     settings = {"spark.ssl.keyPassword": "hunter2", "spark.hadoop.fs.s3a.access.key": "AKIA", "rest.port": "0"}
     rest = RestHarness(**settings)
@@ -101,7 +101,7 @@ def test_secrets_are_told_by_name_only(path: str) -> None:
     assert not hidden & {option.key for option in OPTIONS}  # none of our own is taken for one
 
 
-def test_versions_are_told_before_anything_is_pickled(rest: RestHarness) -> None:
+def test_versions_are_available_before_anything_is_pickled(rest: RestHarness) -> None:
     """Flintlock, Python and PySpark of the cluster."""
     assert rest.get("/versions") == {"flintlock": "0.1.0", "python": "3.11", "pyspark": "4.3.0"}
 
@@ -132,14 +132,14 @@ def test_an_unknown_path_is_not_found(rest: RestHarness, path: str) -> None:
         ("GET", "/v1/blobs", {"POST"}),
     ],
 )
-def test_a_wrong_method_is_told_the_right_ones(rest: RestHarness, method: str, path: str, allowed: set[str]) -> None:
+def test_a_wrong_method_gets_the_allowed_ones(rest: RestHarness, method: str, path: str, allowed: set[str]) -> None:
     """405, and every method that the path has."""
     assert rest.refused(405, method, path) == [f"{method} is not allowed at {path}"]
     assert set(rest.call(method, path).headers["allow"].split(", ")) == allowed
 
 
 def test_head_is_get_without_a_body(rest: RestHarness) -> None:
-    """For whoever only wants to know whether it is there."""
+    """A client may only want to know whether it exists."""
     response = rest.call("HEAD", "/overview")
 
     assert (response.status_code, response.content) == (200, b"")
@@ -150,7 +150,7 @@ NEEDS_A_LEADER = [row for row in ROUTES if 503 in row.errors and row.method == "
 
 @pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("epoch 1 is over")])
 @pytest.mark.parametrize("path", [*(row.path for row in NEEDS_A_LEADER), "/events"])
-def test_without_a_leader_everything_may_be_asked_again(rest: RestHarness, path: str, error: FlintlockError) -> None:
+def test_without_a_leader_every_request_may_be_repeated(rest: RestHarness, path: str, error: FlintlockError) -> None:
     """503 with Retry-After, at every path that needs one."""
     rest.dispatcher.fail_with = rest.resource_manager.fail_with = error
     filled = path.format(jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0)
@@ -196,8 +196,8 @@ def test_changes_are_streamed(rest: RestHarness) -> None:
     assert lines[0] == "event: job"
 
 
-def test_a_stream_with_nothing_to_say_says_so(rest: RestHarness) -> None:
-    """Silence means that nobody is there."""
+def test_a_stream_without_changes_sends_comments(rest: RestHarness) -> None:
+    """A client can tell a quiet cluster from a lost connection."""
 
     async def read() -> tuple[bytes, float]:
         stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
@@ -226,7 +226,7 @@ def test_a_stream_of_one_that_leads_no_more_ends(rest: RestHarness) -> None:
 
 
 def test_a_stream_outlives_a_change_of_leader(rest: RestHarness) -> None:
-    """While nobody leads it says nothing; whoever leads next is asked next."""
+    """Without a leader it sends nothing; then it continues with the next leader."""
 
     async def read() -> list[bytes]:
         stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))

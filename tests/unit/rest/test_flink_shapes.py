@@ -80,7 +80,7 @@ def differences(theirs: Any, ours: Any, place: str = "") -> list[str]:
 
 
 def test_the_comparison_sees_what_it_has_to_see() -> None:
-    """A missing field, a foreign one and another type are all told."""
+    """A missing field, a foreign one and another type are all detected."""
     theirs = {"a": 1, "b": [{"c": 1.0}], "d": True}
 
     assert differences(theirs, {"a": 2, "b": [{"c": 2.5}], "d": False}) == []
@@ -94,7 +94,7 @@ def test_the_comparison_sees_what_it_has_to_see() -> None:
 
 @pytest.mark.parametrize("name", PATHS)
 def test_answers_have_flinks_shape(rest: RestHarness, name: str) -> None:
-    """Exactly Flink's field names and types, at every depth; and where Flink had something to tell, so have we."""
+    """Exactly Flink's field names and types, at every depth; and where Flink has a value, so has Flintlock."""
     theirs, ours = sample(name), rest.get(PATHS[name])
 
     assert differences(theirs, ours) == []

@@ -171,7 +171,7 @@ def test_a_body_of_unknown_length_is_streamed() -> None:
     play(story)
 
 
-def test_what_concerns_the_process_is_answered_by_the_one_that_was_asked() -> None:
+def test_routes_of_the_process_are_served_by_any_jobmanager() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         stage.leaders.lead(None)
         for path in ("/healthz", "/config", "/versions", "/openapi.json", "/jobmanager/config", "/v1/healthz"):
@@ -182,7 +182,7 @@ def test_what_concerns_the_process_is_answered_by_the_one_that_was_asked() -> No
     play(story)
 
 
-def test_overviews_come_from_a_copy_that_tells_its_age() -> None:
+def test_overviews_are_cached_and_marked_with_their_age() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         stage.first.rest.dispatcher.put(running(A))
         first = await client.get("/jobs/overview")
@@ -200,7 +200,7 @@ def test_overviews_come_from_a_copy_that_tells_its_age() -> None:
     play(story)
 
 
-def test_whoever_submits_through_a_standby_finds_the_job_in_its_next_overview() -> None:
+def test_a_submission_through_a_standby_is_in_its_next_overview() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         assert (await client.get("/jobs/overview")).json() == {"jobs": []}
         job = (await client.post("/jobs", json=SPEC)).json()["jobid"]
@@ -209,7 +209,7 @@ def test_whoever_submits_through_a_standby_finds_the_job_in_its_next_overview() 
     play(story)
 
 
-def test_while_nobody_leads_everything_may_be_asked_again() -> None:
+def test_without_a_leader_a_standby_responds_503() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         gone = bound()  # nobody accepts there
         for url in (None, stage.second.url, url_of(gone)):
@@ -223,7 +223,7 @@ def test_while_nobody_leads_everything_may_be_asked_again() -> None:
     play(story)
 
 
-def test_a_request_is_passed_on_once() -> None:
+def test_a_request_is_forwarded_once() -> None:
     """Two that each take the other for the leader."""
 
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
@@ -292,7 +292,7 @@ def test_what_waits_for_a_frozen_leader_ends_when_another_leads(
     play(story)
 
 
-def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+def test_an_aborted_response_is_not_taken_for_a_complete_one() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         begun = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"
         async with silent(begun) as (url, _):
@@ -320,7 +320,7 @@ def test_a_stream_of_events_ends_when_another_leads() -> None:
     play(story)
 
 
-def test_a_client_that_leaves_takes_its_request_along() -> None:
+def test_the_request_of_a_client_that_disconnects_is_cancelled() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         async with silent() as (url, heard):
             stage.leaders.lead(url, 2)
@@ -342,7 +342,7 @@ def test_what_is_too_large_is_refused_through_a_standby_too() -> None:
     play(story)
 
 
-def test_a_leader_that_is_cut_off_answers_for_itself_only() -> None:
+def test_a_leader_that_is_cut_off_serves_only_routes_of_its_process() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         stage.first.paused = "ZooKeeper is out of reach"
         for response in (await client.get(stage.first.url + "/jobs"), await client.get("/taskmanagers")):
@@ -356,7 +356,7 @@ def test_a_leader_that_is_cut_off_answers_for_itself_only() -> None:
     play(story)
 
 
-def test_nothing_is_passed_on_to_a_leader_that_does_not_serve_yet() -> None:
+def test_nothing_is_forwarded_to_a_leader_that_does_not_serve_yet() -> None:
     async def story(stage: Stage, client: httpx.AsyncClient) -> None:
         stage.leaders.lead(stage.first.url, 2, confirmed=False)
         response = await client.get("/taskmanagers")

@@ -1,4 +1,4 @@
-"""What REST tells of jobs: their state, their attempts, their failures, their output, their results."""
+"""What REST returns about jobs: their state, their attempts, their failures, their output, their results."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_jobs_are_listed_newest_first(rest: RestHarness) -> None:
     assert (second["end-time"], second["duration"]) == (T0 + 9000, 10_000)
 
 
-def test_a_job_is_told_with_its_steps(rest: RestHarness) -> None:
-    """Each step is where its region is; what it wrote is told where Spark has said."""
+def test_a_job_is_returned_with_its_steps(rest: RestHarness) -> None:
+    """Each step is where its region is; what it wrote is returned where Spark has reported it."""
     job = rest.get(f"/jobs/{A}")
 
     assert (job["jid"], job["name"], job["state"], job["now"], job["duration"]) == (
@@ -74,7 +74,7 @@ def test_a_job_is_told_with_its_steps(rest: RestHarness) -> None:
     assert [node["id"] for node in job["plan"]["nodes"]] == [vertex.id for vertex in graph().vertices]
 
 
-def test_a_job_that_has_not_begun_has_nothing_to_tell_yet(rest: RestHarness) -> None:
+def test_a_job_that_has_not_started_has_no_numbers(rest: RestHarness) -> None:
     """No attempt, no times, and yet every field."""
     fresh = graph(B)
     rest.dispatcher.put(
@@ -107,7 +107,7 @@ def test_status_and_configuration(rest: RestHarness) -> None:
     assert config["restart-strategy"] == "Cluster level default restart strategy"
 
 
-def test_a_jobs_secrets_are_told_by_name_only(rest: RestHarness) -> None:
+def test_a_jobs_secrets_are_hidden(rest: RestHarness) -> None:
     """Whoever may look at a job need not be allowed what it is."""
     secret = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.sql.ansi.enabled": "true"}
     rest.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), config=secret)))
@@ -118,7 +118,7 @@ def test_a_jobs_secrets_are_told_by_name_only(rest: RestHarness) -> None:
     }
 
 
-def test_attempts_tell_all_that_a_display_needs(rest: RestHarness) -> None:
+def test_attempts_have_all_that_a_display_needs(rest: RestHarness) -> None:
     """Regions with their steps, exchanges and every attempt, and the job's last failure."""
     answer = rest.get(f"/jobs/{A}/attempts")
 
@@ -180,7 +180,7 @@ def test_publication_is_counted(rest: RestHarness) -> None:
     assert rest.get(f"/jobs/{A}/attempts")["publishing"] == {"done": 3, "total": 7}
 
 
-def test_failures_are_told_newest_first(rest: RestHarness) -> None:
+def test_failures_are_returned_newest_first(rest: RestHarness) -> None:
     """With the user's own part of the stack; `maxExceptions` says how many, and `truncated` whether there are more."""
     later = structs.replace(FAILURE, message="second", exception="ValueError")
     rest.dispatcher.put(
@@ -267,7 +267,7 @@ def test_a_long_poll_is_answered_when_the_job_ends(rest: RestHarness) -> None:
 
 
 def test_a_long_poll_ends_with_its_wait(rest: RestHarness) -> None:
-    """The job goes on; the client may ask again."""
+    """The job keeps running; the client may repeat the request."""
 
     async def ask() -> tuple[dict[str, Any], float]:
         response = await rest.request("GET", f"/jobs/{A}/execution-result", params={"wait": "30s"})
@@ -320,7 +320,7 @@ def test_results_come_as_json(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize("accept", [ARROW, f"{ARROW}, */*;q=0.1", f"{ARROW.upper()};q=1"])
-def test_results_come_as_arrow_if_asked_for(rest: RestHarness, accept: str) -> None:
+def test_results_are_sent_as_arrow_if_the_client_accepts_it(rest: RestHarness, accept: str) -> None:
     """The stream as the runner wrote it."""
     result(rest)
 
@@ -340,7 +340,7 @@ def attempt(region: int, number: int) -> AttemptId:
     return AttemptId(job_id=A, region=RegionId(region), attempt=number)
 
 
-def test_output_is_told_by_attempt(rest: RestHarness) -> None:
+def test_output_is_returned_by_attempt(rest: RestHarness) -> None:
     """Every attempt that ran somewhere; one whose output is gone is empty, not an error."""
     rest.resource_manager.logs = {attempt(0, 0): b"first\n", attempt(1, 0): "ä\n".encode()}
     rest.resource_manager.complete_logs = {attempt(0, 0)}
@@ -379,7 +379,7 @@ def test_output_of_one_attempt_from_an_offset_on(rest: RestHarness) -> None:
 
 
 def test_a_character_is_never_cut_in_two(rest: RestHarness) -> None:
-    """Half a character waits for its other half; at the very end nothing more comes, and it is told as it is."""
+    """Half a character waits for its other half; at the very end there is no other half, and it is replaced."""
     rest.resource_manager.logs = {attempt(1, 0): b"a" + "ä".encode()[:1]}
     of_one = {"region": 1, "attempt": 0}
 
@@ -397,7 +397,7 @@ def test_a_character_is_never_cut_in_two(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize("text", ["ä", "€", "𝄞", "aä€𝄞z"])
-def test_output_read_byte_by_byte_is_whole(rest: RestHarness, text: str) -> None:
+def test_output_read_byte_by_byte_is_complete(rest: RestHarness, text: str) -> None:
     """However the pieces fall, their texts together are the output."""
     whole = text.encode()
     read, offset = "", 0
@@ -497,7 +497,7 @@ def test_only_cancel_is_a_mode(rest: RestHarness) -> None:
     assert rest.dispatcher.cancelled == []
 
 
-def test_failures_that_came_together_are_told_together(rest: RestHarness) -> None:
+def test_concurrent_failures_are_returned_together(rest: RestHarness) -> None:
     """What else failed before the job ran again stands with the failure that it reacted to, with its own labels."""
     other = structs.replace(FAILURE, message="gone", exception="TaskManagerLost")
     concurrent = ExceptionEntry(failure=other, timestamp_ms=T0 + 92, task_name="priced", labels={"type": "system"})

@@ -65,7 +65,7 @@ def test_prometheus_scrapes_what_the_rooms_count(rest: RestHarness) -> None:
     assert "flintlock_job_restarts_total 3.0" in scraped(rest)
 
 
-def test_no_family_is_told_twice(rest: RestHarness) -> None:
+def test_no_family_is_exported_twice(rest: RestHarness) -> None:
     """Prometheus refuses that. What there is now counts: a room's own number may be from another term."""
     Gauge("flintlock_taskmanagers", "Stale.", registry=rest.registry).set(99)
 
@@ -84,8 +84,8 @@ def test_two_names_that_become_one_do_not_break_the_scrape(rest: RestHarness) ->
     ]
 
 
-def test_without_a_leader_a_jobmanager_still_tells_of_itself(rest: RestHarness) -> None:
-    """A standby is scraped like any other; it says that nobody leads, and nothing of jobs that it cannot know."""
+def test_without_a_leader_a_jobmanager_exports_its_own_metrics(rest: RestHarness) -> None:
+    """A standby is scraped like any other; it reports that it has no leader, and nothing about jobs."""
     Counter("flintlock_seen", "Seen.", registry=rest.registry).inc()
     rest.dispatcher.fail_with = Unavailable("nobody leads")
 
@@ -127,7 +127,7 @@ def test_the_jobmanagers_metrics_come_from_the_same_registry(rest: RestHarness) 
     assert not any("_bucket" in name for name in told)
 
 
-def test_only_what_is_asked_for_and_known_is_told(rest: RestHarness) -> None:
+def test_only_requested_and_known_metrics_are_returned(rest: RestHarness) -> None:
     """In the order that it was asked for; an unknown id is left out, as Flink does it."""
     answer = rest.get("/jobmanager/metrics", params={"get": "taskSlotsTotal,nothing,numRunningJobs"})
 
@@ -196,7 +196,7 @@ def test_a_running_jobs_metrics(rest: RestHarness) -> None:
 def test_times_are_those_of_the_present_state(
     rest: RestHarness, status: JobStatus, timestamps: dict[JobStatus, int], told: dict[str, int]
 ) -> None:
-    """As Flink counts them: only the present state's time goes on; an outage counts from when the job ran last."""
+    """As Flink counts them: only the current state's time grows; an outage counts from when the job ran last."""
     stamps = {state: T0 + at for state, at in timestamps.items()}
     rest.dispatcher.put(structs.replace(running(A), status=status, timestamps=stamps))
 
@@ -229,7 +229,7 @@ def test_the_metrics_of_all_jobs_together(rest: RestHarness) -> None:
 
 
 def test_the_metrics_of_a_step(rest: RestHarness) -> None:
-    """Its own numbers where they can be told, and all of its region's."""
+    """Its own numbers where they can be determined, and all of its region's."""
     path = f"/jobs/{A}/vertices/{vertex_id(A, 'priced')}"
 
     told = values(rest, f"{path}/metrics")

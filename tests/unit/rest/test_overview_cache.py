@@ -89,7 +89,7 @@ def test_a_stale_job_is_listed_with_its_last_known_state(rest: RestHarness) -> N
     assert [job[:2] for job in overview(rest)] == [(B, "RUNNING"), (A, "RUNNING")]
 
 
-def test_many_readers_on_one_connection_each_get_it_whole(rest: RestHarness) -> None:
+def test_concurrent_readers_get_complete_responses(rest: RestHarness) -> None:
     """On a real socket, with keep-alive, while the jobs change."""
 
     async def read() -> list[int]:

@@ -1,4 +1,4 @@
-"""What a JobManager tells of its own process: logs, environment, threads. No leader is needed for that."""
+"""What a JobManager returns about its own process: logs, environment, threads. No leader is needed for that."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_own_log_is_where_the_output_goes(folder: Path) -> None:
 
 
 def test_a_log_that_goes_elsewhere_is_not_found(folder: Path) -> None:
-    """Under a service manager it is whoever started the process that has it."""
+    """Under a service manager, the process that started it has the log."""
     reading, writing = os.pipe()
     logs = ProcessLogs.of(folder, stderr=writing, stdout=reading)
     os.close(reading)
@@ -83,7 +83,7 @@ def test_a_log_that_goes_elsewhere_is_not_found(folder: Path) -> None:
     assert RestHarness(ProcessLogs.of(folder / "nothing")).get("/jobmanager/logs") == {"logs": []}
 
 
-def test_a_log_that_grows_while_it_is_read_is_told_as_it_was(folder: Path) -> None:
+def test_a_log_that_grows_while_it_is_read_is_sent_as_it_was(folder: Path) -> None:
     """On a real socket: the process that serves its log writes to it."""
     path = folder / "jobmanager.log"
     path.write_bytes(b"x" * 3_000_000)
@@ -108,7 +108,7 @@ def test_a_log_that_grows_while_it_is_read_is_told_as_it_was(folder: Path) -> No
 
 
 def test_the_environment_is_pythons() -> None:
-    """In the places where Flink tells of its JVM."""
+    """In the fields that Flink has for its JVM."""
     environment: dict[str, Any] = RestHarness().get("/jobmanager/environment")
 
     assert "Python" in environment["jvm"]["version"]
@@ -125,7 +125,7 @@ def test_secrets_of_the_command_line_are_hidden() -> None:
     ]  # fmt: skip
 
 
-def test_a_thread_dump_tells_of_threads_and_tasks() -> None:
+def test_a_thread_dump_has_threads_and_tasks() -> None:
     """Where each stands: the thread that answers, and a task that waits."""
     rest = RestHarness()
 

@@ -30,7 +30,7 @@ def rest() -> RestHarness:
     return made
 
 
-def test_requirements_are_told_and_changed_in_flinks_form(rest: RestHarness) -> None:
+def test_requirements_are_read_and_changed_in_flinks_form(rest: RestHarness) -> None:
     """What was put is what is there."""
     response = rest.call("PUT", PATH, json={V: wants(4, 2)})
 
@@ -62,7 +62,7 @@ def test_a_lower_bound_may_be_left_out(rest: RestHarness) -> None:
           f"{V}.parallelism: needs the key 'upperBound'"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_place(rest: RestHarness, body: Any, said: list[str]) -> None:
+def test_problems_are_reported_with_their_location(rest: RestHarness, body: Any, said: list[str]) -> None:
     """All of it, and nothing is passed on."""
     assert rest.refused(400, "PUT", PATH, json=body) == said
     assert rest.dispatcher.required == {}
@@ -91,7 +91,7 @@ def test_requirements_of_an_unknown_job(rest: RestHarness) -> None:
     assert rest.refused(404, "GET", path) == rest.refused(404, "PUT", path, json={V: wants(2)})
 
 
-def test_a_client_says_that_it_is_there(rest: RestHarness) -> None:
+def test_a_client_sends_heartbeats(rest: RestHarness) -> None:
     """As Flink's client does; the expiry is passed on as it is."""
     response = rest.call("PATCH", HEARTBEAT, json={"expiredTimestamp": T0 + 5})
 
@@ -110,13 +110,13 @@ def test_a_client_says_that_it_is_there(rest: RestHarness) -> None:
         ({"expiredTimestamp": 1 << 64}, "expiredTimestamp: expected 'int' <= 9223372036854775807"),
     ],
 )
-def test_a_heartbeat_that_says_nothing_is_refused(rest: RestHarness, body: Any, said: str) -> None:
+def test_an_incomplete_heartbeat_is_refused(rest: RestHarness, body: Any, said: str) -> None:
     """With what is wrong about it."""
     assert rest.refused(400, "PATCH", HEARTBEAT, json=body) == [said]
     assert rest.dispatcher.client_heartbeats == []
 
 
-def test_a_cancel_that_nobody_takes_in_time_is_told_so(rest: RestHarness) -> None:
+def test_a_cancel_that_is_not_accepted_in_time_gets_408(rest: RestHarness) -> None:
     """408: the wish may or may not have arrived; asking again is harmless."""
 
     async def hang(message: JobCommand) -> None:

@@ -81,7 +81,7 @@ def test_json_is_taken_however_it_is_announced(rest: RestHarness, content_type: 
     assert response.status_code == 202
 
 
-def test_files_travel_with_the_document(rest: RestHarness) -> None:
+def test_files_are_sent_with_the_document(rest: RestHarness) -> None:
     """Stored under their own hash before the job is handed on, and held meanwhile."""
     document = {
         **SPEC,
@@ -102,7 +102,7 @@ def test_files_travel_with_the_document(rest: RestHarness) -> None:
     assert rest.blobs.holding == 0
 
 
-def test_large_files_are_stored_whole(rest: RestHarness) -> None:
+def test_large_files_are_stored_completely(rest: RestHarness) -> None:
     """What is too large for memory waits on disk, and arrives as it was sent."""
     large = bytes(range(256)) * 20_000
 
@@ -124,7 +124,7 @@ def test_blobs_that_are_there_already_need_not_be_sent_again(rest: RestHarness) 
 
 
 @pytest.mark.parametrize("blob", [LIB_KEY, "nonsense", ""])
-def test_a_blob_that_is_not_here_is_refused(rest: RestHarness, blob: str) -> None:
+def test_a_blob_that_does_not_exist_is_refused(rest: RestHarness, blob: str) -> None:
     """The artifact and the blob are named."""
     errors = rest.refused(400, "POST", "/jobs", json={**SPEC, "artifacts": [{"name": "lib.zip", "blob": blob}]})
 
@@ -143,7 +143,7 @@ def test_the_same_key_is_the_same_job(rest: RestHarness) -> None:
     assert len(rest.dispatcher.submissions) == 1
 
 
-def test_files_of_a_replay_are_not_kept(rest: RestHarness) -> None:
+def test_files_of_a_replay_are_removed(rest: RestHarness) -> None:
     """The job has those of the first submission."""
     for replay in (False, True):
         key = {"Idempotency-Key": "k"}
@@ -171,7 +171,7 @@ def digest(rest: RestHarness, document: dict[str, Any], **files: bytes) -> str:
     return rest.dispatcher.submissions[-1].digest
 
 
-def test_a_digest_tells_documents_and_files_apart_but_not_ids() -> None:
+def test_a_digest_depends_on_documents_and_files_but_not_on_ids() -> None:
     """Equal for equal documents and contents, whatever the job's id; different for anything else."""
     rest = RestHarness()
     base = digest(rest, {**WITH_LIB, "jobId": A}, lib_zip=LIB)
@@ -246,7 +246,7 @@ def test_an_unknown_content_type_is_refused(rest: RestHarness, content_type: str
     assert errors == [f"content type {content_type!r}: send multipart/form-data or application/json"]
 
 
-def test_every_problem_is_told_and_nothing_is_stored(rest: RestHarness) -> None:
+def test_every_problem_is_reported_and_nothing_is_stored(rest: RestHarness) -> None:
     """All problems of graph, parameters, files and configuration at once; neither blobs nor a job are left."""
     document = {
         **SPEC,
@@ -277,7 +277,7 @@ def test_every_problem_is_told_and_nothing_is_stored(rest: RestHarness) -> None:
     assert rest.dispatcher.submissions == []
 
 
-def test_an_unknown_key_is_told_with_the_nearest(rest: RestHarness) -> None:
+def test_an_unknown_key_is_reported_with_the_nearest_one(rest: RestHarness) -> None:
     """Nothing in a document is passed over."""
     assert rest.refused(400, "POST", "/jobs", json={**SPEC, "parallelizm": 2}) == [
         "job, field 'parallelizm': unknown key; did you mean 'parallelism'?"
@@ -298,7 +298,7 @@ def test_an_unknown_key_is_told_with_the_nearest(rest: RestHarness) -> None:
         ([("request", (None, "{", "application/json"))], "the request is not JSON"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(rest: RestHarness, files: Files, told: str) -> None:
+def test_unexpected_parts_are_refused(rest: RestHarness, files: Files, told: str) -> None:
     """Which part, and what is wrong with it."""
     (error,) = rest.refused(400, "POST", "/jobs", files=files)
 

@@ -1,4 +1,4 @@
-"""What REST tells of one step: the present attempt at its region, and numbers only where they are the step's own."""
+"""What REST returns about one step: the current attempt at its region, and only numbers that are the step's own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at(name: str, rest: str = "", job: str = A) -> str:
     return f"/jobs/{job}/vertices/{vertex_id(A, name)}{rest}"
 
 
-def test_a_step_is_told_with_the_present_attempt_at_its_region(rest: RestHarness) -> None:
+def test_a_step_is_returned_with_the_current_attempt_at_its_region(rest: RestHarness) -> None:
     """Where it ran, when, and how long it was in each state."""
     answer = rest.get(at("clean"))
 
@@ -61,7 +61,7 @@ def test_a_step_is_told_with_the_present_attempt_at_its_region(rest: RestHarness
     assert rest.get(at("clean", "/subtasks/0")) == subtask
 
 
-def test_time_goes_on_only_for_a_state_that_lasts(rest: RestHarness) -> None:
+def test_only_the_current_state_gets_longer(rest: RestHarness) -> None:
     """What runs has run until now, whatever else was entered in the same millisecond."""
     stamps = {E.CREATED: T0, E.SCHEDULED: T0, E.DEPLOYING: T0 + 7, E.INITIALIZING: T0 + 7, E.RUNNING: T0 + 7}
     rest.dispatcher.put(structs.replace(running(A), executions=(execution(0, 0, E.RUNNING, stamps),)))
@@ -112,7 +112,7 @@ def test_the_taskmanager_of_a_step(rest: RestHarness) -> None:
     assert (place["start-time"], place["end-time"], place["duration"]) == (T0 + 1200, -1, 8800)
 
 
-def test_a_step_that_nobody_has_begun(rest: RestHarness) -> None:
+def test_a_step_that_has_not_started(rest: RestHarness) -> None:
     """Every field, and nothing that is not so."""
     rest.dispatcher.put(structs.replace(running(A), executions=()))
 
@@ -150,7 +150,7 @@ def test_a_step_has_one_subtask(rest: RestHarness) -> None:
 
 
 def numbers(rest: RestHarness, job: JobSnapshot) -> dict[str, tuple[int | None, int | None]]:
-    """What each step of a job read and wrote, in records; None where it cannot be told."""
+    """What each step of a job read and wrote, in records; None where it cannot be determined."""
     rest.dispatcher.put(job)
     found: dict[str, tuple[int | None, int | None]] = {}
     for vertex in rest.get(f"/jobs/{A}")["vertices"]:
@@ -194,7 +194,7 @@ def test_the_only_reader_and_the_only_writer_have_the_attempts_numbers(rest: Res
     }
 
 
-def test_what_several_steps_did_together_is_told_of_none(rest: RestHarness) -> None:
+def test_numbers_of_several_steps_belong_to_none_of_them(rest: RestHarness) -> None:
     """Two sources share what was read; of two sinks each has its own rows once it has ended."""
     joined = step(A, "joined", Sql(query="SELECT 1"), "read", "more")
     first = step(A, "first", Sink(format="csv", path="one"), "joined")
