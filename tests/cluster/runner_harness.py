@@ -23,7 +23,6 @@ from flintlock.model.regions import regions_of
 from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished, TaskProgress, TaskRunning
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java
-from flintlock.spark.launcher import EngineDoor
 from flintlock.spark.runner.defaults import EngineServices
 from flintlock.spark.runner.handle import ForkedRunner
 from flintlock.spark.runner.pool import ForkingPool, PoolSettings, runner_pool
@@ -240,7 +239,6 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
 def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm: int = 2) -> Generator[Bench]:
     """Run a pool on an engine, or on what looks like one."""
     spark = engine if isinstance(engine, SparkEngine) else None
-    door = EngineDoor(engine) if isinstance(engine, SparkEngine) else engine
     settings = PoolSettings(
         scratch_dir=str(home / "scratch"),
         run_dir=str(home / "run"),
@@ -256,8 +254,8 @@ def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm:
     )
 
     async def use(pool: ForkingPool) -> None:
-        pool.use_engine(door)
+        pool.use_engine(engine)
 
     with running(loop, runner_pool(settings)) as pool:
         loop.run(use(pool))
-        yield Bench(loop, pool, door, home, spark)
+        yield Bench(loop, pool, engine, home, spark)

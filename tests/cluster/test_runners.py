@@ -789,7 +789,7 @@ class Nowhere:
 
     remote_url = "sc://127.0.0.1:1"
 
-    async def list_files(self, path: str, *, weigh: bool = False) -> Any:
+    async def list_files(self, path: str, *, with_size: bool = False) -> Any:
         raise Unavailable("gone")
 
     async def measure(self, session: Any, operations: Any) -> Any:
@@ -802,12 +802,12 @@ def test_an_engine_that_cannot_be_reached_fails_the_task(b: Bench, tmp_path: Pat
         assert failure.kind is FailureKind.ENGINE_LOST
 
 
-def test_directories_of_a_killed_pool_are_in_nobodys_way(b: Bench, tmp_path: Path) -> None:
+def test_directories_of_a_killed_pool_are_removed(b: Bench, tmp_path: Path) -> None:
     """Its runners had the same numbers."""
     for number in range(4):
         (tmp_path / "scratch" / f"runner-{number}" / "left").mkdir(parents=True)
-    with bench(b.loop, Nowhere(), tmp_path, warm=0) as next_life:
-        failure = next_life.run(next_life.task(NUMBERS, step("r", Result(), "numbers"))).failure
+    with bench(b.loop, Nowhere(), tmp_path, warm=0) as successor:
+        failure = successor.run(successor.task(NUMBERS, step("r", Result(), "numbers"))).failure
         assert failure.kind is FailureKind.ENGINE_LOST
         assert not (tmp_path / "scratch" / "runner-3").exists()
 

@@ -38,7 +38,6 @@ async def _analyzed(
 ) -> Analyzed:
     from flintlock.spark.engine.handle import EngineSettings, SparkEngine
     from flintlock.spark.engine.java import find_java
-    from flintlock.spark.launcher import EngineDoor
     from flintlock.spark.runner.pool import PoolSettings, runner_pool
 
     engine = EngineSettings(
@@ -55,7 +54,7 @@ async def _analyzed(
 
     try:
         async with runner_pool(pool) as runners, SparkEngine.start(engine) as running:
-            runners.use_engine(EngineDoor(running))
+            runners.use_engine(running)
             return await runners.analyze(graph, str(directory / "output.log"), artifacts)
     except BaseExceptionGroup as group:  # the pool's scope wraps what happens in it
         causes = [error for error in group.exceptions if isinstance(error, FlintlockError)]

@@ -1,6 +1,6 @@
 """Messages on a stream of bytes: four bytes of length, then one tagged msgpack struct.
 
-Used between a TaskManager, its engine's process, the template and the runners. Knows no message.
+Used between a TaskManager, its engine's process, the template and the runners. Independent of the message types.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 def frame(message: Struct) -> bytes:
-    """Return the message as it stands on the wire."""
+    """Return the message as it is sent."""
     payload = _encoder.encode(message)
     if len(payload) > MAX_FRAME:
         raise ValueError(f"a message of {len(payload)} bytes is larger than a frame can be")
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
-class Frames(Generic[Message]):
-    """Cuts a stream of bytes into messages; knows no socket."""
+class FrameDecoder(Generic[Message]):
+    """Decodes a stream of bytes into messages, independently of where the bytes come from."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[Message]) -> None:
         self._decoder: Final = decoder
-        self._buffer = bytearray()  # what came after the last whole frame
+        self._buffer = bytearray()  # bytes after the last complete frame
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield the messages that are whole now, in order."""
+        """Add bytes and yield the messages that are complete now, in order."""
         self._buffer += data
         while len(self._buffer) >= HEADER:
             end = HEADER + int.from_bytes(self._buffer[:HEADER], "big")
@@ -48,8 +48,8 @@ class Frames(Generic[Message]):
 
 
 def messages(channel: socket.socket, decoder: msgspec.msgpack.Decoder[Message]) -> Iterator[Message]:
-    """Yield what arrives on a blocking socket until its other end is closed."""
-    frames = Frames(decoder)
+    """Yield the messages from a blocking socket until its other end is closed."""
+    frames = FrameDecoder(decoder)
     while data := channel.recv(1 << 16):
         yield from frames.feed(data)
 

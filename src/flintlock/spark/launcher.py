@@ -1,4 +1,4 @@
-"""The Spark side of one TaskManager, put together: an engine, and the pool of runners whose sessions it serves."""
+"""Launches the Spark side of one TaskManager: an engine, and the pool of runners whose sessions it serves."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ import structlog
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import RUNNER_MEMORY, TASK_OUTPUT, TM_ENGINE_MEMORY, TM_WARM_RUNNERS, WORKER_MEMORY
-from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
+from flintlock.gateways.engine import Engine, RunnerPool
 from flintlock.host.cgroups import Cgroups, Group, claim
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
-from flintlock.spark.engine.messages import EngineSettings, Measured
-from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.engine.messages import EngineSettings
 from flintlock.spark.runner.pool import PoolSettings, runner_pool
 from flintlock.spark.runner_messages import DedicatedEngine
 
@@ -46,8 +45,8 @@ class LocalEngineLauncher:
         self._log_file: Final = log_file
         self._work_dir: Final = work_dir
         self._archive_dir: Final = archive_dir
-        self._cgroups: Cgroups | None = None  # written once, at the first opening
-        self._claimed = False  # whether that was tried
+        self._cgroups: Cgroups | None = None  # written by the first open
+        self._claimed = False  # whether it was tried
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
@@ -62,14 +61,14 @@ class LocalEngineLauncher:
                 runner_pool(pool_settings) as pool,
                 SparkEngine.start(engine_settings) as engine,
             ):
-                pool.use_engine(EngineDoor(engine))
+                pool.use_engine(engine)
                 log.info(log_events.ENGINE_READY, spark=engine.ready.spark_version)
                 try:
                     yield engine, pool
                 finally:
                     pool.use_engine(None)
         except BaseExceptionGroup as group:
-            # The pool's scope wraps what happens in it; an engine that cannot start is told as such.
+            # The pool's scope wraps what happens in it; an engine that cannot start is reported as such.
             match group.exceptions:
                 case (Unavailable() as cause,):
                     raise cause from group
@@ -80,7 +79,7 @@ class LocalEngineLauncher:
                 await asyncio.to_thread(cgroup.remove)
 
     def _claim(self) -> None:
-        """Find out, once, whether limits can be enforced by control groups; say so."""
+        """Find out, once, whether limits can be enforced by control groups, and log the result."""
         if self._claimed:
             return
         self._claimed = True
@@ -96,7 +95,7 @@ class LocalEngineLauncher:
             )
 
     def _engine_group(self) -> Group | None:
-        """Return a group for the engine: without limits, since heap and workers have theirs, but apart from runners."""
+        """Return a group for the engine: separate from runners, without limits, since heap and workers have theirs."""
         try:
             return self._cgroups.group("engine") if self._cgroups is not None else None
         except OSError as error:
@@ -136,23 +135,3 @@ class LocalEngineLauncher:
                 archive_dir=str(self._archive_dir),
             ),
         )
-
-
-class EngineDoor:
-    """What runners and their pool may ask of the engine."""
-
-    def __init__(self, engine: SparkEngine) -> None:
-        self._engine: Final = engine
-
-    @property
-    def remote_url(self) -> str:
-        """Where its Connect server listens."""
-        return self._engine.remote_url
-
-    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
-        """Return every file below a path, and their size if asked to weigh them."""
-        return await self._engine.list_files(path, weigh=weigh)
-
-    async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> Measured:
-        """Return what Spark counted."""
-        return await self._engine.measure(session, operations)

@@ -1,11 +1,11 @@
-"""What a TaskManager, its template and its runners say to each other over Unix sockets.
+"""The messages between a TaskManager, its template and its runners, over Unix sockets.
 
-Frames: four bytes of length, then one msgpack struct, tagged. A TaskManager holds one socket to the template (it asks
-for forks and hears of ends) and one to each runner, whose other end travels to the template with the request to fork.
-So a runner is reached without the template's help, and whoever loses his peer hears it as the end of the stream.
+Frames: four bytes of length, then one msgpack struct, tagged. A TaskManager has one socket to the template (it requests
+forks and receives exits) and one to each runner, whose other end is passed to the template with the request to fork. So
+a runner is reached without the template, and each side notices the loss of its peer as the end of the stream.
 
-Rejected: pipes and pickles (a runner runs user code: what it says is data, never code); a listening socket in the run
-directory (its path may be longer than the 107 bytes that the kernel takes).
+Rejected: pipes and pickles (a runner runs user code: what it sends is data, never code); a listening socket in the run
+directory (its path may be longer than the 107 bytes that the kernel allows).
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from flintlock.spark.engine.publish_plan import StagedSink
 
 
 class Fork(Struct, frozen=True, kw_only=True, tag="fork"):
-    """TaskManager to template: fork a runner; the socket that comes with this frame is its own."""
+    """TaskManager to template: fork a runner; the socket that is passed with this frame is its own."""
 
     runner: int
 
 
 class Kill(Struct, frozen=True, kw_only=True, tag="kill"):
-    """TaskManager to template: end this runner and its process group by force. Harmless for one that has ended."""
+    """TaskManager to template: kill this runner and its process group. Harmless for one that has ended."""
 
     runner: int
 
 
 class Capture(Struct, frozen=True, kw_only=True, tag="capture"):
-    """TaskManager to template: from now on write what this runner prints to a file, at most so many bytes."""
+    """TaskManager to template: write this runner's output to a file from now on, at most `limit` bytes."""
 
     runner: int
     path: str
@@ -51,18 +51,18 @@ class Capture(Struct, frozen=True, kw_only=True, tag="capture"):
 
 
 class TemplateReady(Struct, frozen=True, kw_only=True, tag="template-ready"):
-    """Template to TaskManager: everything is imported, forks are quick from here on."""
+    """Template to TaskManager: everything is imported; forks are fast from now on."""
 
 
 class Forked(Struct, frozen=True, kw_only=True, tag="forked"):
-    """Template to TaskManager: the runner lives."""
+    """Template to TaskManager: the runner is running."""
 
     runner: int
     pid: int
 
 
 class Exited(Struct, frozen=True, kw_only=True, tag="exited"):
-    """Template to TaskManager: the runner, and all that it left running, is gone; or could never be forked.
+    """Template to TaskManager: the runner, and all that it left running, is gone; or could not be forked.
 
     `code` is the exit code, or the negated number of the signal that killed it.
     """
@@ -78,7 +78,7 @@ class Prepare(Struct, frozen=True, kw_only=True, tag="prepare"):
     remote_url: str
     session: SparkSessionKey
     config: dict[str, str] = {}
-    warm_up: bool = True  # also have the server build what every session needs: nobody waits yet
+    warm_up: bool = True  # also have the server build what every session needs: no task waits yet
 
 
 class Prepared(Struct, frozen=True, kw_only=True, tag="prepared"):
@@ -88,38 +88,38 @@ class Prepared(Struct, frozen=True, kw_only=True, tag="prepared"):
 
 
 class DedicatedEngine(Struct, frozen=True, kw_only=True):
-    """What a TaskManager gives to a Spark driver that serves one task only."""
+    """The settings of a Spark driver that serves one task only."""
 
     run_dir: str  # where its JVM is recorded
     working_dir: str = ""  # where relative paths start, as they do for the shared engine
     heap_bytes: int = 1 << 30
-    conf: dict[str, str] = {}  # spark.* of the cluster; the job's own beats it
-    archive_dir: str = ""  # where class archives are looked for; none are used where empty
+    conf: dict[str, str] = {}  # spark.* of the cluster; the job's own takes precedence
+    archive_dir: str = ""  # of class archives; none are used where empty
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one task may use, and who said so. 0: as much as there is."""
+    """What one task may use, and which setting limits it. 0: no limit."""
 
     memory: int = 0  # bytes, of the runner
-    memory_from: str = ""  # the option that set it, or the steps, for whoever has to change it
+    memory_from: str = ""  # the option or the steps that set it, for messages
     cpu: float = 0.0  # cores, of the runner: enforced in a cgroup only
-    in_cgroup: bool = False  # the TaskManager has put the runner into one: there is nothing left to set
-    worker_memory: int = 0  # bytes, of each of Spark's Python workers, which the engine sees to
+    in_cgroup: bool = False  # the TaskManager has put the runner into one, which enforces the limits
+    worker_memory: int = 0  # bytes, of each of Spark's Python workers; enforced by the engine
 
 
 class Run(Struct, frozen=True, kw_only=True, tag="run"):
-    """TaskManager to runner: your task."""
+    """TaskManager to runner: run this task."""
 
     task: DeployTask
     log_path: str
     scratch: str  # an empty directory of the attempt's own; the runner's working directory
-    artifacts: dict[str, str] = {}  # where the content of each artifact lies
+    artifacts: dict[str, str] = {}  # the local path of each artifact's content
     limits: Limits = Limits()
     dedicated: DedicatedEngine | None = None  # the task needs a Spark driver of its own
 
 
 class TargetsChecked(Struct, frozen=True, kw_only=True, tag="targets-checked"):
-    """TaskManager to runner: which staged sinks have data in their target already. `problem`: it could not look."""
+    """TaskManager to runner: which staged sinks have data in their target already. `problem`: that is not known."""
 
     occupied: tuple[StepName, ...] = ()
     problem: str | None = None
@@ -142,20 +142,20 @@ class CommandTask(Struct, frozen=True, kw_only=True, tag="command"):
 
 
 class Worked(Struct, frozen=True, kw_only=True, tag="worked"):
-    """Runner to TaskManager, its last word: done, with what is left to be looked up."""
+    """Runner to TaskManager, its last message: done; files and metrics are still to be added."""
 
     finished: TaskFinished
     operations: dict[StepName, str] = {}  # the Spark Connect operation that wrote each output
 
 
 class ProgramExited(Struct, frozen=True, kw_only=True, tag="program-exited"):
-    """Runner to TaskManager, its last word: the program ended by itself, with a code that is not zero."""
+    """Runner to TaskManager, its last message: the program ended by itself, with a code that is not zero."""
 
     code: int
 
 
-class Column(Struct, frozen=True, kw_only=True):
-    """A column as Spark names its type."""
+class SchemaColumn(Struct, frozen=True, kw_only=True):
+    """A column, with its type as Spark names it."""
 
     name: str
     type: str
@@ -163,14 +163,14 @@ class Column(Struct, frozen=True, kw_only=True):
 
 
 class StepSchema(Struct, frozen=True, kw_only=True):
-    """What a step's rows look like."""
+    """The columns of a step's rows."""
 
     step: StepName
-    columns: tuple[Column, ...]
+    columns: tuple[SchemaColumn, ...]
 
 
 class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
-    """Runner to TaskManager, its last word: every step's schema, or the first failure."""
+    """Runner to TaskManager, its last message: every step's schema, or the first failure."""
 
     schemas: tuple[StepSchema, ...] = ()
     failure: Failure | None = None

@@ -25,7 +25,7 @@ def interrupted_while(user_code: Callable[[], object], stop_spark: Callable[[], 
     """Run user code as a runner does, and interrupt it from another thread."""
     interruption = Interruption()
     with interruption.armed():
-        threading.Thread(target=interruption.ask, args=(stop_spark,)).start()
+        threading.Thread(target=interruption.request, args=(stop_spark,)).start()
         user_code()
 
 
@@ -53,7 +53,7 @@ def test_a_broad_except_does_not_swallow_it() -> None:
 
 def test_one_that_came_early_counts_as_soon_as_there_is_something_to_interrupt() -> None:
     interruption = Interruption()
-    interruption.ask(lambda: None)
+    interruption.request(lambda: None)
     with pytest.raises(Interrupted), interruption.armed():
         pytest.fail("user code ran")
 
@@ -62,7 +62,7 @@ def test_after_the_work_it_changes_nothing() -> None:
     interruption = Interruption()
     with interruption.armed():
         pass
-    interruption.ask(lambda: None)
+    interruption.request(lambda: None)
     signal.raise_signal(signal.SIGINT)
 
 

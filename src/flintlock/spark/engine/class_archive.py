@@ -1,11 +1,11 @@
 """Archives of loaded classes, which halve what an engine's start costs.
 
-A Spark driver loads some twenty thousand classes before its first query. A JVM can write them down, parsed and linked
-(from Java 25 on with what it learned about which code is hot), and map that file the next time. Writing it takes a
-minute when the JVM ends, so it is never done in passing: it is asked for (`SparkEngine.record_archive`).
+A Spark driver loads some twenty thousand classes before its first query. A JVM can store them, parsed and linked
+(from Java 25 on with profiles of hot code), in a file that the next JVM maps. Writing it takes a minute when the JVM
+ends, so it happens only on request (`SparkEngine.record_archive`).
 
-An archive belongs to one Java and one set of jars, and its name says to which. The JVM checks this as well: one that
-does not fit, or has a damaged header, is left aside with a line in the log, and the start is as slow as without.
+An archive belongs to one Java and one set of jars, and its name identifies them. The JVM checks this as well: one that
+does not match, or has a damaged header, is ignored with a line in the log, and the start is as slow as without.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def archive_file(directory: Path, java: Java) -> Path:
 
 
 def archive_in_use(directory: str, java: Java) -> str:
-    """Return the archive to start with, or nothing where there is none."""
+    """Return the archive to start with, or an empty string where there is none."""
     file = archive_file(Path(directory), java) if directory else None
     return str(file) if file is not None and file.is_file() else ""

@@ -1,6 +1,6 @@
-"""What an engine's Spark is set to.
+"""The Spark configuration of an engine.
 
-Three ranks: what a user may change, what the cluster's configuration says, and what the engine cannot do without.
+Three layers, each overriding the one before: defaults, the cluster's configuration, and what the engine requires.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.cores),
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        # On by default, it stops a query without an exception when a copy of its checkpoint is started.
+        # With Spark's default, a query ends without an exception when another one starts on a copy of its checkpoint.
         "spark.sql.streaming.stopActiveRunOnRestart": "false",
         "spark.sql.warehouse.dir": (Path(settings.scratch_dir).absolute() / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # What is remembered of the past is for pages that nobody looks at; metrics need the last few hundred jobs.
+        # There is no UI that would show the past; metrics need the last few hundred jobs.
         "spark.ui.retainedJobs": "500",
         "spark.ui.retainedStages": "1000",
         "spark.ui.retainedTasks": "10000",
         "spark.sql.ui.retainedExecutions": "50",
-        # Sessions end when the TaskManager releases them: one that sleeps between two batches is not forgotten.
+        # Sessions end when the TaskManager releases them: one that is idle between two batches must not expire.
         "spark.connect.session.manager.defaultSessionTimeout": "-1",
         # An operation whose runner is gone: the TaskManager releases the session long before this.
         "spark.connect.execute.manager.detachedTimeout": "5m",
@@ -57,7 +57,7 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
 
 
 def worker_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return what tells the Python workers of a local engine how much memory they may use."""
+    """Return the variable that limits the memory of a local engine's Python workers."""
     return {MEMORY_VARIABLE: str(settings.worker_memory)} if settings.worker_memory > 0 else {}
 
 
@@ -71,5 +71,5 @@ def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
     return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
 
 
-#: Nobody but this machine has to reach a local engine.
+#: A local engine is used from this machine only.
 _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

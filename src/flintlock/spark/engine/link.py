@@ -1,7 +1,7 @@
 """The TaskManager's end of the pipes to its engine's process.
 
-No task of asyncio's belongs to it: what the process says is taken in by callbacks of the loop, so there is nothing to
-cancel and nothing that could hang. Whoever waits for an answer when the engine dies gets Unavailable with the cause.
+It has no asyncio tasks: messages from the process arrive in callbacks of the loop, so there is nothing to cancel and
+nothing that could hang. Callers that wait for a reply when the engine dies get Unavailable with the cause.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from flintlock.host.children import forget_child, record_child
 from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.spark.engine.messages import (
     FROM_ENGINE,
-    Answer,
-    Command,
+    EngineCommand,
     EngineDied,
     EngineReady,
+    EngineReply,
     EngineSettings,
     Failed,
     StartEngine,
     Stop,
     ToEngine,
 )
-from flintlock.spark.framing import Frames, frame
+from flintlock.spark.framing import FrameDecoder, frame
 
 #: How long the system may take to end a process that was killed.
 KILL_S: Final = 5.0
 
 STDOUT: Final = 1
 
-A = TypeVar("A", bound=Answer)
+R = TypeVar("R", bound=EngineReply)
 
 
 class EngineLink(asyncio.SubprocessProtocol):
-    """One engine's process: what is said to it, what it says, and its end."""
+    """One engine's process: commands to it, replies from it, and its end."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.ready: Final[asyncio.Future[EngineReady]] = loop.create_future()
         self.cause: Final[asyncio.Future[str]] = loop.create_future()  # of death; set once
         self._ended: Final[asyncio.Future[None]] = loop.create_future()  # set when the process is gone
-        self._frames: Final = Frames(FROM_ENGINE)
+        self._frames: Final = FrameDecoder(FROM_ENGINE)
         self._calls: Final = itertools.count(1)
-        self._waiting: Final[dict[int, asyncio.Queue[Answer | None]]] = {}  # by call; None: the engine is gone
-        self._last_word: str | None = None
+        self._waiting: Final[dict[int, asyncio.Queue[EngineReply | None]]] = {}  # by call; None: the engine died
+        self._reported_cause: str | None = None
         self._record: Path | None = None
         self._transport: asyncio.SubprocessTransport | None = None
 
     @classmethod
     async def spawn(cls, settings: EngineSettings) -> EngineLink:
-        """Start the process; it dies with the calling thread, which has to be the loop's and to live on."""
+        """Start the process; it dies with the calling thread, which must be the loop's and outlive it."""
         log_file = Path(settings.log_file)
         log_file.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -76,16 +76,16 @@ class EngineLink(asyncio.SubprocessProtocol):
         finally:
             os.close(log)
         link._record = record_child(Path(settings.run_dir), "engine", transport.get_pid())
-        link._say(StartEngine(settings=settings))
+        link._send(StartEngine(settings=settings))
         return link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the transport."""
+        """Record the transport."""
         assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - what the loop promises
         self._transport = transport
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take in what the process says."""
+        """Process messages from the engine."""
         if fd != STDOUT:
             return
         for message in self._frames.feed(data):
@@ -94,56 +94,56 @@ class EngineLink(asyncio.SubprocessProtocol):
                     if not self.ready.done():
                         self.ready.set_result(message)
                 case EngineDied(cause=cause):
-                    self._last_word = cause
-                    self._is_dead()
+                    self._reported_cause = cause
+                    self._on_death()
                 case _:
                     waiting = self._waiting.get(message.call)
                     if waiting is not None:
                         waiting.put_nowait(message)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's signature
-        """The process is gone, and all that it said has been heard."""
-        self._is_dead()
+        """The process is gone, and all its messages have been processed."""
+        self._on_death()
         forget_child(self._record)
         if not self._ended.done():
             self._ended.set_result(None)
 
     @contextmanager
-    def calling(self, command: Callable[[int], Command]) -> Generator[asyncio.Queue[Answer | None]]:
-        """Send a command and hand out its answers while the scope lasts."""
+    def calling(self, command: Callable[[int], EngineCommand]) -> Generator[asyncio.Queue[EngineReply | None]]:
+        """Send a command and yield the queue of its replies; None in it: the engine died."""
         self._raise_if_dead()
         call = next(self._calls)
-        answers: asyncio.Queue[Answer | None] = asyncio.Queue()
-        self._waiting[call] = answers
+        replies: asyncio.Queue[EngineReply | None] = asyncio.Queue()
+        self._waiting[call] = replies
         try:
-            self._say(command(call))
-            yield answers
+            self._send(command(call))
+            yield replies
         finally:
             del self._waiting[call]
 
-    async def ask(self, command: Callable[[int], Command], kind: type[A]) -> A:
-        """Send a command and return its one answer. Raises as `checked` does."""
-        with self.calling(command) as answers:
-            return self.checked(await answers.get(), kind)
+    async def ask(self, command: Callable[[int], EngineCommand], kind: type[R]) -> R:
+        """Send a command and return its only reply. Raises as `checked` does."""
+        with self.calling(command) as replies:
+            return self.checked(await replies.get(), kind)
 
-    def checked(self, answer: Answer | None, kind: type[A]) -> A:
-        """Return the answer if it is one of this kind.
+    def checked(self, reply: EngineReply | None, kind: type[R]) -> R:
+        """Return the reply if it is of this kind.
 
         Raises:
-            Refused: The engine does not do what was asked.
+            Refused: The command is not allowed.
             JobFailed: It tried, and Spark or a file system failed.
             Unavailable: The engine died.
         """
-        if isinstance(answer, kind):
-            return answer
-        match answer:
+        if isinstance(reply, kind):
+            return reply
+        match reply:
             case Failed(kind="refused", reason=reason):
                 raise Refused(reason)
             case Failed(reason=reason):
                 raise JobFailed(reason)
             case _:
                 self._raise_if_dead()
-                raise Unavailable(f"the Spark engine answered with something else: {answer}")
+                raise Unavailable(f"the Spark engine sent an unexpected reply: {reply}")
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class EngineLink(asyncio.SubprocessProtocol):
 
     async def stop(self, timeout_s: float) -> None:
         """End the process and return when it is gone; by force if it takes longer, or if this is cancelled."""
-        self._say(Stop())
+        self._send(Stop())
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(self._ended)
@@ -167,26 +167,26 @@ class EngineLink(asyncio.SubprocessProtocol):
             if self._transport is not None:
                 self._transport.close()
 
-    def _say(self, message: ToEngine) -> None:
+    def _send(self, message: ToEngine) -> None:
         stdin = self._transport.get_pipe_transport(0) if self._transport is not None else None
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write(frame(message))
 
     def _kill(self) -> None:
-        """Kill the process and its group, the JVM among it; harmless when it is gone."""
+        """Kill the process and its group, including the JVM; harmless when it is gone."""
         if self._transport is not None and self._transport.get_returncode() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
 
-    def _is_dead(self) -> None:
-        """Tell everybody who waits, once."""
+    def _on_death(self) -> None:
+        """Wake all callers that wait for a reply, once."""
         if self.cause.done():
             return
-        self.cause.set_result(self._last_word or self._how_it_ended())
-        for answers in self._waiting.values():
-            answers.put_nowait(None)
+        self.cause.set_result(self._reported_cause or self._exit_reason())
+        for replies in self._waiting.values():
+            replies.put_nowait(None)
 
-    def _how_it_ended(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._transport.get_returncode() if self._transport is not None else None
         if code is not None and code < 0:
             return f"the engine's process was killed by {signal.Signals(-code).name}"

@@ -1,4 +1,4 @@
-"""What Spark counted for its jobs, read from a driver's status store: the numbers exist anyway, and cost no query."""
+"""Metrics of Spark jobs, read from a driver's status store: Spark collects them anyway, and reading costs no query."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FLUSH_MS: Final = 500
 
 
 def flush_events(context: JavaObject) -> None:
-    """Wait a moment until the status store has heard of all that has happened."""
+    """Wait briefly until the status store has processed all events."""
     try:
         context.listenerBus().waitUntilEmpty(FLUSH_MS)
     except Py4JJavaError:
-        return  # the driver is busy: what has been counted by now has to do
+        return  # the driver is busy: what has been counted by now is used
 
 
 def job_ids(context: JavaObject) -> tuple[int, ...]:
-    """Return all jobs that the status store remembers."""
+    """Return all jobs that the status store retains."""
     return tuple(int(job.jobId()) for job in items(context.statusStore().jobsList(None)))
 
 
@@ -53,7 +53,7 @@ def count(context: JavaObject, jobs: Iterable[int]) -> TaskMetrics:
 
 
 def items(sequence: JavaObject) -> Iterator[JavaObject]:
-    """Yield what a Scala sequence holds."""
-    walk = sequence.iterator()
-    while walk.hasNext():
-        yield walk.next()
+    """Yield the elements of a Scala sequence."""
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

@@ -1,14 +1,14 @@
-"""The engine's own process: owns the JVM, holds its classic door, and does what the TaskManager asks of it.
+"""The engine's own process: owns the JVM, has the py4j connection to it, and executes the TaskManager's commands.
 
 `python -m flintlock.spark.engine.process PARENT`: PARENT is the TaskManager's pid; stdin and stdout carry the frames of
-`engine_messages`. Whatever else would be printed goes to the engine's log.
+`messages`. Anything else that is printed goes to the engine's log.
 
 It stands between TaskManager and JVM so that the TaskManager neither loads py4j nor waits for the JVM, and so that the
 JVM has a parent with one thread to fork it and nothing else to do than to notice its end. It does not import PySpark:
-what it needs of Spark it reaches in the JVM.
+what it needs of Spark it calls in the JVM.
 
 Threads: the main one forks the JVM (the kernel ties the JVM to this very thread) and reads commands, one waits for the
-JVM's end, one brings the engine up, a pool serves the commands.
+JVM's end, one starts the engine and then cancels orphaned work, a pool executes the commands.
 """
 
 from __future__ import annotations
@@ -41,14 +41,12 @@ from flintlock.spark.engine.hadoop_files import FileFailure, HadoopFiles
 from flintlock.spark.engine.jvm import DriverJvm, JvmSettings, start_jvm
 from flintlock.spark.engine.messages import (
     TO_ENGINE,
-    Answer,
-    AskStats,
-    Command,
     Done,
+    EngineCommand,
     EngineDied,
     EngineReady,
+    EngineReply,
     EngineSettings,
-    EngineStats,
     Failed,
     FilesListed,
     ListFiles,
@@ -65,15 +63,15 @@ from flintlock.spark.engine.messages import (
 )
 from flintlock.spark.engine.python_workers import daemons, end_workers
 from flintlock.spark.engine.warm_up import warm_up
-from flintlock.spark.framing import Frames, frame
+from flintlock.spark.framing import FrameDecoder, frame
 
-COMMANDS_AT_ONCE: Final = 16
+CONCURRENT_COMMANDS: Final = 16
 
-#: How long the one who waits for the JVM's end may take to tell of it, when a call into the JVM has failed.
+#: How long to wait for the JVM's end when a call into it has failed: its end is then the cause to report.
 DEATH_S: Final = 2.0
 
-#: How often work of closed sessions is looked for.
-ORPHANS_S: Final = 1.0
+#: How often work of closed sessions is searched for.
+ORPHAN_INTERVAL_S: Final = 1.0
 
 #: How long a JVM may take to write a class archive as it ends.
 RECORD_S: Final = 600.0
@@ -82,33 +80,33 @@ RECORD_S: Final = 600.0
 class EngineProcess:
     """One engine, from its first message to the end of its JVM."""
 
-    def __init__(self, answers: int, settings: EngineSettings) -> None:
+    def __init__(self, replies: int, settings: EngineSettings) -> None:
         self._settings: Final = settings
-        self._answers: Final = answers
-        self._saying: Final = threading.Lock()
+        self._replies: Final = replies
+        self._send_lock: Final = threading.Lock()
         self._token: Final = secrets.token_urlsafe(32)
         self._began_s: Final = time.monotonic()
-        self._stopping: Final = threading.Event()  # set once the JVM's end is wanted
+        self._stopping: Final = threading.Event()  # set once the JVM is meant to end
         self._driver: EngineDriver | None = None  # set when the engine is warm
         self._files: HadoopFiles | None = None  # as the driver
         self._jvm: Final = self._start_jvm()
 
     def serve(self, commands: Iterator[ToEngine]) -> None:
-        """Bring the engine up and serve until told to stop, or until the TaskManager is gone. Does not return."""
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
-        threading.Thread(target=self._bring_up, name="bring-up", daemon=True).start()
-        pool = ThreadPoolExecutor(COMMANDS_AT_ONCE, thread_name_prefix="command")
+        """Start the engine and serve until Stop, or until the TaskManager is gone. Does not return."""
+        threading.Thread(target=self._watch_jvm, name="watch-jvm", daemon=True).start()
+        threading.Thread(target=self._start_engine, name="start-engine", daemon=True).start()
+        pool = ThreadPoolExecutor(CONCURRENT_COMMANDS, thread_name_prefix="command")
         for command in commands:
             if isinstance(command, Stop | StartEngine):
                 break
-            pool.submit(self._serve_one, command)
+            pool.submit(self._execute, command)
         self._stopping.set()
         os._exit(self._stop_jvm())
 
     def _start_jvm(self) -> DriverJvm:
         settings, scratch = self._settings, Path(self._settings.scratch_dir)
         if settings.cgroup:
-            with suppress(OSError):  # an engine in its parent's group is better than none
+            with suppress(OSError):  # an engine in its parent's group still works
                 Group(Path(settings.cgroup)).add(os.getpid())
         for leftover in ("tmp", "local", "warm-up"):  # of an engine that was killed
             shutil.rmtree(scratch / leftover, ignore_errors=True)
@@ -129,7 +127,7 @@ class EngineProcess:
                     "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token,
                 },
                 class_archive=archive_in_use(settings.archive_dir, settings.java),
-                record_archive=str(self._recording()) if settings.record_archive else "",
+                record_archive=str(self._unfinished_archive()) if settings.record_archive else "",
             )
         )
 
@@ -139,29 +137,29 @@ class EngineProcess:
             self._jvm.stop()
             return 0
         self._jvm.stop(RECORD_S)
-        unfinished = self._recording()
+        unfinished = self._unfinished_archive()
         if not unfinished.is_file():
             return 1
         unfinished.replace(archive_file(Path(self._settings.archive_dir), self._settings.java))
         return 0
 
-    def _recording(self) -> Path:
-        """Return where the archive is written until it is whole."""
+    def _unfinished_archive(self) -> Path:
+        """Return where the archive is written until it is complete."""
         file = archive_file(Path(self._settings.archive_dir), self._settings.java)
         file.parent.mkdir(parents=True, exist_ok=True)
         return file.with_name(f"{file.name}.{os.getpid()}.new")
 
-    def _watch(self) -> None:
+    def _watch_jvm(self) -> None:
         self._jvm.wait()
         if not self._stopping.is_set():
             self._die(self._jvm.cause_of_death())
 
     def _die(self, cause: str) -> None:
-        # Spark's foreachBatch workers log the address that they call back, token and all; a cause reaches users.
-        self._say(EngineDied(cause=cause.replace(self._token, "…")))
+        # Spark's foreachBatch workers log the address that they call back, including the token; a cause reaches users.
+        self._send(EngineDied(cause=cause.replace(self._token, "…")))
         os._exit(1)
 
-    def _bring_up(self) -> None:
+    def _start_engine(self) -> None:
         steps_s: dict[str, float] = {}
 
         def done(step: str) -> None:
@@ -181,53 +179,53 @@ class EngineProcess:
                 jvm_pid=self._jvm.process.pid,
                 steps_s=steps_s,
             )
-        except Exception as error:  # noqa: BLE001 - an engine that cannot start says why, whatever it was
-            self._failed_to_start(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason why the engine cannot start
+            self._report_failed_start(error)
             return
         self._files = HadoopFiles(driver.jvm, driver.context.hadoopConfiguration(), self._settings.work_root)
         self._driver = driver
-        self._say(ready)
-        self._end_orphans(driver)
+        self._send(ready)
+        self._cancel_orphans(driver)
 
-    def _end_orphans(self, driver: EngineDriver) -> None:
-        """End what is begun for sessions that are closed, as long as the engine lives."""
-        while not self._stopping.wait(ORPHANS_S):
+    def _cancel_orphans(self, driver: EngineDriver) -> None:
+        """Cancel work that is started for closed sessions, until the engine stops."""
+        while not self._stopping.wait(ORPHAN_INTERVAL_S):
             try:
-                for name in driver.end_orphans():
-                    sys.stderr.write(f"{name} was begun for a session that is closed: cancelled\n")
+                for name in driver.cancel_orphans():
+                    sys.stderr.write(f"{name} was started for a session that is closed: cancelled\n")
             except Py4JError:
-                continue  # whoever waits for the JVM's end tells of it
+                continue  # if the JVM has ended, the watching thread reports it
 
-    def _failed_to_start(self, error: Exception) -> None:
-        """Tell why; if the JVM is dying of it, whoever waits for its end knows more."""
+    def _report_failed_start(self, error: Exception) -> None:
+        """Report why the engine cannot start, unless the JVM has ended: then the watching thread reports its cause."""
         if self._stopping.wait(0) or self._jvm.ends_within(DEATH_S):
             return
         self._stopping.set()
         self._jvm.process.kill()
-        self._die(f"Spark cannot be started: {_told(error)}")
+        self._die(f"Spark cannot be started: {_describe(error)}")
 
-    def _serve_one(self, command: Command) -> None:
+    def _execute(self, command: EngineCommand) -> None:
         try:
-            answer = self._answer(command)
+            reply = self._perform(command)
         except Refused as error:
-            answer = Failed(call=command.call, kind="refused", reason=error.public)
-        except Exception as error:  # noqa: BLE001 - every command is answered; whoever asked waits for it
-            answer = Failed(call=command.call, kind="failed", reason=_told(error))
-        self._say(answer)
-        if isinstance(answer, Released) and isinstance(command, ReleaseSessions):
+            reply = Failed(call=command.call, kind="refused", reason=error.public)
+        except Exception as error:  # noqa: BLE001 - every command gets a reply: its caller waits for it
+            reply = Failed(call=command.call, kind="failed", reason=_describe(error))
+        self._send(reply)
+        if isinstance(reply, Released) and isinstance(command, ReleaseSessions):
             self._end_workers(command)
 
     def _end_workers(self, release: ReleaseSessions) -> None:
-        """End the Python workers of what was released; nobody waits for that."""
+        """End the Python workers of released sessions, after the reply: no caller waits for it."""
         jvm_pid = self._jvm.process.pid
         if self._driver is None or not any(daemons(jvm_pid)):
             return
         try:
             end_workers(jvm_pid, self._driver.server_ids(release.user_id, release.session_id))
         except Py4JError as error:
-            sys.stderr.write(f"Python workers of {release.user_id} cannot be ended: {_told(error)}\n")
+            sys.stderr.write(f"Python workers of {release.user_id} cannot be ended: {_describe(error)}\n")
 
-    def _answer(self, command: Command) -> Answer:
+    def _perform(self, command: EngineCommand) -> EngineReply:
         driver, files = self._driver, self._files
         if driver is None or files is None:
             raise Unavailable("the engine is still starting")
@@ -235,54 +233,43 @@ class EngineProcess:
             case ReleaseSessions(call=call, user_id=user_id, session_id=session_id, timeout_s=timeout_s):
                 active = driver.release(user_id, session_id, timeout_s)
                 return Released(call=call, confirmed=not active, active=active)
-            case ListFiles(call=call, path=path, weigh=weigh):
-                return FilesListed(call=call, listing=files.list_files(path, weigh=weigh))
+            case ListFiles(call=call, path=path, with_size=with_size):
+                return FilesListed(call=call, listing=files.list_files(path, with_size=with_size))
             case Publish(call=call):
-                total = files.publish(command, lambda done, of: self._say(Published(call=call, done=done, total=of)))
+                total = files.publish(command, lambda done, of: self._send(Published(call=call, done=done, total=of)))
                 return Published(call=call, done=total, total=total, complete=True)
             case RemoveTree(call=call, path=path):
                 files.remove_tree(path)
                 return Done(call=call)
             case MeasureSession():
-                return _measured(driver, command)
-            case AskStats(call=call):
-                used, most = driver.heap()
-                executors, active_tasks = driver.executors()
-                return EngineStats(
-                    call=call,
-                    heap_used_bytes=used,
-                    heap_max_bytes=most,
-                    executors=executors,
-                    active_tasks=active_tasks,
-                    sessions=driver.session_count(),
-                )
+                return _measure(driver, command)
 
-    def _say(self, message: Struct) -> None:
+    def _send(self, message: Struct) -> None:
         rest = memoryview(frame(message))
-        with self._saying:
+        with self._send_lock:
             try:
                 while rest:
-                    rest = rest[os.write(self._answers, rest) :]
+                    rest = rest[os.write(self._replies, rest) :]
             except OSError:
-                return  # nobody listens any more; the end of stdin ends this process
+                return  # the TaskManager is gone; the end of stdin ends this process
 
 
-def _measured(driver: EngineDriver, command: MeasureSession) -> Measured:
-    open_ones = driver.operations_of(command.user_id, command.session_id)
-    every = dict.fromkeys((*(open_ones or ()), *command.operations))
-    counted = driver.measure(command.user_id, command.session_id, tuple(every))
-    together = {field: sum(getattr(one, field) for one in counted.values()) for field in TaskMetrics.__struct_fields__}
-    # A program may have stopped its session, and made others: it is the user that they have in common.
-    whole = TaskMetrics(**together) if open_ones is not None or every else driver.measure_user(command.user_id)
+def _measure(driver: EngineDriver, command: MeasureSession) -> Measured:
+    open_operations = driver.operations_of(command.user_id, command.session_id)
+    operations = dict.fromkeys((*(open_operations or ()), *command.operations))
+    counted = driver.measure(command.user_id, command.session_id, tuple(operations))
+    sums = {field: sum(getattr(one, field) for one in counted.values()) for field in TaskMetrics.__struct_fields__}
+    # A program may have stopped its session and made others: all of them have the same user.
+    total = TaskMetrics(**sums) if open_operations is not None or operations else driver.measure_user(command.user_id)
     return Measured(
         call=command.call,
-        session=whole,
+        session=total,
         operations={name: counted[name] for name in command.operations},
     )
 
 
-def _told(error: Exception) -> str:
-    """Return an error in words: of one of the JVM, what its innermost cause says."""
+def _describe(error: Exception) -> str:
+    """Return an error in words: for one of the JVM, its innermost cause."""
     if isinstance(error, FileFailure | Unavailable):
         return str(error)
     if not isinstance(error, Py4JJavaError):
@@ -297,27 +284,27 @@ def _told(error: Exception) -> str:
 
 
 def _messages(commands: int) -> Iterator[ToEngine]:
-    frames = Frames(TO_ENGINE)
+    frames = FrameDecoder(TO_ENGINE)
     while data := os.read(commands, 1 << 16):
         yield from frames.feed(data)
 
 
 def main() -> None:
-    """Be an engine."""
+    """Run an engine until it ends."""
     die_with_parent(int(sys.argv[1]))
     logging.disable()  # only py4j logs here, and only the errors that it also raises
-    commands, answers = os.dup(0), os.dup(1)  # not inherited by the JVM, unlike 0, 1 and 2
+    commands, replies = os.dup(0), os.dup(1)  # not inherited by the JVM, unlike 0, 1 and 2
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     messages = _messages(commands)
     first = next(messages, None)
     if not isinstance(first, StartEngine):
-        sys.exit("an engine is started by a TaskManager, which tells it what to be")
+        sys.exit("an engine is started by a TaskManager, which sends its settings first")
     try:
-        process = EngineProcess(answers, first.settings)
+        process = EngineProcess(replies, first.settings)
     except (Unavailable, OSError) as error:
-        os.write(answers, frame(EngineDied(cause=str(error))))
+        os.write(replies, frame(EngineDied(cause=str(error))))
         sys.exit(1)
     process.serve(messages)
 

@@ -1,6 +1,6 @@
-"""What publishing a staged sink means, to the file: decided from what lies in its staging directory and its target.
+"""Which files publishing a staged sink moves and removes: decided from what is in its staging directory and its target.
 
-Pure, and without PySpark: the TaskManager's side of a runner uses it, after the runner's last word.
+Pure, and without PySpark: the TaskManager's side of a runner uses it, after the runner has finished.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ class StagedSink(Struct, frozen=True, kw_only=True, tag="staged-sink"):
     dynamic: bool = False  # overwrite only the partitions that were written
 
 
-class Listing(Struct, frozen=True, kw_only=True):
-    """What lies below a path; one that does not exist has no files."""
+class FileListing(Struct, frozen=True, kw_only=True):
+    """The files below a path; a path that does not exist has none."""
 
     exists: bool = True
-    files: tuple[str, ...] = ()  # by name from there, in order
-    size: int = 0  # bytes of all files, where they were asked for
+    files: tuple[str, ...] = ()  # relative to the path, in order
+    size: int = 0  # bytes of all files, where `with_size` was requested
 
 
-def needs_look(sink: Sink) -> bool:
-    """Tell whether what a staged sink does depends on what is in its target when it starts."""
+def needs_target_check(sink: Sink) -> bool:
+    """Return whether a staged sink depends on the files that its target has when it starts."""
     return sink.mode in {SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE}
 
 
 def is_dynamic(sink: Sink, config: Mapping[str, str]) -> bool:
-    """Tell whether an overwrite replaces only the partitions that it writes."""
+    """Return whether an overwrite replaces only the partitions that it writes."""
     if sink.mode is not SaveMode.OVERWRITE or not sink.partition_by:
         return False
     options = {key.lower(): value for key, value in sink.options.items()}
-    said = options.get(DYNAMIC, config.get("spark.sql.sources.partitionOverwriteMode", "static"))
-    return said.lower() == "dynamic"
+    mode = options.get(DYNAMIC, config.get("spark.sql.sources.partitionOverwriteMode", "static"))
+    return mode.lower() == "dynamic"
 
 
 def has_data(files: Iterable[str]) -> bool:
-    """Tell whether a target counts as existing: hidden files, such as those of attempts, do not."""
+    """Return whether a target counts as existing: hidden files, such as those of attempts, do not count."""
     return any(is_data(path) for path in files)
 
 

@@ -1,8 +1,8 @@
 """Spark's daemon of Python workers, with a limit on the memory of each worker.
 
-An engine that has such a limit starts this module in the place of `pyspark.daemon` (`spark.python.daemon.module`); the
-limit comes in the environment. Rejected: `spark.executor.pyspark.memory`, which limits address space (see `limits`):
-with 512 MiB a worker cannot even import pandas and allocate an Arrow array.
+An engine that has such a limit starts this module instead of `pyspark.daemon` (`spark.python.daemon.module`); the limit
+comes in the environment. Rejected: `spark.executor.pyspark.memory`, which limits address space (see
+`host.memory_limit`): with 512 MiB a worker cannot even import pandas and allocate an Arrow array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MODULE: Final = "flintlock.spark.engine.python_daemon"
 
 
 def main() -> None:
-    """Be the daemon. Does not return before Spark ends it."""
+    """Run the daemon until Spark ends it."""
     from pyspark import daemon
 
     from flintlock.host.memory_limit import EAGER_COMMIT, limit_memory

@@ -3,10 +3,10 @@
 Spark starts a Python daemon, which forks workers, for each session that calls a Python function, and never ends it: an
 engine that serves a thousand such jobs would have a thousand of them. They are children of a local engine's JVM and
 carry the session's id (the server's, not the client's) in their environment, so those of a released session can be
-named exactly. Only these are ended: a streaming query's workers carry the id of a session that is listed nowhere.
+identified exactly. Only these are ended: a streaming query's workers carry the id of a session that is listed nowhere.
 
-Rejected: one daemon for all sessions (`spark.sql.artifact.isolation.enabled=false`): quick, but the modules and files
-of one job would be another's.
+Rejected: one daemon for all sessions (`spark.sql.artifact.isolation.enabled=false`): faster, but jobs would share
+modules and files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-#: The variable by which a worker knows whose files are its own.
+#: The variable by which a worker identifies the files of its session.
 SESSION_VARIABLE: Final = "SPARK_JOB_ARTIFACT_UUID"
 
 #: How long a daemon may take to end with its workers before it is killed.
@@ -38,11 +38,11 @@ def daemons(jvm_pid: int) -> Iterator[tuple[psutil.Process, str]]:
 
 
 def end_workers(jvm_pid: int, sessions: frozenset[str]) -> int:
-    """End the daemons of these sessions, each with its workers; return how many there were. Idempotent."""
+    """End the daemons of these sessions, each with its workers; return their number. Idempotent."""
     ending = [process for process, session in daemons(jvm_pid) if session in sessions]
     for process in ending:
         with suppress(psutil.Error):
-            process.terminate()  # a daemon that is told to end takes its workers with it
+            process.terminate()  # at which a daemon ends its workers
     for process in psutil.wait_procs(ending, timeout=END_S)[1]:
         with suppress(psutil.Error):
             process.kill()

@@ -1,8 +1,8 @@
 """Makes a new engine's first job fast, before there is one.
 
-A JVM that has just started loads classes and compiles for seconds when it meets its first query. So it is sent queries
-of the usual kinds by the way that jobs take: over gRPC to the Connect server, in a session of its own. The client is
-the JVM itself, by the Connect stubs that the server brings, steered from here. Rejected: a PySpark client in this
+A JVM that has just started loads classes and compiles for seconds at its first query. So it is sent queries of the
+usual kinds on the path that jobs take: over gRPC to the Connect server, in a session of its own. The client is the JVM
+itself, with the Connect stubs that the server includes, controlled from here. Rejected: a PySpark client in this
 process (100 MB that would stay) or in a child (a second of imports, on cores that the JVM needs for starting); a second
 round (a third more of the warm-up's CPU time, for a first job that is hardly faster).
 """
@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
 
-#: Who the warm-up is to Spark.
+#: The Spark user of the warm-up.
 USER_ID: Final = "flintlock-warm-up"
 
 #: Writes a Parquet file; {place} is the engine's own scratch directory.
@@ -40,9 +40,9 @@ def warm_up(driver: EngineDriver, token: str, scratch_dir: str) -> None:
     try:
         stub = _stub(driver, channel, token)
         for query in queries(place):
-            answer = stub.executePlan(_request(driver, session_id, query))
-            while answer.hasNext():
-                answer.next()
+            responses = stub.executePlan(_request(driver, session_id, query))
+            while responses.hasNext():
+                responses.next()
     finally:
         channel.shutdownNow()
         driver.release(USER_ID, session_id, 10.0)
@@ -64,14 +64,14 @@ def _channel(driver: EngineDriver) -> JavaObject:
 
 
 def _stub(driver: EngineDriver, channel: JavaObject, token: str) -> JavaObject:
-    """Return a blocking stub that shows the token with each call."""
+    """Return a blocking stub that sends the token with each call."""
     grpc = driver.jvm.org.sparkproject.connect.grpc
     headers = grpc.Metadata()
     headers.put(grpc.Metadata.Key.of("authorization", grpc.Metadata.ASCII_STRING_MARSHALLER), f"Bearer {token}")
-    shown = cast("JavaObject", driver.gateway.new_array(grpc.ClientInterceptor, 1))
-    shown[0] = grpc.stub.MetadataUtils.newAttachHeadersInterceptor(headers)
+    interceptors = cast("JavaObject", driver.gateway.new_array(grpc.ClientInterceptor, 1))
+    interceptors[0] = grpc.stub.MetadataUtils.newAttachHeadersInterceptor(headers)
     service = driver.jvm.org.apache.spark.connect.proto.SparkConnectServiceGrpc
-    return service.newBlockingStub(channel).withInterceptors(shown)
+    return service.newBlockingStub(channel).withInterceptors(interceptors)
 
 
 def _request(driver: EngineDriver, session_id: str, query: str) -> JavaObject:

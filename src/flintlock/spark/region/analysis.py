@@ -15,7 +15,7 @@ from flintlock.spark.region.batch import StepFailed
 from flintlock.spark.region.failures import failure_of
 from flintlock.spark.region.plan import Frames
 from flintlock.spark.region.schemas import check_output
-from flintlock.spark.runner_messages import Analyzed, Column, StepSchema
+from flintlock.spark.runner_messages import Analyzed, SchemaColumn, StepSchema
 
 
 def analyzed(frames: Frames, graph: JobGraph, config: Mapping[str, str]) -> Analyzed:
@@ -34,8 +34,9 @@ def analyzed(frames: Frames, graph: JobGraph, config: Mapping[str, str]) -> Anal
     return Analyzed(schemas=tuple(schemas))
 
 
-def columns_of(schema: StructType) -> tuple[Column, ...]:
+def columns_of(schema: StructType) -> tuple[SchemaColumn, ...]:
     """Return the columns as Spark names their types."""
     return tuple(
-        Column(name=field.name, type=field.dataType.simpleString(), nullable=field.nullable) for field in schema.fields
+        SchemaColumn(name=field.name, type=field.dataType.simpleString(), nullable=field.nullable)
+        for field in schema.fields
     )

@@ -22,7 +22,7 @@ from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished
-from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_look
+from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_target_check
 from flintlock.spark.region.backend import Door, TooLarge
 from flintlock.spark.region.failures import TaskError, kind_of
 from flintlock.spark.region.plan import Frames
@@ -124,7 +124,9 @@ class Work:
         modes = {
             vertex.name: vertex.operation
             for vertex in staged_sinks(self._graph, self._region)
-            if isinstance(vertex.operation, Sink) and self._is_wanted(vertex.name) and needs_look(vertex.operation)
+            if isinstance(vertex.operation, Sink)
+            and self._is_wanted(vertex.name)
+            and needs_target_check(vertex.operation)
         }
         if not modes:
             return frozenset()

@@ -1,4 +1,4 @@
-"""What runners have around them: the engine, the template that forked them, and what they may use."""
+"""What all runners of a pool share: the engine's services, the control of their processes, and their limits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group
 from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
-from flintlock.spark.engine.publish_plan import Listing
+from flintlock.spark.engine.publish_plan import FileListing
 from flintlock.spark.runner_messages import DedicatedEngine, Limits
 
 log = structlog.get_logger(__name__)
 
 
 class OperationMetrics(Protocol):
-    """What Spark counted for a session, and for each of the operations that were asked about."""
+    """What Spark counted for a session, and for each of the requested operations."""
 
     @property
     def session(self) -> TaskMetrics:
-        """All of it."""
+        """The whole session."""
         ...
 
     @property
@@ -33,15 +33,15 @@ class OperationMetrics(Protocol):
 
 
 class EngineServices(Protocol):
-    """What runners and their pool need of the shared engine. Each raises a FlintlockError if it cannot answer."""
+    """What runners need of the shared engine; `SparkEngine` has it. Each call may raise a FlintlockError."""
 
     @property
     def remote_url(self) -> str:
         """Where its Connect server listens."""
         ...
 
-    async def list_files(self, path: str, *, weigh: bool = False) -> Listing:
-        """Return every file below a path, and their size if asked to weigh them."""
+    async def list_files(self, path: str, *, with_size: bool = False) -> FileListing:
+        """Return every file below a path, and their total size if requested."""
         ...
 
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:
@@ -50,17 +50,17 @@ class EngineServices(Protocol):
 
 
 class RunnerDefaults(Struct, frozen=True, kw_only=True):
-    """What all runners of a pool share."""
+    """The settings that all runners of a pool share."""
 
     scratch_dir: str
     dedicated: DedicatedEngine | None = None
-    memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
+    memory: int = 0  # bytes that a runner may use unless its task has a limit of its own; 0: no limit
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages
     output_limit: int = 64 << 20  # bytes of captured output that are kept
     cgroups: Cgroups | None = None  # where groups for runners can be made
 
     def limits(self, task: DeployTask | None = None) -> Limits:
-        """Return what a task's runner may use."""
+        """Return the limits of a task's runner."""
         asked = task.resources if task is not None else None
         if asked is not None and asked.memory > 0:
             memory, source = asked.memory, "the `memory` of its steps"
@@ -74,10 +74,10 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
         )
 
     def group(self, number: int, limits: Limits, *, dedicated: bool) -> Group | None:
-        """Make a group for a runner that has limits; None if there are none, or no groups."""
+        """Make a control group for a runner with limits; None without limits, or without control groups."""
         if self.cgroups is None or (limits.memory <= 0 and limits.cpu <= 0):
             return None
-        # The heap of a driver of the task's own is a limit already; a JVM takes about a quarter more than that.
+        # The heap of a dedicated driver is a limit already; a JVM takes about a quarter more than that.
         heap = self.dedicated.heap_bytes * 5 // 4 if dedicated and self.dedicated is not None else 0
         memory = limits.memory + heap if limits.memory > 0 else 0
         try:
@@ -87,13 +87,13 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
             return None
 
 
-class Template(Protocol):
-    """What a runner's other half asks of the process that forked it."""
+class RunnerControl(Protocol):
+    """What a runner's handle requests of the template process, through the pool."""
 
     def kill(self, number: int) -> None:
-        """End a runner by force; harmless for one that has ended."""
+        """Kill a runner; harmless for one that has ended."""
         ...
 
     def capture(self, number: int, path: str, limit: int) -> None:
-        """Have what a runner prints written to a file."""
+        """Have a runner's output written to a file, at most `limit` bytes."""
         ...

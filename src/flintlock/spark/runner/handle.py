@@ -1,7 +1,7 @@
-"""A TaskManager's side of one runner: its socket, its end, and what has to be looked up around its work.
+"""The TaskManager's handle of one runner: its socket, its exit, and the work that the runner cannot do itself.
 
-What a runner cannot do is done here: it has no door to Hadoop's file systems, so its staged files are listed through
-the engine as soon as they are written, and whether a target holds data already is looked up while it still analyses.
+A runner has no access to Hadoop's file systems. So its staged files are listed through the engine as soon as they are
+written, and whether a target has data already is checked while the runner still analyses.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
-from flintlock.spark.engine.publish_plan import Listing, StagedSink, has_data, needs_look, sink_files
+from flintlock.spark.engine.publish_plan import FileListing, StagedSink, has_data, needs_target_check, sink_files
 from flintlock.spark.framing import frame, read_message
-from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerDefaults, Template
+from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerControl, RunnerDefaults
 from flintlock.spark.runner.exit_reasons import ending, lost, program_exited
 from flintlock.spark.runner_messages import (
     FROM_RUNNER,
@@ -58,18 +58,18 @@ from flintlock.spark.runner_messages import (
 
 log = structlog.get_logger(__name__)
 
-#: How long the end of a process may take to be told after its socket has closed.
+#: How long the exit of a process may be reported after its socket has closed.
 EXIT_S: Final = 5.0
 
-#: How long the last words of a process may take to be read after its end was told.
+#: How long the last messages of a process may be read after its exit was reported.
 DRAIN_S: Final = 30.0
 
-#: Results that took longer than this are measured; of others the plan's own numbers have to do, which come for nothing.
+#: Tasks that took longer than this are measured; for others the numbers of the plan are used, which cost nothing.
 WORTH_MEASURING_S: Final = 0.5
 
-News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
-_Look: TypeAlias = tuple[SinkFiles, int] | FlintlockError
-"""What publishing a sink means, and its bytes; or why that is not known."""
+RunnerNews: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
+_InspectedSink: TypeAlias = tuple[SinkFiles, int] | FlintlockError
+"""The files that publishing a sink moves and removes, and its bytes; or why they are not known."""
 
 
 class ForkedRunner:
@@ -78,28 +78,28 @@ class ForkedRunner:
     def __init__(
         self,
         number: int,
-        home: RunnerDefaults,
+        defaults: RunnerDefaults,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         *,
         engine: EngineServices | None,
         tasks: asyncio.TaskGroup,
-        template: Template,
+        control: RunnerControl,
     ) -> None:
         self.number: Final = number
         self.born_s: Final = asyncio.get_running_loop().time()
-        self._home: Final = home
+        self._defaults: Final = defaults
         self._reader, self._writer = streams
         self._engine: Final = engine
         self._tasks: Final = tasks
-        self._template: Final = template
-        self._limits = home.limits()  # set anew by run
+        self._control: Final = control
+        self._limits = defaults.limits()  # replaced by run
         self._group: Group | None = None  # set by run, removed when it has ended
         self._killed_for_memory = False  # set when it has ended
         self._session: SparkSessionKey | None = None  # set by prepare
         self._started: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         self._exited: Final[asyncio.Future[Exited]] = asyncio.get_running_loop().create_future()
-        self._in_use = False  # it has a task
-        self.taken = False  # somebody is about to give it one
+        self._in_use = False  # whether it has a task
+        self.taken = False  # whether the pool has handed it out
 
     @property
     def session(self) -> SparkSessionKey | None:
@@ -113,12 +113,12 @@ class ForkedRunner:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not been seen to end."""
+        """Whether its exit was not reported yet."""
         return not self._exited.done()
 
     @property
     def pid(self) -> int | None:
-        """Its process, while it is known to live."""
+        """Its process, while it is running."""
         started = self._started.done() and self._started.exception() is None
         return self._started.result() if started and self.alive else None
 
@@ -129,20 +129,20 @@ class ForkedRunner:
 
     @property
     def scratch(self) -> Path:
-        """The directory that its task works in; gone when it is."""
-        return Path(self._home.scratch_dir) / f"runner-{self.number}"
+        """The directory that its task works in; removed after its exit."""
+        return Path(self._defaults.scratch_dir) / f"runner-{self.number}"
 
     async def started(self) -> int:
-        """Return its pid once it lives. Raises Unavailable if it could not be forked."""
+        """Return its pid once it was forked. Raises Unavailable if it could not be."""
         return await asyncio.shield(self._started)
 
-    def hear_started(self, pid: int) -> None:
-        """Take the template's word that it lives."""
+    def on_started(self, pid: int) -> None:
+        """The template has forked it."""
         if not self._started.done():
             self._started.set_result(pid)
 
-    def hear_exited(self, exited: Exited) -> None:
-        """Take the template's word that it is gone."""
+    def on_exited(self, exited: Exited) -> None:
+        """The template has reaped it, or could not fork it."""
         group, self._group = self._group, None
         if group is None:
             self._finish(exited)
@@ -159,7 +159,7 @@ class ForkedRunner:
             why = exited.fork_error or ending(exited.code)
             self._started.set_exception(Unavailable(f"a runner could not be started: {why}"))
         if self._in_use:
-            # Its socket closes with it, unless a process that it forked still holds it: nobody waits for that one.
+            # Its socket closes with it, unless a process that it forked has it open: that one is not waited for.
             asyncio.get_running_loop().call_later(DRAIN_S, self._reader.feed_eof)
         else:
             self._writer.close()
@@ -170,7 +170,7 @@ class ForkedRunner:
         self._send(message)
 
     async def prepared(self) -> str | None:
-        """Wait until its session is open; return what went wrong, or None. Only before it has a task."""
+        """Wait until its session is open; return the problem, or None. Only before it has a task."""
         message = await self._next()
         match message:
             case Prepared(problem=problem):
@@ -178,17 +178,17 @@ class ForkedRunner:
             case None:
                 return "it ended"
             case _:
-                return f"it said {type(message).__name__}"
+                return f"it sent {type(message).__name__}"
 
-    async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[News]:
-        """Run the task; the last item is TaskFinished or TaskFailed. `artifacts` says where each one's content lies."""
+    async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[RunnerNews]:
+        """Run the task; the last item is TaskFinished or TaskFailed. `artifacts`: the local path of each one."""
         self._in_use = True
         began_s = asyncio.get_running_loop().time()
-        sinks: list[asyncio.Task[_Look]] = []  # looked at while the runner goes on
+        sinks: list[asyncio.Task[_InspectedSink]] = []  # inspected while the runner continues
         try:
             self.scratch.mkdir(parents=True)
             await self._confine(task)
-            self._template.capture(self.number, log_path, self._home.output_limit)
+            self._control.capture(self.number, log_path, self._defaults.output_limit)
             self._send(
                 Run(
                     task=task,
@@ -196,10 +196,10 @@ class ForkedRunner:
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
                     limits=self._limits,
-                    dedicated=self._home.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
+                    dedicated=self._defaults.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
                 )
             )
-            self._look_at_targets(task)
+            self._check_targets(task)
             while True:
                 message = await self._next()
                 match message:
@@ -212,7 +212,7 @@ class ForkedRunner:
                         pass
                     case StagedSink():
                         name = f"sink-{message.step}-{task.attempt}"
-                        sinks.append(self._tasks.create_task(self._look(message), name=name))
+                        sinks.append(self._tasks.create_task(self._inspect(message), name=name))
                     case Worked():
                         long = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
                         worth = long or any(isinstance(v.operation, Program) for v in task.graph.vertices)
@@ -222,8 +222,8 @@ class ForkedRunner:
                         yield message
                         return
                     case ProgramExited(code=code):
-                        self._writer.close()  # it stays until then
-                        await self._gone()
+                        self._writer.close()  # it exits then
+                        await self._wait_for_exit()
                         yield TaskFailed(failure=program_exited(code, _program(task.graph), tail(log_path)))
                         return
                     case Analyzed() | None:
@@ -233,11 +233,11 @@ class ForkedRunner:
             self._writer.close()
 
     async def analyze(self, graph: JobGraph, log_path: str, artifacts: Mapping[str, str]) -> Analyzed:
-        """Resolve every step's schema; nothing of the graph is run."""
+        """Resolve every step's schema without running the graph."""
         self._in_use = True
         try:
             self.scratch.mkdir(parents=True)
-            self._template.capture(self.number, log_path, self._home.output_limit)
+            self._control.capture(self.number, log_path, self._defaults.output_limit)
             self._send(
                 Analyze(
                     graph=graph,
@@ -270,9 +270,9 @@ class ForkedRunner:
                 return CommandAccepted()
 
     async def kill(self) -> None:
-        """End it by force, with all that it started, and return once it is gone."""
+        """Kill it, with all that it started, and return once it is gone."""
         if self.alive:
-            self._template.kill(self.number)
+            self._control.kill(self.number)
         await asyncio.shield(self._exited)
 
     async def exited(self) -> Exited:
@@ -280,9 +280,9 @@ class ForkedRunner:
         return await asyncio.shield(self._exited)
 
     async def _confine(self, task: DeployTask) -> None:
-        """Decide what the task may use, and put the runner into a group that says so where there are groups."""
-        limits = self._home.limits(task)
-        group = self._home.group(self.number, limits, dedicated=task.graph.engine is EngineKind.DEDICATED)
+        """Determine the task's limits, and put the runner into a control group with them where there are groups."""
+        limits = self._defaults.limits(task)
+        group = self._defaults.group(self.number, limits, dedicated=task.graph.engine is EngineKind.DEDICATED)
         if group is not None:
             try:
                 group.add(await self.started())
@@ -294,34 +294,36 @@ class ForkedRunner:
                 limits = structs.replace(limits, in_cgroup=True)
         self._limits = limits
 
-    def _look_at_targets(self, task: DeployTask) -> None:
-        """Look up, while the runner analyses, which targets hold data; it asks before it writes."""
+    def _check_targets(self, task: DeployTask) -> None:
+        """Check, while the runner analyses, which targets have data; it waits for the result before it writes."""
         sinks = {
             vertex.name: vertex.operation.path
             for vertex in staged_sinks(task.graph, task.region)
-            if isinstance(vertex.operation, Sink) and vertex.operation.path is not None and needs_look(vertex.operation)
+            if isinstance(vertex.operation, Sink)
+            and vertex.operation.path is not None
+            and needs_target_check(vertex.operation)
         }
         if sinks:
-            self._tasks.create_task(self._tell_targets(sinks), name=f"targets-{task.attempt}")
+            self._tasks.create_task(self._send_targets(sinks), name=f"targets-{task.attempt}")
 
-    async def _tell_targets(self, sinks: dict[StepName, str]) -> None:
+    async def _send_targets(self, sinks: dict[StepName, str]) -> None:
         try:
             found = await asyncio.gather(*(self._list(path) for path in sinks.values()))
         except FlintlockError as error:
-            self._send(TargetsChecked(problem=f"the sinks' targets could not be looked at: {error.public}"))
+            self._send(TargetsChecked(problem=f"the sinks' targets could not be checked: {error.public}"))
             return
         occupied = tuple(step for step, listing in zip(sinks, found, strict=True) if has_data(listing.files))
         self._send(TargetsChecked(occupied=occupied))
 
     async def _complete(
-        self, worked: Worked, looks: Iterable[Awaitable[_Look]], *, worth_measuring: bool
+        self, worked: Worked, inspected: Iterable[Awaitable[_InspectedSink]], *, worth_measuring: bool
     ) -> TaskFinished | TaskFailed:
-        """Add what only the engine knows: files, rows and bytes."""
+        """Add what only the engine can determine: files, rows and bytes."""
         try:
             measured, found = await asyncio.gather(
-                self._measured(worked, worth=worth_measuring), asyncio.gather(*looks)
+                self._measure(worked, worth=worth_measuring), asyncio.gather(*inspected)
             )
-            sinks = [_seen(look) for look in found]
+            sinks = [_unwrap(one) for one in found]
         except FlintlockError as error:
             kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
             return _failed(kind, f"what was written could not be listed: {error.public}")
@@ -329,9 +331,9 @@ class ForkedRunner:
         finished = worked.finished
         return structs.replace(
             finished,
-            metrics=_merged(finished.metrics, measured.session) if measured else finished.metrics,
+            metrics=_merge(finished.metrics, measured.session) if measured else finished.metrics,
             outputs=tuple(
-                _counted(
+                _with_counts(
                     output, sizes, measured.operations.get(worked.operations.get(output.step, "")) if measured else None
                 )
                 for output in finished.outputs
@@ -339,39 +341,39 @@ class ForkedRunner:
             sinks=tuple(files for files, _ in sinks),
         )
 
-    async def _measured(self, worked: Worked, *, worth: bool) -> OperationMetrics | None:
+    async def _measure(self, worked: Worked, *, worth: bool) -> OperationMetrics | None:
         if self._engine is None or self._session is None or not (worked.operations or worth):
             return None
         return await self._engine.measure(self._session, tuple(worked.operations.values()))
 
-    async def _look(self, sink: StagedSink) -> _Look:
-        """Look at what a sink has written. What goes wrong is told when the runner is done."""
+    async def _inspect(self, sink: StagedSink) -> _InspectedSink:
+        """List what a sink has written. An error is reported when the runner is done."""
         try:
-            return await self._sink(sink)
+            return await self._list_sink(sink)
         except FlintlockError as error:
             return error
 
-    async def _sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
-        staged = await self._list(sink.staging, weigh=True)
-        present = await self._list(sink.target) if sink.mode is SaveMode.OVERWRITE else Listing()
+    async def _list_sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
+        staged = await self._list(sink.staging, with_size=True)
+        present = await self._list(sink.target) if sink.mode is SaveMode.OVERWRITE else FileListing()
         return sink_files(sink, staged.files, present.files), staged.size
 
-    async def _list(self, path: str, *, weigh: bool = False) -> Listing:
+    async def _list(self, path: str, *, with_size: bool = False) -> FileListing:
         if self._engine is None:
             raise Unavailable("there is no engine to list files with")
-        return await self._engine.list_files(path, weigh=weigh)
+        return await self._engine.list_files(path, with_size=with_size)
 
     async def _lost(self, log_path: str) -> Failure:
-        """Return what it means that the runner ended without its last word."""
-        exited = await self._gone()
+        """Return the failure of a runner that ended without reporting an outcome."""
+        exited = await self._wait_for_exit()
         if exited is None:
             how, code = "closed the connection to its TaskManager", None
         else:
             how, code = f"ended because {exited.fork_error}" if exited.fork_error else ending(exited.code), exited.code
         return lost(how, tail(log_path), self._limits, code=code, oom_killed=self._killed_for_memory)
 
-    async def _gone(self) -> Exited | None:
-        """Return how the runner ended, now that its connection has; None if it had to be ended."""
+    async def _wait_for_exit(self) -> Exited | None:
+        """Return how the runner ended after its connection did; None if it had to be killed."""
         try:
             async with asyncio.timeout(EXIT_S):
                 return await self.exited()
@@ -383,7 +385,7 @@ class ForkedRunner:
         try:
             return await read_message(self._reader, FROM_RUNNER)
         except msgspec.DecodeError:  # user code wrote to a descriptor that is not its own
-            self._template.kill(self.number)
+            self._control.kill(self.number)
             return None
 
     def _send(self, message: Prepare | Run | TargetsChecked | Analyze | CommandTask) -> None:
@@ -395,10 +397,10 @@ def _failed(kind: FailureKind, message: str) -> TaskFailed:
     return TaskFailed(failure=Failure(kind=kind, message=message))
 
 
-def _seen(look: _Look) -> tuple[SinkFiles, int]:
-    if isinstance(look, FlintlockError):
-        raise look
-    return look
+def _unwrap(inspected: _InspectedSink) -> tuple[SinkFiles, int]:
+    if isinstance(inspected, FlintlockError):
+        raise inspected
+    return inspected
 
 
 def _program(graph: JobGraph) -> StepName:
@@ -406,12 +408,14 @@ def _program(graph: JobGraph) -> StepName:
     return next(vertex.name for vertex in graph.vertices if isinstance(vertex.operation, Program))
 
 
-def _merged(told: TaskMetrics, measured: TaskMetrics) -> TaskMetrics:
-    """Return the larger of two counts of the same work: Spark tells of progress now and then, and measures later."""
-    return TaskMetrics(**{name: max(getattr(told, name), getattr(measured, name)) for name in told.__struct_fields__})
+def _merge(reported: TaskMetrics, measured: TaskMetrics) -> TaskMetrics:
+    """Return the larger of two counts of the same work: Spark reports progress periodically, and measures later."""
+    return TaskMetrics(
+        **{name: max(getattr(reported, name), getattr(measured, name)) for name in reported.__struct_fields__}
+    )
 
 
-def _counted(output: StepOutput, sizes: dict[StepName, int], metrics: TaskMetrics | None) -> StepOutput:
+def _with_counts(output: StepOutput, sizes: dict[StepName, int], metrics: TaskMetrics | None) -> StepOutput:
     rows = metrics.write_records if metrics and metrics.write_records else output.rows
     size = sizes.get(output.step) or (metrics.write_bytes if metrics else 0) or output.bytes
     return structs.replace(output, rows=rows, bytes=size)

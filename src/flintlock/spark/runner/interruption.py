@@ -1,8 +1,8 @@
 """How a task is interrupted: Spark's work is stopped from another thread, user code by an exception in its own.
 
-The exception comes by SIGINT, as Ctrl-C would bring it: it wakes the main thread out of whatever it waits in, and a
-program that handles SIGINT in its own way keeps doing so. It is a KeyboardInterrupt, so `except Exception` does not
-swallow it, and PySpark's client takes it for what it is.
+The exception comes by SIGINT, as Ctrl-C would bring it: it wakes the main thread from any wait, and a program that
+handles SIGINT in its own way continues to do so. It is a KeyboardInterrupt, so `except Exception` does not swallow it,
+and PySpark's client handles it as an interrupt.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from flintlock.spark.region.failures import Interrupted
 
 
 class Interruption:
-    """One task's: armed while user code runs."""
+    """Interrupts one task; armed while user code runs."""
 
     def __init__(self) -> None:
         self._armed = False  # the main thread runs user code, or waits for Spark
-        self._asked = False
+        self._requested = False
         self._main: Final = threading.main_thread()
 
     @contextmanager
     def armed(self) -> Generator[None]:
-        """Within, an interrupt raises Interrupted in the main thread: at once, if it was asked for before."""
+        """Within, an interrupt raises Interrupted in the main thread; immediately if it was requested before."""
         signal.signal(signal.SIGINT, self._raise)
         self._armed = True
         try:
-            if self._asked:
+            if self._requested:
                 self._raise()
             yield
         finally:
             self._armed = False
 
-    def ask(self, stop_spark: Callable[[], None]) -> None:
-        """Interrupt, now or as soon as there is something to interrupt. Called from the listening thread."""
-        self._asked = True
+    def request(self, stop_spark: Callable[[], None]) -> None:
+        """Interrupt, now or as soon as there is something to interrupt. Called from the receiving thread."""
+        self._requested = True
         threading.Thread(target=_quietly, args=(stop_spark,), name="flintlock-interrupt", daemon=True).start()
         if self._armed and self._main.ident is not None:
             signal.pthread_kill(self._main.ident, signal.SIGINT)

@@ -1,12 +1,12 @@
-"""The pool of runners of one TaskManager: a template process, and runners that wait with their session opened.
+"""The pool of runners of one TaskManager: a template process, and warm runners with an open session.
 
-A runner that waits has been forked, has its channel and its Spark session, and has had the server build what every
-session builds once: its task then costs no more than the same query in a session that exists already. One is taken
-for each task and replaced in the background: at once if none is left, otherwise when the task has ended or has shown
-itself to be a long one, so that a short task has the machine for itself.
+A warm runner has been forked, has its channel and its Spark session, and has had the server build what every session
+builds once: its task then costs no more than the same query in an existing session. One is taken for each task and
+replaced in the background: immediately if none is left, otherwise when the task has ended or has run for a while, so
+that a short task has the machine for itself.
 
-Sessions that wait expire on the server, so runners that have waited long are replaced. When the engine changes, those
-that wait for the old one are killed. When the template dies, its runners die with it, and another is started.
+Idle sessions expire on the server, so warm runners are replaced when they are old. When the engine changes, warm
+runners of the old one are killed. When the template dies, its runners die with it, and another is started.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ from flintlock.spark.runner_messages import (
 
 log = structlog.get_logger(__name__)
 
-#: A task that runs longer than this no longer keeps its replacement waiting.
+#: A task that runs longer than this no longer delays the replacement of its runner.
 REFILL_DELAY_S: Final = 0.5
 #: Spark ends sessions that were idle for an hour.
 WARM_AGE_S: Final = 1200.0
-#: How long is waited before a template, or a runner that could not be prepared, is tried again.
+#: Pause before another attempt to start a template, or to prepare a runner.
 RETRY_S: Final = 1.0
 TEMPLATE_START_S: Final = 60.0
 TEMPLATE_EXIT_S: Final = 5.0
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True):
-    """How a pool is made."""
+    """The settings of a pool."""
 
     scratch_dir: str  # the pool's own; directories of tasks are made below it, and removed
     run_dir: str  # where processes are recorded
-    slots: int = 2  # of the TaskManager: what a session is prepared for
-    warm: int = 2  # how many runners wait
+    slots: int = 2  # of the TaskManager; sessions are prepared for as many
+    warm: int = 2  # the number of warm runners
     dedicated: DedicatedEngine | None = None
-    memory: int = 0  # bytes that a runner may use whose task says nothing else; 0: no limit
-    worker_memory: int = 0  # bytes that each of Spark's Python workers may use: the engine sees to it
-    output_limit: int = 64 << 20  # bytes of each attempt's output that are kept
+    memory: int = 0  # bytes that a runner may use unless its task has a limit of its own; 0: no limit
+    worker_memory: int = 0  # bytes that each of Spark's Python workers may use; enforced by the engine
+    output_limit: int = 64 << 20  # bytes of each attempt's output that are written
     cgroups: Cgroups | None = None  # where groups for runners can be made
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
@@ -80,8 +80,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def runner_pool(settings: PoolSettings) -> AsyncGenerator[ForkingPool]:
-    """Run a pool; on exit none of its processes is left. `use_engine` tells it where to open sessions."""
-    shutil.rmtree(settings.scratch_dir, ignore_errors=True)  # of a pool that was killed: numbers begin again
+    """Run a pool; on exit none of its processes is left. `use_engine` sets where it opens sessions."""
+    shutil.rmtree(settings.scratch_dir, ignore_errors=True)  # of a pool that was killed: numbers start again
     Path(settings.scratch_dir).mkdir(parents=True)  # noqa: ASYNC240 - once, at the start
     async with asyncio.TaskGroup() as tasks:
         pool = ForkingPool(settings, tasks)
@@ -101,7 +101,7 @@ class ForkingPool:
 
     def __init__(self, settings: PoolSettings, tasks: asyncio.TaskGroup) -> None:
         self._settings: Final = settings
-        self._home: Final = RunnerDefaults(
+        self._defaults: Final = RunnerDefaults(
             scratch_dir=settings.scratch_dir,
             dedicated=settings.dedicated,
             memory=settings.memory,
@@ -114,19 +114,19 @@ class ForkingPool:
         self._engine: EngineServices | None = None  # set by use_engine
         self._control: socket.socket | None = None  # to the template, while it is ready
         self._ready: Final = asyncio.Event()  # set while there is a template
-        self._template_pid: int | None = None  # as long as its process is not seen to end
-        self._runners: Final[dict[int, ForkedRunner]] = {}  # until they have ended
+        self._template_pid: int | None = None  # until its process has ended
+        self._runners: Final[dict[int, ForkedRunner]] = {}  # until their exit is reported
         self._warm: Final[list[ForkedRunner]] = []  # oldest first
         self._changed: Final = asyncio.Event()  # wakes refill
-        self._ended: Final = asyncio.Event()  # a runner has ended
+        self._runner_ended: Final = asyncio.Event()
 
     def use_engine(self, engine: EngineServices | None) -> None:
-        """Open sessions on this engine from now on (None: there is none). Runners that wait for another are killed."""
+        """Open sessions on this engine from now on (None: there is none). Warm runners of another are killed."""
         if engine is self._engine:
             return
         self._engine = engine
         for runner in self._runners.values():
-            if not runner.taken:  # waits, or is being prepared to
+            if not runner.taken:  # warm, or being prepared
                 self.kill(runner.number)
         self._warm.clear()
         self._changed.set()
@@ -134,12 +134,12 @@ class ForkingPool:
     async def take(self, task: DeployTask) -> ForkedRunner:
         """Return a runner for this task. Raises Unavailable if none can be started."""
         if task.graph.engine is EngineKind.DEDICATED:
-            return await self._forked(self._engine, taken=True)
-        return await self._taken()
+            return await self._fork(self._engine, taken=True)
+        return await self._take_shared()
 
     async def analyze(self, graph: JobGraph, log_path: str, artifacts: Mapping[str, str]) -> Analyzed:
         """Resolve the schemas of all steps of a graph, in a runner of its own, on the shared engine."""
-        runner = await self._taken()
+        runner = await self._take_shared()
         try:
             return await runner.analyze(graph, log_path, artifacts)
         finally:
@@ -151,18 +151,18 @@ class ForkingPool:
         return () if self._template_pid is None else (self._template_pid,)
 
     def waiting(self) -> int:
-        """Return how many runners wait for a task."""
+        """Return the number of warm runners."""
         return len(self._warm)
 
     def alive(self) -> int:
-        """Return how many runners there are, waiting or not."""
+        """Return the number of runners, warm or in use."""
         return len(self._runners)
 
     async def supervise(self) -> None:
         """Keep a template running; ends only when cancelled."""
         while True:
             try:
-                await self._template()
+                await self._run_template()
                 log.warning(log_events.TEMPLATE_ENDED)
             except OSError as error:
                 log.warning(log_events.TEMPLATE_NOT_STARTED, reason=str(error))
@@ -171,7 +171,7 @@ class ForkingPool:
             await asyncio.sleep(RETRY_S)
 
     async def refill(self) -> None:
-        """Keep as many runners waiting as there should be; ends only when cancelled."""
+        """Keep the configured number of warm runners; ends only when cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WARM_AGE_S / 4):
@@ -180,19 +180,19 @@ class ForkingPool:
             self._retire()
             while self._engine is not None and len(self._warm) < self._settings.warm:
                 await self._ready.wait()
-                await self._leave_room()
-                if not await self._warmed():
+                await self._wait_for_quiet()
+                if not await self._prepare_one():
                     await asyncio.sleep(RETRY_S)
 
     def abandon(self, why: str) -> None:
-        """Count every runner as gone: the template, without which none lives, is."""
+        """Count every runner as exited: they die with the template, which has ended."""
         self._ready.clear()
         self._warm.clear()
         for runner in [*self._runners.values()]:
-            self._gone(Exited(runner=runner.number, code=-9, fork_error=why))
+            self._on_exited(Exited(runner=runner.number, code=-9, fork_error=why))
             shutil.rmtree(runner.scratch, ignore_errors=True)
 
-    async def _taken(self) -> ForkedRunner:
+    async def _take_shared(self) -> ForkedRunner:
         engine = self._engine
         if engine is None:
             raise Unavailable("the engine is not ready")
@@ -201,18 +201,18 @@ class ForkingPool:
             runner = self._warm.pop(0)
             runner.taken = True
         else:
-            runner = await self._forked(engine, taken=True)
-            runner.prepare(_prepare(engine, {}, warm_up=False))  # the task sets its session up by itself
+            runner = await self._fork(engine, taken=True)
+            runner.prepare(_prepare(engine, {}, warm_up=False))  # the task configures its session itself
         self._changed.set()
         return runner
 
-    async def _warmed(self) -> bool:
-        """Prepare one more runner; False if that went wrong."""
+    async def _prepare_one(self) -> bool:
+        """Prepare one more warm runner; False if that failed."""
         engine = self._engine
         if engine is None:
             return True
         try:
-            runner = await self._forked(engine)
+            runner = await self._fork(engine)
         except Unavailable as error:
             log.warning(log_events.RUNNER_NOT_STARTED, reason=error.public)
             return False
@@ -227,24 +227,24 @@ class ForkingPool:
             return False
         return True
 
-    async def _leave_room(self) -> None:
-        """Wait a moment while a task runs and another runner is there for the next one."""
+    async def _wait_for_quiet(self) -> None:
+        """Wait briefly while a task runs, if a warm runner is left for the next one."""
         if not self._warm or not any(runner.in_use for runner in self._runners.values()):
             return
-        self._ended.clear()
+        self._runner_ended.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(REFILL_DELAY_S):
-                await self._ended.wait()
+                await self._runner_ended.wait()
 
     def _retire(self) -> None:
-        """Drop waiting runners that have ended, and kill those whose session may have expired."""
+        """Drop warm runners that have ended, and kill those whose session may have expired."""
         now_s = asyncio.get_running_loop().time()
         for runner in [*self._warm]:
             if not runner.alive or now_s - runner.born_s > WARM_AGE_S:
                 self._warm.remove(runner)
                 self.kill(runner.number)
 
-    async def _forked(self, engine: EngineServices | None, *, taken: bool = False) -> ForkedRunner:
+    async def _fork(self, engine: EngineServices | None, *, taken: bool = False) -> ForkedRunner:
         try:
             async with asyncio.timeout(TEMPLATE_START_S):
                 await self._ready.wait()
@@ -255,18 +255,18 @@ class ForkingPool:
         try:
             streams = await asyncio.open_connection(sock=own)
             number = next(self._numbers)
-            runner = ForkedRunner(number, self._home, streams, engine=engine, tasks=self._tasks, template=self)
+            runner = ForkedRunner(number, self._defaults, streams, engine=engine, tasks=self._tasks, control=self)
             runner.taken = taken
             self._runners[number] = runner
-            if not self._say(Fork(runner=number), theirs):
-                self._gone(Exited(runner=number, fork_error="the template does not listen"))
+            if not self._send(Fork(runner=number), theirs):
+                self._on_exited(Exited(runner=number, fork_error="the template cannot be reached"))
         finally:
             theirs.close()
         await runner.started()
         return runner
 
-    async def _template(self) -> None:
-        """Start a template and hear it to its end."""
+    async def _run_template(self) -> None:
+        """Start a template and process its messages until it ends."""
         own, theirs = socket.socketpair()
         own.setblocking(False)
         with theirs:
@@ -288,39 +288,39 @@ class ForkingPool:
                         self._changed.set()
                     case Forked(runner=number, pid=pid):
                         if number in self._runners:
-                            self._runners[number].hear_started(pid)
+                            self._runners[number].on_started(pid)
                     case Exited():
-                        self._gone(message)
+                        self._on_exited(message)
         finally:
             self._ready.clear()
             self._control = None
             writer.close()  # at which the template kills its runners and ends
-            await _ended(process)
+            await _wait_for_end(process)
             self._template_pid = None
             forget_child(record)
 
-    def _gone(self, exited: Exited) -> None:
+    def _on_exited(self, exited: Exited) -> None:
         runner = self._runners.pop(exited.runner, None)
         if runner is None:
             return
-        runner.hear_exited(exited)
+        runner.on_exited(exited)
         if runner in self._warm:
             self._warm.remove(runner)
-        self._ended.set()
+        self._runner_ended.set()
         self._changed.set()
-        # A program may leave much: the loop does not wait for it.
+        # A program may leave many files: the loop does not wait for their removal.
         asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, runner.scratch, True)
 
     def kill(self, number: int) -> None:
-        """End a runner by force, with all that it started; harmless for one that has ended."""
+        """Kill a runner, with all that it started; harmless for one that has ended."""
         if number in self._runners:
-            self._say(Kill(runner=number))
+            self._send(Kill(runner=number))
 
     def capture(self, number: int, path: str, limit: int) -> None:
-        """Have what a runner prints written to a file, at most so many bytes of it."""
-        self._say(Capture(runner=number, path=path, limit=limit))
+        """Have a runner's output written to a file, at most `limit` bytes."""
+        self._send(Capture(runner=number, path=path, limit=limit))
 
-    def _say(self, message: Fork | Kill | Capture, passed: socket.socket | None = None) -> bool:
+    def _send(self, message: Fork | Kill | Capture, passed: socket.socket | None = None) -> bool:
         if self._control is None:
             return False
         try:
@@ -339,8 +339,8 @@ def _prepare(engine: EngineServices, config: dict[str, str], *, warm_up: bool) -
     return Prepare(remote_url=engine.remote_url, session=key, config=config, warm_up=warm_up)
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Return when the process is gone; one that does not go by itself is killed."""
+async def _wait_for_end(process: asyncio.subprocess.Process) -> None:
+    """Return when the process has ended; one that does not end by itself is killed."""
     try:
         async with asyncio.timeout(TEMPLATE_EXIT_S):
             await process.wait()

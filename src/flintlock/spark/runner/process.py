@@ -1,9 +1,9 @@
-"""What a runner does: one task, then the end.
+"""A runner process: runs one task and ends.
 
-Forked from the template, it may be told to open its Spark session before there is a task (`Prepare`). With its task it
-gets a directory of its own to work in, and everything that it or its children print goes into the attempt's log from
-then on, by way of the template. One thread listens for an interrupt; all else happens in the main one. Its last word is
-the outcome; then the template ends the process without any farewell, because a gRPC channel that is merely left can
+Forked from the template, it may be asked to open its Spark session before there is a task (`Prepare`). With its task it
+gets a directory of its own to work in, and all output of it and of its children goes into the attempt's log from then
+on, through the template. One thread receives interrupts; everything else happens in the main one. Its last message is
+the outcome; then the template ends the process without a regular exit, because a gRPC channel that is still open can
 hang an interpreter's exit.
 
 When the TaskManager's end of the socket closes, the runner and its process group kill themselves.
@@ -104,8 +104,8 @@ _LATER: Final = (
     "cloudpickle",
     "concurrent.futures.thread",
 )
-#: How long a runner that is done stays for its TaskManager to hang up.
-FAREWELL_S: Final = 5.0
+#: How long a runner that is done waits for its TaskManager to close the connection.
+LINGER_S: Final = 5.0
 _INTERRUPTED: Final = Failure(kind=FailureKind.USER_CODE, message="the task was cancelled", exception="Interrupted")
 
 
@@ -117,38 +117,38 @@ def import_everything() -> None:
 
 
 def serve(channel: socket.socket, printing: int) -> None:
-    """Be a runner: serve one task over this socket, and return when its last word is said.
+    """Serve one task over this socket, and return when its outcome was sent.
 
-    `printing` is the descriptor that takes the task's output.
+    `printing` is the descriptor for the task's output.
     """
-    # What the template's modules registered is not a script's to call. There is no public way to clear it.
+    # Exit handlers of the template's modules must not run in a runner. There is no public way to clear them.
     clear: Callable[[], None] = getattr(atexit, "_clear")  # noqa: B009
     clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(os.devnull, 0, os.O_RDONLY)
     try:
-        Runner(channel, printing).serve()
-    except OSError:  # nothing can be said any more
+        RunnerProcess(channel, printing).serve()
+    except OSError:  # nothing can be sent any more
         os._exit(DISCONNECTED)
 
 
-class Runner:
-    """One forked process, from its first message to its last word."""
+class RunnerProcess:
+    """One forked process, from its first message to its outcome."""
 
     def __init__(self, channel: socket.socket, printing: int) -> None:
         self._channel: Final = channel
         self._printing: Final = printing
-        self._saying: Final = threading.Lock()
-        self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the listening one
+        self._send_lock: Final = threading.Lock()
+        self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the receiving one
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
         self._interruption: Final = Interruption()
-        self._progress: Final = Progress(self._say)
+        self._progress: Final = Progress(self._send)
         self._door: Door | None = None  # set once a session is open
-        self._listener: threading.Thread | None = None  # reads the inbox once there is a task
-        self._over = False  # set before the last word
+        self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
+        self._over = False  # set before the outcome is sent
 
     def serve(self) -> None:
-        """Take messages until the task has come, and do it."""
+        """Process messages until the task arrives, then run it."""
         for message in self._inbox:
             match message:
                 case Prepare():
@@ -160,7 +160,7 @@ class Runner:
                     self._end(self._analyze(message))
                     return
                 case CommandTask() | TargetsChecked():
-                    self._take(message)
+                    self._handle(message)
 
     def _prepare(self, message: Prepare) -> None:
         try:
@@ -169,10 +169,10 @@ class Runner:
             door.configure(message.config)
             if message.warm_up:
                 door.warm_up()
-        except Exception as error:  # noqa: BLE001 - whatever it is, this runner cannot be used
-            self._say(Prepared(problem=f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001 - after any error this runner cannot be used
+            self._send(Prepared(problem=f"{type(error).__name__}: {error}"))
         else:
-            self._say(Prepared())
+            self._send(Prepared())
 
     def _run(self, message: Run) -> Worked | ProgramExited | TaskFailed:
         task = message.task
@@ -181,11 +181,11 @@ class Runner:
         try:
             artifacts = self._begin(message)
             if task.graph.engine is EngineKind.DEDICATED:
-                # Before any thread of ours: the JVM is forked with code between fork and exec.
+                # Before any other thread exists: the JVM is forked with code between fork and exec.
                 dedicated.start(message.dedicated, task, message.scratch, message.log_path, artifacts)
-            _hold(message.limits)  # after the driver's JVM was started: its heap is its limit
-            self._say(TaskRunning())
-            self._listen()
+            _limit_memory(message.limits)  # after the driver's JVM was started, whose heap has its own limit
+            self._send(TaskRunning())
+            self._start_receiving()
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
                     self._program(message, program.operation, artifacts)
@@ -229,7 +229,7 @@ class Runner:
             attempt.frames,
             activity=self._progress.doing,
             targets=self._targets.get,
-            staged=self._say,
+            staged=self._send,
         )
         return attempt.work.run()
 
@@ -239,8 +239,8 @@ class Runner:
         config = Configuration(graph.config).spark()
         try:
             artifacts = self._begin(message)
-            _hold(message.limits)
-            self._listen()
+            _limit_memory(message.limits)
+            self._start_receiving()
             with self._interruption.armed():
                 door = self._session()
                 door.configure(config)
@@ -254,7 +254,7 @@ class Runner:
             return Analyzed(failure=attempt.failure(error, message.scratch))
 
     def _begin(self, message: Run | Analyze) -> Artifacts:
-        """Send output to the log, go where the task's files are, and put them there."""
+        """Redirect output to the log, change to the task's directory, and install its artifacts there."""
         os.dup2(self._printing, 1)
         os.dup2(self._printing, 2)
         os.close(self._printing)
@@ -264,7 +264,7 @@ class Runner:
                 line_by_line(line_buffering=True)
         faulthandler.enable()
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-            logging.getLogger(name).disabled = True  # prints every Spark error, stack and all, before we tell it
+            logging.getLogger(name).disabled = True  # prints every Spark error with its stack, which is reported anyway
         os.chdir(message.scratch)
         graph = message.graph if isinstance(message, Analyze) else message.task.graph
         artifacts = Artifacts(Path(message.scratch))
@@ -277,32 +277,32 @@ class Runner:
         self._door.watch(self._progress)
         return self._door
 
-    def _listen(self) -> threading.Thread:
-        """Start the thread that hears interrupts."""
-        listener = self._listener = threading.Thread(target=self._hear, name="flintlock-control", daemon=True)
-        listener.start()
-        return listener
+    def _start_receiving(self) -> threading.Thread:
+        """Start the thread that receives interrupts."""
+        receiver = self._receiver = threading.Thread(target=self._receive, name="flintlock-control", daemon=True)
+        receiver.start()
+        return receiver
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         with suppress(ConnectionError):  # a TaskManager that was killed with something unread
             for message in self._inbox:
-                self._take(message)
+                self._handle(message)
         if not self._over:
             os.killpg(0, signal.SIGKILL)  # the TaskManager is gone
 
-    def _take(self, message: ToRunner) -> None:
+    def _handle(self, message: ToRunner) -> None:
         match message:
             case CommandTask(command=command):
-                self._obey(command)
+                self._execute(command)
             case TargetsChecked():
                 self._targets.put(message)
             case _:
                 pass  # a runner has one task
 
-    def _obey(self, command: TaskCommand) -> None:
+    def _execute(self, command: TaskCommand) -> None:
         match command:
             case CancelTask():
-                self._interruption.ask(self._stop_spark)
+                self._interruption.request(self._stop_spark)
 
     def _stop_spark(self) -> None:
         if self._door is not None:
@@ -310,30 +310,30 @@ class Runner:
         else:
             dedicated.interrupt()
 
-    def _end(self, word: Worked | ProgramExited | TaskFailed | Analyzed) -> None:
+    def _end(self, outcome: Worked | ProgramExited | TaskFailed | Analyzed) -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
         self._over = True
         try:
-            self._say(word)
+            self._send(outcome)
         except ValueError as error:  # larger than a frame
-            self._say(TaskFailed(failure=Failure(kind=FailureKind.INTERNAL, message=str(error))))
-        self._stay()
+            self._send(TaskFailed(failure=Failure(kind=FailureKind.INTERNAL, message=str(error))))
+        self._linger()
 
-    def _stay(self) -> None:
-        """Read until the TaskManager hangs up: a socket that is closed with something unread takes last words along."""
-        listener = self._listener or self._listen()
-        listener.join(FAREWELL_S)
+    def _linger(self) -> None:
+        """Read until the TaskManager closes the connection: a socket closed with unread data loses what was sent."""
+        receiver = self._receiver or self._start_receiving()
+        receiver.join(LINGER_S)
 
-    def _say(self, message: FromRunner) -> None:
+    def _send(self, message: FromRunner) -> None:
         data = frame(message)
-        with self._saying:
+        with self._send_lock:
             self._channel.sendall(data)
 
 
 class _Attempt:
-    """How far a task came: what tells whose error one is."""
+    """How far a task came: the context that attributes an error to a step."""
 
     def __init__(self, limits: Limits, step: StepName | None = None) -> None:
         self.limits: Final = limits
@@ -343,7 +343,7 @@ class _Attempt:
         self.work: Work | None = None
 
     def failure(self, error: BaseException, scratch: str) -> Failure:
-        """Return what the error means to its user, files by the names that they know."""
+        """Return the error as a failure for its user, with files by the names that they know."""
         try:
             relax_memory()
             step, cause = self.work.blame(error) if self.work is not None else (self.step, error)
@@ -351,15 +351,15 @@ class _Attempt:
             in_user_code = self.frames.in_user_code if self.frames is not None else self.step is not None
             failure = failure_of(cause, step, clues, in_user_code=in_user_code)
             missing = lost_inputs(cause, step, self.inputs)
-        except Exception as second:  # noqa: BLE001 - an error that cannot be told must still be one
-            return Failure(kind=FailureKind.INTERNAL, message=f"{error!r}; and telling of it failed: {second!r}")
+        except Exception as second:  # noqa: BLE001 - an error that cannot be described must still be reported
+            return Failure(kind=FailureKind.INTERNAL, message=f"{error!r}; and describing it failed: {second!r}")
         if missing:
             failure = self._missing(failure, missing)
         failure = with_limits(failure, self.limits, in_runner=isinstance(cause, MemoryError))
-        return structs.replace(failure, frames=tuple(_shown(failure.frames, scratch)))
+        return structs.replace(failure, frames=tuple(_relative_to(failure.frames, scratch)))
 
     def _missing(self, failure: Failure, missing: tuple[StepName, ...]) -> Failure:
-        """Return the failure as one of other regions' results: all that are gone, not only the first that was met."""
+        """Return the failure as one of missing inputs: all that are gone, not only the first that was found."""
         gone = dict.fromkeys((*missing, *(self.frames.lost() if self.frames is not None else ())))
         named = ", ".join(repr(str(name)) for name in gone)
         return structs.replace(
@@ -370,7 +370,7 @@ class _Attempt:
         )
 
 
-def _hold(limits: Limits) -> None:
+def _limit_memory(limits: Limits) -> None:
     if not limits.in_cgroup:
         limit_memory(limits.memory)
 
@@ -383,7 +383,7 @@ def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:
     )
 
 
-def _shown(frames: Iterable[Frame], scratch: str) -> Iterator[Frame]:
+def _relative_to(frames: Iterable[Frame], scratch: str) -> Iterator[Frame]:
     for found in frames:
         yield structs.replace(found, file=found.file.removeprefix(f"{scratch.rstrip('/')}/"))
 

@@ -1,17 +1,17 @@
-"""The template: has imported PySpark once, and forks a runner whenever the TaskManager asks for one.
+"""The template: has imported PySpark once, and forks a runner whenever the TaskManager requests one.
 
 `python -m flintlock.spark.runner.template FD PARENT`: FD is the inherited socket to the TaskManager, PARENT its pid.
 
 Importing PySpark with Connect costs more than half a second of CPU; a fork of a process that has done it costs
 milliseconds. Forking is safe only as long as this process has one thread and no open gRPC channel, so it never opens
-a channel, never starts a thread, and never looks at user code.
+a channel, never starts a thread, and never loads user code.
 
-It is the parent of all runners: it reaps them, tells how they ended, kills on request (a pid that it has not reaped
-cannot belong to somebody else), writes down what they print, and clears away what they leave running. When it ends,
-they end.
+It is the parent of all runners: it reaps them, reports how they ended, kills them on request (a pid that it has not
+reaped cannot belong to another process), writes their output to the logs, and kills the processes that they leave
+behind. When it ends, they end.
 
-What a runner's own children leave running falls to the runner as long as it lives, and to the template when it ends: so
-at that moment whoever is the template's child and no runner was the dead runner's, however it got away from its group.
+Orphans of a runner's children are adopted by the runner as long as it lives, and by the template when it has ended: so
+then every child of the template that is no runner was the dead runner's, also if it had left its process group.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
 from contextlib import suppress
 from typing import Final
 
 from flintlock.host.memory_limit import EAGER_COMMIT
 
-#: What keeps libraries from starting threads as soon as they are imported: BLAS one for each core, Arrow's allocator
-#: one in the background. A fork copies only one thread, and every lock as another may hold it just then.
+#: Keeps libraries from starting threads as soon as they are imported: BLAS one for each core, Arrow's allocator one in
+#: the background. A fork copies only one thread, but also the locks that other threads have at that time.
 ONE_THREAD: Final = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -43,14 +42,13 @@ os.environ.update({name: ONE_THREAD[name] for name in _ours})
 
 from flintlock.host.parent_death import adopt_orphans, die_with_parent  # noqa: E402
 from flintlock.host.processes import children, kill_group, threads  # noqa: E402
-from flintlock.spark.framing import Frames, frame  # noqa: E402
-from flintlock.spark.runner import process  # noqa: E402 - the environment above must stand before numpy is imported
-from flintlock.spark.runner.captured_output import Output  # noqa: E402
+from flintlock.spark.framing import FrameDecoder, frame  # noqa: E402
+from flintlock.spark.runner import process  # noqa: E402 - the environment above must be set before numpy is imported
+from flintlock.spark.runner.captured_output import CapturedOutput  # noqa: E402
 from flintlock.spark.runner_messages import TO_TEMPLATE, Capture, Exited, Fork, Forked, Kill, TemplateReady  # noqa: E402
 
-#: How long what a runner left behind may take to end after it was killed, and how often that is looked at.
+#: How long the processes that a runner left behind may take to end after they were killed.
 SWEEP_S: Final = 2.0
-LOOK_S: Final = 0.002
 
 
 class Template:
@@ -58,38 +56,38 @@ class Template:
 
     def __init__(self, control: socket.socket) -> None:
         self._control: Final = control
-        self._frames: Final = Frames(TO_TEMPLATE)
-        self._sockets: Final[list[int]] = []  # came with Fork frames that are not whole yet
+        self._frames: Final = FrameDecoder(TO_TEMPLATE)
+        self._sockets: Final[list[int]] = []  # received with Fork frames that are not complete yet
         self._pids: Final[dict[int, int]] = {}  # runner -> pid; emptied as they are reaped
-        self._outputs: Final[dict[int, Output]] = {}  # by runner; as _pids
+        self._outputs: Final[dict[int, CapturedOutput]] = {}  # by runner; as _pids
         self._wakeup, self._woken = socket.socketpair()
         self._selector: Final = selectors.DefaultSelector()
 
     def serve(self) -> None:
         """Fork and reap until the TaskManager closes its end; then kill what is left."""
         self._wakeup.setblocking(False)
-        signal.signal(signal.SIGCHLD, _noted)
+        signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
-        self._say(TemplateReady())
+        self._send(TemplateReady())
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
         while True:
             ready = {key.fileobj: key.data for key, _ in self._selector.select()}
             for printed in ready.values():
-                if isinstance(printed, Output) and not printed.pump():
+                if isinstance(printed, CapturedOutput) and not printed.pump():
                     self._selector.unregister(printed.reader)
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._reap()
-            if self._control in ready and not self._hear():
+            if self._control in ready and not self._receive():
                 break
         for pid in self._pids.values():
             kill_group(pid)
         self._pids.clear()
-        self._sweep()  # also what has got away from its runner's group
+        self._sweep()  # also processes that have left their runner's group
         os._exit(0)
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         data, sockets, _, _ = socket.recv_fds(self._control, 1 << 16, 64)
         self._sockets.extend(sockets)
         for message in self._frames.feed(data):
@@ -117,21 +115,21 @@ class Template:
         except OSError as error:
             for one in opened:
                 os.close(one)
-            self._say(Exited(runner=runner, fork_error=str(error)))
+            self._send(Exited(runner=runner, fork_error=str(error)))
             return
         if pid == 0:
             os.close(reader)
             self._become_runner(own, descriptor, printing)
-        with suppress(OSError):  # the child does the same: whoever comes first, a kill finds the group
+        with suppress(OSError):  # the child does the same: whichever is first, a kill finds the group
             os.setpgid(pid, pid)
         os.close(descriptor)
         os.close(printing)
         self._pids[runner] = pid
-        self._outputs[runner] = Output(reader)
-        self._say(Forked(runner=runner, pid=pid))
+        self._outputs[runner] = CapturedOutput(reader)
+        self._send(Forked(runner=runner, pid=pid))
 
     def _become_runner(self, template: int, descriptor: int, printing: int) -> None:
-        """Leave everything of the template behind. Does not return."""
+        """Close everything of the template, then serve as a runner. Does not return."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -142,7 +140,7 @@ class Template:
             for inherited in (self._control, self._wakeup, self._woken, self._selector):
                 inherited.close()
             for theirs in (*self._sockets, *(printed.reader for printed in self._outputs.values())):
-                os.close(theirs)  # of other runners, some of which are yet to be forked
+                os.close(theirs)  # of other runners, also of those that are yet to be forked
             os.set_inheritable(descriptor, False)
             for name in _ours:
                 del os.environ[name]  # user code decides for itself
@@ -170,10 +168,10 @@ class Template:
             del self._pids[runner]
             self._sweep()
             self._close_output(runner)
-            self._say(Exited(runner=runner, code=os.waitstatus_to_exitcode(status)))
+            self._send(Exited(runner=runner, code=os.waitstatus_to_exitcode(status)))
 
     def _sweep(self) -> None:
-        """End what dead runners left running, and what that leaves in turn; whoever does not end is met again later."""
+        """Kill what dead runners left running, and what that leaves in turn; the next sweep finds what does not end."""
         give_up_s = time.monotonic() + SWEEP_S
         while orphans := children() - set(self._pids.values()):
             for orphan in orphans:
@@ -184,7 +182,14 @@ class Template:
                     os.waitpid(orphan, os.WNOHANG)
             if time.monotonic() > give_up_s:
                 return
-            threading.Event().wait(LOOK_S)
+            self._wait_for_child(give_up_s - time.monotonic())
+
+    def _wait_for_child(self, timeout_s: float) -> None:
+        """Wait until a child has ended: SIGCHLD writes to the wake-up socket. `_reap` finds all that ended then."""
+        self._woken.settimeout(max(timeout_s, 0.001))
+        with suppress(TimeoutError):
+            self._woken.recv(4096)
+        self._woken.settimeout(None)
 
     def _close_output(self, runner: int) -> None:
         printed = self._outputs.pop(runner)
@@ -192,20 +197,20 @@ class Template:
             self._selector.unregister(printed.reader)
         printed.close()
 
-    def _say(self, message: TemplateReady | Forked | Exited) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # heard as the end of the stream, next
+    def _send(self, message: TemplateReady | Forked | Exited) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the end of the stream is read next
             self._control.sendall(frame(message))
 
 
-def _noted(_number: int, _frame: object) -> None:
-    """Take SIGCHLD: the wakeup descriptor has told the loop."""
+def _ignore(_number: int, _frame: object) -> None:
+    """Handle SIGCHLD by doing nothing: the wake-up socket has woken the loop."""
 
 
 def main(descriptor: int, parent: int) -> None:
     """Import everything, then serve."""
     die_with_parent(parent)
     adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started the cluster
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started the cluster
     process.import_everything()
     if threads() > 1:
         sys.stderr.write("the template of runners has more than one thread: a runner may hang when it is forked\n")

@@ -6,7 +6,7 @@ import pytest
 
 from flintlock.model.ids import StepName
 from flintlock.model.operations import SaveMode, Sink
-from flintlock.spark.engine.publish_plan import StagedSink, has_data, is_dynamic, needs_look, sink_files
+from flintlock.spark.engine.publish_plan import StagedSink, has_data, is_dynamic, needs_target_check, sink_files
 
 
 def staged(mode: SaveMode, *, dynamic: bool = False) -> StagedSink:
@@ -68,7 +68,7 @@ def test_dynamic_needs_partitions_and_an_overwrite(sink: Sink, config: dict[str,
 
 
 def test_only_two_modes_ask_what_is_there() -> None:
-    asking = {mode for mode in SaveMode if needs_look(Sink(mode=mode))}
+    asking = {mode for mode in SaveMode if needs_target_check(Sink(mode=mode))}
     assert asking == {SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE}
 
 

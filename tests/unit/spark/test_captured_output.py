@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.spark.runner.captured_output import LAST_BYTES, Output
+from flintlock.spark.runner.captured_output import LAST_BYTES, CapturedOutput
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def log(tmp_path: Path) -> Path:
 def pumped(log: Path, limit: int, *, text: bytes) -> str:
     """Return the log of a process that printed this text while somebody listened."""
     reader, writer = os.pipe()
-    output = Output(reader)
+    output = CapturedOutput(reader)
     output.open(str(log), limit)
 
     def printing() -> None:
@@ -56,7 +56,7 @@ def test_a_little_too_much_is_kept_whole_at_the_end(log: Path) -> None:
 
 def test_what_a_dead_process_left_in_its_pipe_is_read_even_if_another_holds_it(log: Path) -> None:
     reader, writer = os.pipe()
-    output = Output(reader)
+    output = CapturedOutput(reader)
     output.open(str(log), 100)
     os.write(writer, b"last words")
     output.close()  # would wait for ever if it waited for the end of the stream
@@ -66,7 +66,7 @@ def test_what_a_dead_process_left_in_its_pipe_is_read_even_if_another_holds_it(l
 
 def test_a_log_that_cannot_be_written_costs_the_output_only(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    output = Output(reader)
+    output = CapturedOutput(reader)
     output.open(str(tmp_path / "no" / "such" / "directory"), 100)
     os.write(writer, b"x" * 1000)
     os.close(writer)
@@ -79,7 +79,7 @@ def test_a_log_that_cannot_be_written_costs_the_output_only(tmp_path: Path) -> N
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 def test_a_full_disk_does_not_stop_the_reader() -> None:
     reader, writer = os.pipe()
-    output = Output(reader)
+    output = CapturedOutput(reader)
     output.open("/dev/full", 1 << 20)
     for _ in range(10):
         os.write(writer, b"x" * 60_000)

@@ -8,7 +8,7 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flintlock.spark.framing import Frames, frame, messages, read_message
+from flintlock.spark.framing import FrameDecoder, frame, messages, read_message
 from flintlock.spark.runner_messages import FROM_TEMPLATE, TO_TEMPLATE, Exited, Fork, Kill, TemplateReady
 
 SAID = (Fork(runner=1), Kill(runner=2), Fork(runner=1 << 40))
@@ -17,7 +17,7 @@ SAID = (Fork(runner=1), Kill(runner=2), Fork(runner=1 << 40))
 @given(st.lists(st.integers(1, 20), max_size=40))
 def test_any_cut_gives_the_same_messages(cuts: list[int]) -> None:
     data = b"".join(map(frame, SAID))
-    frames = Frames(TO_TEMPLATE)
+    frames = FrameDecoder(TO_TEMPLATE)
     heard: list[object] = []
     for cut in [*cuts, len(data)]:
         piece, data = data[:cut], data[cut:]
