@@ -1,4 +1,4 @@
-"""What a TaskManager decides: who gets in, what a runner's word means, when an attempt has ended."""
+"""What a TaskManager decides: admission, messages of runners, the end of attempts."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_deploying_again_changes_nothing(core: TaskManagerCore) -> None:
 
 @pytest.mark.parametrize("slots", [(2,), (-1,), (0, 7)])
 def test_slots_that_are_not_here_are_refused(core: TaskManagerCore, slots: tuple[int, ...]) -> None:
-    """Nobody gets slots that do not exist."""
+    """Slots that do not exist are not granted."""
     with pytest.raises(Refused, match="only 0 to 1"):
         core.deploy(order(A, *slots))
     assert core.is_empty()
 
 
 def test_taken_slots_are_refused_until_their_attempt_has_ended(core: TaskManagerCore) -> None:
-    """The refusal names who holds them; a failed attempt holds them until nothing of it is left."""
+    """The refusal names the attempt; a failed attempt occupies its slots until it is torn down."""
     core.deploy(order(A, 0))
     with pytest.raises(Refused, match=f"in use by attempt {A}"):
         core.deploy(order(B, 0, 1))
@@ -77,8 +77,8 @@ def test_taken_slots_are_refused_until_their_attempt_has_ended(core: TaskManager
     assert core.deploy(order(B, 0, 1))
 
 
-def test_a_finished_attempt_gives_its_slots_back_at_once(core: TaskManagerCore) -> None:
-    """Its work is over by its own word, whatever is left to clear away."""
+def test_a_finished_attempt_frees_its_slots_immediately(core: TaskManagerCore) -> None:
+    """Its work is complete; only its runner is still to be removed."""
     running(core, A, 0)
     assert core.received(A, TaskFinished()) == (Report(A, TaskFinished()),)
     assert core.deploy(order(B, 0))
@@ -86,7 +86,7 @@ def test_a_finished_attempt_gives_its_slots_back_at_once(core: TaskManagerCore) 
 
 
 def test_running_and_progress_are_passed_on(core: TaskManagerCore) -> None:
-    """What a runner says of its work is told at once."""
+    """A runner's messages about its work are reported immediately."""
     core.deploy(order(A))
     progress = TaskProgress(metrics=TaskMetrics(tasks_done=1), activity="writing")
 
@@ -94,8 +94,8 @@ def test_running_and_progress_are_passed_on(core: TaskManagerCore) -> None:
     assert core.received(A, progress) == (Report(A, progress),)
 
 
-def test_a_failure_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
-    """Whoever tries again never meets the failed attempt still alive."""
+def test_a_failure_is_reported_once_it_is_torn_down(core: TaskManagerCore) -> None:
+    """A retry never overlaps with the failed attempt."""
     running(core)
 
     assert core.received(A, failed()) == ()
@@ -103,7 +103,7 @@ def test_a_failure_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
     assert core.torn_down(A) == ()
 
 
-def test_a_cancel_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
+def test_a_cancel_is_reported_once_it_is_torn_down(core: TaskManagerCore) -> None:
     """CANCELED means: the runner is gone and its Spark session released."""
     running(core)
 
@@ -113,7 +113,7 @@ def test_a_cancel_is_told_once_it_is_torn_down(core: TaskManagerCore) -> None:
 
 
 @pytest.mark.parametrize("last_word", [TaskFinished(), failed(), TaskRunning()])
-def test_what_a_cancelled_runner_says_no_longer_counts(
+def test_messages_of_a_cancelled_runner_are_ignored(
     core: TaskManagerCore, last_word: TaskFinished | TaskFailed | TaskRunning
 ) -> None:
     """A cancelled attempt is CANCELED, whether it finished or failed meanwhile."""
@@ -125,14 +125,14 @@ def test_what_a_cancelled_runner_says_no_longer_counts(
 
 
 def test_a_cancel_of_an_unknown_attempt_is_reported_and_remembered(core: TaskManagerCore) -> None:
-    """It counts as ended, and never starts later, should its deployment come after its cancel."""
+    """It counts as ended, and is not started if its deployment arrives after its cancel."""
     assert core.cancel(A) == (Report(A, TaskCanceled()),)
     assert core.deploy(order(A)) == ()
     assert core.is_empty()
 
 
 def test_a_cancel_of_an_ended_attempt_is_answered_again(core: TaskManagerCore) -> None:
-    """A JobMaster that did not hear the end hears one."""
+    """A JobMaster that missed the report gets one."""
     running(core)
     core.received(A, failed())
     core.torn_down(A)
@@ -140,25 +140,25 @@ def test_a_cancel_of_an_ended_attempt_is_answered_again(core: TaskManagerCore) -
     assert core.cancel(A) == (Report(A, TaskCanceled()),)
 
 
-@pytest.mark.parametrize("word", [TaskFinished(), failed()])
-def test_a_cancel_comes_too_late_for_an_attempt_that_has_spoken(
-    core: TaskManagerCore, word: TaskFinished | TaskFailed
+@pytest.mark.parametrize("outcome", [TaskFinished(), failed()])
+def test_a_cancel_comes_too_late_for_an_attempt_that_has_ended(
+    core: TaskManagerCore, outcome: TaskFinished | TaskFailed
 ) -> None:
-    """The last word stands: it is, or will be, reported."""
+    """The outcome is, or will be, reported."""
     running(core)
-    told = core.received(A, word)
+    reported = core.received(A, outcome)
 
     assert core.cancel(A) == ()
-    assert (*told, *core.torn_down(A)) == (Report(A, word),)
+    assert (*reported, *core.torn_down(A)) == (Report(A, outcome),)
 
 
-def test_words_of_unknown_attempts_are_ignored(core: TaskManagerCore) -> None:
-    """Late words of a runner that is gone."""
+def test_messages_of_unknown_attempts_are_ignored(core: TaskManagerCore) -> None:
+    """Late messages of a runner that is gone."""
     assert core.received(A, TaskRunning()) == core.torn_down(A) == ()
 
 
 def test_the_death_of_the_engine_fails_what_ran_on_it(core: TaskManagerCore) -> None:
-    """Every attempt fails with the engine's cause; a cancelled one is CANCELED all the same."""
+    """Every attempt fails with the engine's cause; a cancelled one is still CANCELED."""
     running(core, A, 0)
     running(core, B, 1)
     core.cancel(B)
@@ -174,7 +174,7 @@ def test_the_death_of_the_engine_fails_what_ran_on_it(core: TaskManagerCore) -> 
 
 
 def test_an_engine_out_of_memory_is_lost_to_all_that_ran_on_it(core: TaskManagerCore) -> None:
-    """One of them may have used it up; the others have done nothing. All hear what to change."""
+    """One of them may have used it up; the others have done nothing. Every failure says what to change."""
     running(core)
     core.engine_died("java.lang.OutOfMemoryError: Java heap space")
 
@@ -186,8 +186,8 @@ def test_an_engine_out_of_memory_is_lost_to_all_that_ran_on_it(core: TaskManager
 
 
 @pytest.mark.parametrize("kind", [FailureKind.ENGINE_LOST, FailureKind.RUNNER_LOST, FailureKind.SPARK_TASK])
-def test_an_echo_of_the_engines_death_gives_way_to_its_cause(core: TaskManagerCore, kind: FailureKind) -> None:
-    """A runner that only lost its connection knows less than the engine's own last words."""
+def test_a_failure_caused_by_the_engines_death_is_reported_as_that(core: TaskManagerCore, kind: FailureKind) -> None:
+    """A runner that only lost its connection knows less than the engine's own cause of death."""
     running(core)
     core.received(A, failed("connection refused", kind))
     core.engine_died("exit code 137")
@@ -198,8 +198,8 @@ def test_an_echo_of_the_engines_death_gives_way_to_its_cause(core: TaskManagerCo
     assert "exit code 137" in report.news.failure.message
 
 
-def test_an_error_of_user_code_stands_though_the_engine_died(core: TaskManagerCore) -> None:
-    """It is the reason, not the echo."""
+def test_an_error_of_user_code_is_reported_although_the_engine_died(core: TaskManagerCore) -> None:
+    """It is a reason of its own, not a consequence."""
     running(core)
     core.received(A, failed("division by zero"))
     core.engine_died("exit code 137")
@@ -207,8 +207,8 @@ def test_an_error_of_user_code_stands_though_the_engine_died(core: TaskManagerCo
     assert core.torn_down(A) == (Report(A, failed("division by zero")),)
 
 
-def test_nobody_is_admitted_to_a_dead_engine(core: TaskManagerCore) -> None:
-    """The refusal says why."""
+def test_a_dead_engine_admits_no_attempt(core: TaskManagerCore) -> None:
+    """The refusal contains the reason."""
     core.engine_died("exit code 137")
 
     with pytest.raises(Refused, match="the Spark engine is gone: exit code 137"):
@@ -216,7 +216,7 @@ def test_nobody_is_admitted_to_a_dead_engine(core: TaskManagerCore) -> None:
 
 
 def test_a_lost_connection_makes_the_engine_suspect(core: TaskManagerCore) -> None:
-    """Until the engine's own word is heard."""
+    """Until the engine's own cause is known."""
     running(core)
     assert not core.suspects_engine(A)
     core.received(A, failed("connection lost", FailureKind.ENGINE_LOST))
@@ -226,8 +226,8 @@ def test_a_lost_connection_makes_the_engine_suspect(core: TaskManagerCore) -> No
     assert not core.suspects_engine(B)
 
 
-def test_a_runner_that_ends_without_a_word_is_not_blamed_on_the_engine(core: TaskManagerCore) -> None:
-    """The engine lives: the runner is what was lost."""
+def test_a_runner_that_ends_silently_is_not_attributed_to_the_engine(core: TaskManagerCore) -> None:
+    """The engine is alive: the runner is what was lost."""
     running(core)
 
     (report,) = core.torn_down(A)
@@ -237,7 +237,7 @@ def test_a_runner_that_ends_without_a_word_is_not_blamed_on_the_engine(core: Tas
 
 
 def test_publishing_again_while_it_is_under_way_changes_nothing(core: TaskManagerCore) -> None:
-    """Once it has ended, well or not, it may be asked for again."""
+    """Once it has ended, successfully or not, it may be requested again."""
     publish = PublishFiles(attempt=A, sinks=())
 
     assert core.publish(publish) == (StartPublishing(publish),)
@@ -249,7 +249,7 @@ def test_publishing_again_while_it_is_under_way_changes_nothing(core: TaskManage
 
 
 def test_the_next_engine_knows_what_ended_on_the_last_one(core: TaskManagerCore) -> None:
-    """A duplicate that comes after the engine was restarted is harmless, too."""
+    """A duplicate that arrives after the engine was restarted is harmless, too."""
     running(core)
     core.engine_died("exit code 137")
     core.torn_down(A)
@@ -258,7 +258,7 @@ def test_the_next_engine_knows_what_ended_on_the_last_one(core: TaskManagerCore)
 
 
 def test_memory_of_ended_attempts_is_bounded(core: TaskManagerCore) -> None:
-    """A TaskManager that lives for months stays small; the latest ends are the ones remembered."""
+    """A TaskManager that runs for months stays small; the latest ends are remembered."""
     for number in range(5000):
         core.cancel(attempt_id(number))
 
@@ -267,7 +267,7 @@ def test_memory_of_ended_attempts_is_bounded(core: TaskManagerCore) -> None:
 
 
 def test_a_killed_attempt_counts_as_cancelled(core: TaskManagerCore) -> None:
-    """By force at once, also if it was asked before; once it has ended, or if it never came, nothing happens."""
+    """Also if it was interrupted before; nothing happens once it has ended, or if it never arrived."""
     running(core)
     assert core.kill(A) == (KillTask(A),)
     assert core.received(A, TaskFinished()) == ()
@@ -279,8 +279,8 @@ def test_a_killed_attempt_counts_as_cancelled(core: TaskManagerCore) -> None:
     assert core.kill(B) == ()
 
 
-def test_an_attempt_whose_process_can_do_no_more_fails_with_that_cause(core: TaskManagerCore) -> None:
-    """It is told when nothing of it is left; what its runner says of its own death is no news."""
+def test_a_lost_attempt_fails_with_that_cause(core: TaskManagerCore) -> None:
+    """It is reported once it is torn down; its runner's own report of its death is ignored."""
     running(core)
     stopped = failed("it was stopped", FailureKind.RUNNER_LOST)
     assert core.lose(A, stopped.failure) == (KillTask(A),)
@@ -289,16 +289,16 @@ def test_an_attempt_whose_process_can_do_no_more_fails_with_that_cause(core: Tas
     assert core.torn_down(A) == (Report(A, stopped),)
 
 
-def test_a_cancelled_attempt_whose_process_can_do_no_more_is_cancelled(core: TaskManagerCore) -> None:
-    """Whoever asked for its end gets it."""
+def test_a_lost_attempt_that_was_cancelled_stays_cancelled(core: TaskManagerCore) -> None:
+    """The cancel has its effect."""
     running(core)
     core.cancel(A)
     assert core.lose(A, failed().failure) == (KillTask(A),)
     assert core.torn_down(A) == (Report(A, TaskCanceled()),)
 
 
-def test_what_nobody_wants_is_cancelled_only_if_it_is_here(core: TaskManagerCore) -> None:
-    """Of one that is not, nothing is told, and it may still come."""
+def test_an_unwanted_attempt_is_cancelled_only_if_it_is_here(core: TaskManagerCore) -> None:
+    """One that is not here is not reported, and may still be deployed."""
     running(core)
     assert core.discard(A) == (InterruptTask(A),)
     assert core.discard(B) == ()

@@ -1,4 +1,4 @@
-"""Whatever is ordered, said and torn down in whatever order: the TaskManager's promises hold."""
+"""Invariants of the TaskManager's core for any sequence of orders, messages and tear-downs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from flintlock.taskmanager.core import InterruptTask, KillTask, Report, StartTas
 SLOTS = 3
 ATTEMPTS = st.sampled_from([attempt_id(number, region) for number in range(4) for region in range(2)])
 SLOT_SETS = st.sampled_from([(0,), (1,), (2,), (0, 1), (1, 2), (3,), (-1,)])
-WORDS = st.sampled_from(
+MESSAGES = st.sampled_from(
     [TaskRunning(), TaskProgress(metrics=TaskMetrics()), TaskFinished(), failed()]
 )  # fmt: skip
 ENDS = (TaskFinished, TaskFailed, TaskCanceled)
 
 
 class TaskManagerLife(RuleBasedStateMachine):
-    """Orders and runners' words in any order; what is promised is kept beside the core and compared."""
+    """Orders and runners' messages in any sequence, compared with a model of what must hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self.core = TaskManagerCore(SLOTS)
         self.started: dict[AttemptId, tuple[int, ...]] = {}  # every attempt that ever got a runner
         self.here: set[AttemptId] = set()  # those that are not torn down
-        self.told: dict[AttemptId, list[TaskNews]] = {}  # ends reported of each
+        self.reported: dict[AttemptId, list[TaskNews]] = {}  # ends reported of each
         self.never: set[AttemptId] = set()  # cancelled before they came
         self.dead = False
 
@@ -74,12 +74,12 @@ class TaskManagerLife(RuleBasedStateMachine):
 
     def cancel(self, attempt: AttemptId) -> None:
         known = attempt in self.here
-        before = len(self.told.get(attempt, []))
+        before = len(self.reported.get(attempt, []))
         effects = self.core.cancel(attempt)
         self.perform(effects, may_end=not known)
         if not known:
-            assert isinstance(self.told[attempt][-1], TaskCanceled), "its end is not reported"
-            assert len(self.told[attempt]) == before + 1
+            assert isinstance(self.reported[attempt][-1], TaskCanceled), "its end is not reported"
+            assert len(self.reported[attempt]) == before + 1
             if attempt not in self.started:
                 self.never.add(attempt)
 
@@ -95,19 +95,19 @@ class TaskManagerLife(RuleBasedStateMachine):
     def lose_any(self, attempt: AttemptId) -> None:
         self.perform(self.core.lose(attempt, failed("it was stopped").failure))
 
-    @rule(attempt=ATTEMPTS, word=WORDS)
-    def hear_any(self, attempt: AttemptId, word: TaskRunning | TaskProgress | TaskFinished | TaskFailed) -> None:
-        self.hear(attempt, word)
+    @rule(attempt=ATTEMPTS, message=MESSAGES)
+    def receive_any(self, attempt: AttemptId, message: TaskRunning | TaskProgress | TaskFinished | TaskFailed) -> None:
+        self.receive(attempt, message)
 
     @precondition(lambda self: self.here)
-    @rule(data=st.data(), word=WORDS)
+    @rule(data=st.data(), message=MESSAGES)
     def hear_one_that_is_here(
-        self, data: st.DataObject, word: TaskRunning | TaskProgress | TaskFinished | TaskFailed
+        self, data: st.DataObject, message: TaskRunning | TaskProgress | TaskFinished | TaskFailed
     ) -> None:
-        self.hear(data.draw(st.sampled_from(sorted(self.here))), word)
+        self.receive(data.draw(st.sampled_from(sorted(self.here))), message)
 
-    def hear(self, attempt: AttemptId, word: TaskRunning | TaskProgress | TaskFinished | TaskFailed) -> None:
-        self.perform(self.core.received(attempt, word), may_end=isinstance(word, TaskFinished))
+    def receive(self, attempt: AttemptId, message: TaskRunning | TaskProgress | TaskFinished | TaskFailed) -> None:
+        self.perform(self.core.received(attempt, message), may_end=isinstance(message, TaskFinished))
 
     @precondition(lambda self: self.here)
     @rule(data=st.data())
@@ -123,20 +123,22 @@ class TaskManagerLife(RuleBasedStateMachine):
     def clear_away(self, attempt: AttemptId) -> None:
         self.perform(self.core.torn_down(attempt), may_end=True)
         self.here.discard(attempt)
-        assert len(self.told[attempt]) == 1, f"reported ended {len(self.told[attempt])} times"
+        assert len(self.reported[attempt]) == 1, f"reported ended {len(self.reported[attempt])} times"
 
     def perform(self, effects: tuple[TaskManagerEffect, ...], *, may_end: bool = False) -> None:
         for effect in effects:
             if isinstance(effect, InterruptTask | KillTask):
                 assert effect.attempt in self.here
             if isinstance(effect, Report) and isinstance(effect.news, ENDS):
-                assert may_end, "an end was told before it was there"
-                self.told.setdefault(effect.attempt, []).append(effect.news)
+                assert may_end, "an end was reported before it happened"
+                self.reported.setdefault(effect.attempt, []).append(effect.news)
 
     @invariant()
     def no_slot_is_held_by_two_live_attempts(self) -> None:
         alive = [
-            attempt for attempt in self.here if not any(isinstance(n, TaskFinished) for n in self.told.get(attempt, []))
+            attempt
+            for attempt in self.here
+            if not any(isinstance(n, TaskFinished) for n in self.reported.get(attempt, []))
         ]
         held = [slot for attempt in alive for slot in self.started[attempt]]
         assert len(held) == len(set(held))

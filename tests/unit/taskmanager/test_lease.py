@@ -1,4 +1,4 @@
-"""The arithmetic of leases: whoever counts from the sending is done before the one who counts from the hearing."""
+"""The arithmetic of leases: counting from the sending always ends before counting from the receipt."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ LENGTHS = st.floats(min_value=0.1, max_value=3600)
 
 @given(sent_s=TIMES, delay_s=st.floats(min_value=0, max_value=1e4), length_s=LENGTHS)
 def test_the_work_is_gone_before_the_leader_gives_it_up(sent_s: float, delay_s: float, length_s: float) -> None:
-    """However long the heartbeat was under way."""
+    """However long the heartbeat took."""
     lease = Lease(sent_s=sent_s, length_s=length_s)
-    heard_s = sent_s + delay_s
+    received_s = sent_s + delay_s
 
-    assert lease.yields_s < lease.kills_s < heard_s + length_s
+    assert lease.yields_s < lease.kills_s < received_s + length_s
 
 
 @given(sent_s=TIMES, other_s=TIMES, length_s=LENGTHS)
 def test_only_a_later_heartbeat_renews(sent_s: float, other_s: float, length_s: float) -> None:
-    """Answers that overtake each other never shorten a lease, and a late answer to an old heartbeat adds nothing."""
+    """Answers out of order never shorten a lease, and a late answer to an old heartbeat adds nothing."""
     lease = Lease(sent_s=sent_s, length_s=length_s)
 
     assert lease.renewed(other_s).sent_s == max(sent_s, other_s)
@@ -30,7 +30,7 @@ def test_only_a_later_heartbeat_renews(sent_s: float, other_s: float, length_s: 
 
 
 def test_a_lease_is_open_until_the_work_has_to_be_ended() -> None:
-    """Not until it ends: what is taken then could not be ended in time."""
+    """Not until it expires: what is admitted then could not be ended in time."""
     lease = Lease(sent_s=100, length_s=50)
 
     assert (lease.yields_s, lease.kills_s) == (140, 147.5)

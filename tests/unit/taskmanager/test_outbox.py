@@ -1,4 +1,4 @@
-"""Reports arrive: repeated until they are answered, in order, progress only where it is news."""
+"""Reports are repeated until they are answered, in order; superseded progress is dropped."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def news(masters: FakeJobMasters, attempt: AttemptId = A) -> list[TaskNews]:
     return [item.news for item in masters.of(attempt)]
 
 
-@pytest.mark.parametrize("error", [Unavailable("nobody there"), Fenced("not any more")])
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Fenced("not any more")])
 def test_reports_are_repeated_until_they_are_answered(error: FlintlockError) -> None:
-    """None is lost and none overtakes another, however long nobody answers."""
+    """None is lost and none overtakes another, however long there is no answer."""
     masters = FakeJobMasters()
 
     async def play() -> None:
@@ -88,8 +88,8 @@ async def test_attempts_do_not_wait_for_each_other() -> None:
 
 
 @virtual_time
-async def test_only_the_newest_progress_waits() -> None:
-    """Progress that nobody has heard yet is replaced; what matters is not."""
+async def test_only_the_latest_progress_waits() -> None:
+    """Progress that was not delivered yet is replaced; other reports are not."""
     masters = FakeJobMasters()
     masters.delay_s = 10
     async with outbox_to(masters) as outbox:
@@ -128,8 +128,8 @@ async def test_progress_under_way_is_not_replaced() -> None:
 
 
 @virtual_time
-async def test_reports_that_nobody_wants_are_given_up() -> None:
-    """A job without a JobMaster has nobody to tell; the next report is sent all the same."""
+async def test_reports_to_a_job_without_jobmaster_are_dropped() -> None:
+    """The next report is sent nevertheless."""
     masters = FakeJobMasters()
     masters.fail_with = NotFound("no JobMaster runs it")
     async with outbox_to(masters) as outbox:
@@ -143,10 +143,10 @@ async def test_reports_that_nobody_wants_are_given_up() -> None:
 
 
 @virtual_time
-async def test_what_is_forgotten_is_not_sent() -> None:
-    """A new leader does not know these attempts; what comes later is sent."""
+async def test_cleared_reports_are_not_sent() -> None:
+    """Reports that are queued later are sent."""
     masters = FakeJobMasters()
-    masters.fail_with = Unavailable("nobody there")
+    masters.fail_with = Unavailable("no answer")
     async with outbox_to(masters) as outbox:
         outbox.send(report(TaskRunning()))
         outbox.send(report(TaskRunning(), B))
@@ -160,8 +160,8 @@ async def test_what_is_forgotten_is_not_sent() -> None:
 
 
 @virtual_time
-async def test_a_closed_outbox_ends_at_once() -> None:
-    """Even while a report is under way; what is sent after that goes nowhere."""
+async def test_a_closed_outbox_sends_nothing() -> None:
+    """Even while a report is under way; later ones are dropped."""
     masters = FakeJobMasters()
     masters.delay_s = 3600
     async with outbox_to(masters) as outbox:
@@ -190,22 +190,22 @@ class NarrowJobMasters(FakeJobMasters):
 
 
 @virtual_time
-async def test_a_result_too_large_to_be_told_is_a_failure() -> None:
-    """A JobMaster never waits for ever for an end that cannot be told: it hears why."""
+async def test_a_result_too_large_to_be_sent_is_a_failure() -> None:
+    """A JobMaster never waits for ever for an outcome that cannot be sent: it receives the reason."""
     masters = NarrowJobMasters()
     async with outbox_to(masters) as outbox:
         outbox.send(report(TaskFinished()))
         await outbox.drained()
 
-    (told,) = news(masters)
-    assert isinstance(told, TaskFailed)
-    assert told.failure.kind is FailureKind.CONFIGURATION
-    assert "99 bytes" in told.failure.message
-    assert "sink" in told.failure.message
+    (sent,) = news(masters)
+    assert isinstance(sent, TaskFailed)
+    assert sent.failure.kind is FailureKind.CONFIGURATION
+    assert "99 bytes" in sent.failure.message
+    assert "sink" in sent.failure.message
 
 
 @virtual_time
-async def test_a_failure_too_large_to_be_told_loses_its_stack_traces() -> None:
+async def test_a_failure_too_large_to_be_sent_loses_its_stack_traces() -> None:
     """The user's own part of it arrives."""
     masters = NarrowJobMasters()
     long = Failure(kind=FailureKind.USER_CODE, message="boom", exception="ValueError", stack_trace="x" * 99)
@@ -213,14 +213,14 @@ async def test_a_failure_too_large_to_be_told_loses_its_stack_traces() -> None:
         outbox.send(report(TaskFailed(failure=long)))
         await outbox.drained()
 
-    (told,) = news(masters)
-    assert isinstance(told, TaskFailed)
-    assert (told.failure.message, told.failure.stack_trace) == ("boom", "")
+    (sent,) = news(masters)
+    assert isinstance(sent, TaskFailed)
+    assert (sent.failure.message, sent.failure.stack_trace) == ("boom", "")
 
 
 @virtual_time
 async def test_a_refused_report_is_not_repeated_for_ever() -> None:
-    """What can never be accepted is given up, and those behind it have their turn."""
+    """What can never be accepted is dropped, and the next ones are sent."""
     masters = FakeJobMasters()
     masters.fail_with = Refused("no")
     async with outbox_to(masters) as outbox:

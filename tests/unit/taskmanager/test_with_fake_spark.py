@@ -1,4 +1,4 @@
-"""A TaskManager on simulated Spark, with everything happening at once: the promises hold for every seed."""
+"""A TaskManager on simulated Spark with random faults: invariants hold for every seed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.unit.taskmanager.harness import until
 from tests.unit.taskmanager.orders import attempt_id, order
-from tests.unit.taskmanager.stage import until
 
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import NotFound, Refused, Unavailable
@@ -27,7 +27,7 @@ ATTEMPTS = 25
 
 
 class Bystander:
-    """Orders attempts, cancels some, lets engines crash, and remembers which orders were taken."""
+    """Deploys attempts, cancels some, lets engines crash, and records which deployments were accepted."""
 
     def __init__(self, seed: int, logs: Path) -> None:
         self.random = Random(seed)
@@ -37,7 +37,7 @@ class Bystander:
         self.resource_manager = FakeResourceManager()
         self.deployed: dict[AttemptId, DeployTask] = {}
         self.cancelled: set[AttemptId] = set()
-        self.lives = 0
+        self.instances = 0
         self.task_manager = TaskManager(
             TaskManagerServices(
                 offer=TaskManagerRegistration(
@@ -61,8 +61,8 @@ class Bystander:
         raise NotFound(f"no blob {key}")
 
     def new_instance(self) -> InstanceId:
-        self.lives += 1
-        return InstanceId(f"life-{self.lives}")
+        self.instances += 1
+        return InstanceId(f"instance-{self.instances}")
 
     async def play(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -114,7 +114,7 @@ class Bystander:
     async def stutter(self) -> None:
         for _ in range(4):
             await asyncio.sleep(self.random.uniform(0, 6))
-            self.masters.fail_with = Unavailable("nobody there")
+            self.masters.fail_with = Unavailable("no answer")
             await asyncio.sleep(self.random.uniform(0, 3))
             self.masters.fail_with = None
 
@@ -124,8 +124,8 @@ def ended(news: object) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_attempt_ends_once_and_success_is_its_own_word(seed: int, tmp_path: Path) -> None:
-    """Each deployed attempt is told to have ended once; FINISHED only if its runner did the work; nothing is left."""
+def test_every_attempt_ends_once_and_success_only_by_its_runner(seed: int, tmp_path: Path) -> None:
+    """The end of each attempt is reported once; FINISHED only if its runner did the work; nothing is left."""
     play = Bystander(seed, tmp_path)
 
     run_virtual(play.play())

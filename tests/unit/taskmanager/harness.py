@@ -1,4 +1,4 @@
-"""The stage that TaskManager tests play on: an engine and runners that do what the test says, and a story of it all."""
+"""A TaskManager with an engine and runners that the test controls, and a record of what happened."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
 
-Word = TaskRunning | TaskProgress | TaskFinished | TaskFailed
+Message = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 WARM_UP_S: Final = 1.0
 ENGINE: Final = 2
 JVM: Final = 3
 TEMPLATE: Final = 4
-PIDS_OF_RUNNERS: Final = 100  # and the attempt's number
+FIRST_RUNNER_PID: Final = 100  # and the attempt's number
 
 
 class ScriptedRunner:
-    """Says what the test makes it say."""
+    """Sends the messages that the test gives it."""
 
-    def __init__(self, stage: Stage, attempt: AttemptId) -> None:
-        self._stage = stage
+    def __init__(self, harness: TaskManagerHarness, attempt: AttemptId) -> None:
+        self._harness = harness
         self._attempt = attempt
-        self._words: asyncio.Queue[Word | None] = asyncio.Queue()
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self.session: SparkSessionKey | None = SparkSessionKey(user_id="u", session_id=str(attempt))
         self.artifacts: Mapping[str, str] = {}
-        self.pid: int | None = PIDS_OF_RUNNERS + attempt.attempt
+        self.pid: int | None = FIRST_RUNNER_PID + attempt.attempt
         self.interrupted = False
         self.killed = False
 
-    def say(self, *words: Word) -> None:
-        """Have it say these; after a last word it ends."""
-        for word in words:
-            self._words.put_nowait(word)
+    def send(self, *messages: Message) -> None:
+        """Have it send these; after an outcome it ends."""
+        for message in messages:
+            self._messages.put_nowait(message)
 
-    async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[Word]:
-        """Say what it is told to say."""
+    async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[Message]:
+        """Send the messages of the test."""
         self.artifacts = artifacts
-        self._stage.tell(f"run {self._attempt.attempt}")
-        while (word := await self._words.get()) is not None:
-            yield word
-            if isinstance(word, TaskFinished | TaskFailed):
+        self._harness.record(f"run {self._attempt.attempt}")
+        while (message := await self._messages.get()) is not None:
+            yield message
+            if isinstance(message, TaskFinished | TaskFailed):
                 return
 
     async def command(self, command: TaskCommand) -> TaskAnswer:
@@ -71,23 +71,23 @@ class ScriptedRunner:
         match command:
             case CancelTask():
                 self.interrupted = True
-                if self._stage.obedient:
-                    self._words.put_nowait(None)
+                if self._harness.stops_on_interrupt:
+                    self._messages.put_nowait(None)
                 return CommandAccepted()
 
     async def kill(self) -> None:
         """Stop."""
         if not self.killed:
-            self._stage.tell(f"kill {self._attempt.attempt}")
+            self._harness.record(f"kill {self._attempt.attempt}")
         self.killed = True
-        self._words.put_nowait(None)
+        self._messages.put_nowait(None)
 
 
 class ScriptedEngine:
-    """Incarnations until it is told to die."""
+    """Lives until the test ends it."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, harness: TaskManagerHarness) -> None:
+        self._harness = harness
         self._death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.release: Callable[[], bool | FlintlockError] = lambda: True
         self.release_s = 0.1
@@ -97,7 +97,7 @@ class ScriptedEngine:
 
     @property
     def remote_url(self) -> str:
-        """Where nobody listens."""
+        """An address that is never used."""
         return "sc://scripted"
 
     @property
@@ -107,7 +107,7 @@ class ScriptedEngine:
 
     def die(self, cause: str) -> None:
         """Die."""
-        self._stage.tell("engine dies")
+        self._harness.record("engine dies")
         self._death.set_result(cause)
 
     async def died(self) -> str:
@@ -115,12 +115,12 @@ class ScriptedEngine:
         return await asyncio.shield(self._death)
 
     async def release_session(self, session: SparkSessionKey) -> bool:
-        """Take a while, and answer what the test wants."""
+        """Take a while, and return what the test has set."""
         await asyncio.sleep(self.release_s)
         answer = self.release()
         if isinstance(answer, FlintlockError):
             raise answer
-        self._stage.tell(f"release {session.session_id.rpartition('#')[2]}: {answer}")
+        self._harness.record(f"release {session.session_id.rpartition('#')[2]}: {answer}")
         return answer
 
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
@@ -135,33 +135,33 @@ class ScriptedEngine:
                 return
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
-        """Note the wish."""
+        """Record the request."""
         self.removed.append(directories)
 
 
 class ScriptedProcesses:
     """A table of processes in which some are stopped."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, harness: TaskManagerHarness) -> None:
+        self._harness = harness
         self.stopped: set[int] = set()
-        self.looks = 0
+        self.observations = 0
         self.broken = False  # nothing can be measured
 
     def is_stopped(self, pid: int) -> bool:
-        """Tell whether the test has stopped it."""
-        self.looks += 1
+        """Return whether the test has stopped it."""
+        self.observations += 1
         return pid in self.stopped
 
     def resident_bytes(self, pid: int) -> int:
         """A runner has 10 bytes, the others 100."""
         if self.broken:
             raise OSError("no /proc")
-        return 10 if pid >= PIDS_OF_RUNNERS else 100
+        return 10 if pid >= FIRST_RUNNER_PID else 100
 
     def kill(self, pid: int) -> None:
-        """Note it."""
-        self._stage.tell(f"SIGKILL {pid}")
+        """Record it."""
+        self._harness.record(f"SIGKILL {pid}")
         self.stopped.discard(pid)
 
 
@@ -170,35 +170,35 @@ class ScriptedPool:
 
     pids = (TEMPLATE,)
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, harness: TaskManagerHarness) -> None:
+        self._harness = harness
 
     async def take(self, task: DeployTask) -> ScriptedRunner:
         """Return a runner after a while."""
-        await asyncio.sleep(self._stage.take_s)
-        runner = self._stage.runners[task.attempt] = ScriptedRunner(self._stage, task.attempt)
+        await asyncio.sleep(self._harness.take_s)
+        runner = self._harness.runners[task.attempt] = ScriptedRunner(self._harness, task.attempt)
         return runner
 
 
-class ToldJobMasters(FakeJobMasters):
-    """Puts the reports that it answers into the story."""
+class RecordingJobMasters(FakeJobMasters):
+    """Records the reports that it answers."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, harness: TaskManagerHarness) -> None:
         super().__init__()
-        self._stage = stage
+        self._harness = harness
 
     async def report(self, message: TaskReport) -> None:
-        """Keep it."""
+        """Record it."""
         await super().report(message)
-        self._stage.tell(f"report {message.attempt.attempt}: {type(message.news).__name__}")
+        self._harness.record(f"report {message.attempt.attempt}: {type(message.news).__name__}")
 
 
-class ToldResourceManager(FakeResourceManager):
-    """Puts coming and going into the story."""
+class RecordingResourceManager(FakeResourceManager):
+    """Records registrations and unregistrations."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, harness: TaskManagerHarness) -> None:
         super().__init__()
-        self._stage = stage
+        self._harness = harness
         self.answer_s = 0.0  # how long its answer to a heartbeat is under way
         self.sent_s: list[float] = []  # when each heartbeat was sent
         self.unwanted: tuple[AttemptId, ...] = ()
@@ -211,39 +211,39 @@ class ToldResourceManager(FakeResourceManager):
         return structs.replace(answer, unwanted=self.unwanted)
 
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
-        """Take it in."""
+        """Accept it."""
         answer = await super().register_task_manager(message)
-        self._stage.tell(f"registered {message.instance}")
+        self._harness.record(f"registered {message.instance}")
         return answer
 
     async def unregister_task_manager(self, message: Heartbeat) -> None:
-        """Forget it."""
+        """Record it."""
         await super().unregister_task_manager(message)
-        self._stage.tell(f"good-bye {message.instance}")
+        self._harness.record(f"unregistered {message.instance}")
 
 
-class Stage:
-    """All that a TaskManager needs, and what happened on it."""
+class TaskManagerHarness:
+    """All that a TaskManager needs, and what happened in and around it."""
 
     def __init__(self, logs: Path, *, slots: int = 2) -> None:
-        self.resource_manager = ToldResourceManager(self)
-        self.job_masters = ToldJobMasters(self)
+        self.resource_manager = RecordingResourceManager(self)
+        self.job_masters = RecordingJobMasters(self)
         self.guard = TokenGuard()
         self.engines: list[ScriptedEngine] = []
         self.runners: dict[AttemptId, ScriptedRunner] = {}
-        self.story: list[str] = []  # what happened in and around the engine, in order
-        self.obedient = True
+        self.events: list[str] = []  # what happened in and around the engine, in order
+        self.stops_on_interrupt = True
         self.take_s = 0.01
         self.close_s = 0.5
         self.no_engine: list[str] = []  # reasons why the next engines cannot start
         self.processes = ScriptedProcesses(self)
-        self.watched: list[float] = []  # what the watchdog was told
-        self.asleep_s = 0.0  # for how long the lease's clock went on without the loop's
-        self.starts_s: list[float] = []  # when it was tried to start one
+        self.watched: list[float] = []  # deadlines that the watchdog was sent
+        self.asleep_s = 0.0  # how far the lease's clock is ahead of the loop's
+        self.starts_s: list[float] = []  # when an engine was to be started
         self.blobs: dict[BlobKey, Path | FlintlockError] = {}
         self.fetch_s = 0.0
         self.moved: asyncio.Event | None = None  # set when another leads
-        self._lives = 0
+        self._instances = 0
         self.services = TaskManagerServices(
             offer=TaskManagerRegistration(
                 id=TaskManagerId("tm"),
@@ -265,22 +265,22 @@ class Stage:
         )
         self.task_manager = TaskManager(self.services, self.guard)
 
-    def tell(self, what: str) -> None:
-        """Add to the story."""
-        self.story.append(what)
+    def record(self, what: str) -> None:
+        """Add to the events."""
+        self.events.append(what)
 
     @property
     def engine(self) -> ScriptedEngine:
-        """The engine of now."""
+        """The current engine."""
         return self.engines[-1]
 
     def news(self, attempt: AttemptId) -> list[TaskNews]:
-        """What the JobMaster heard of the attempt."""
+        """What the JobMaster received about the attempt."""
         return [report.news for report in self.job_masters.of(attempt)]
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:
-        """Start an engine: this is the EngineLauncher."""
+        """Start an engine: the harness is the EngineLauncher."""
         self.starts_s.append(asyncio.get_running_loop().time())
         if self.no_engine:
             raise Unavailable(self.no_engine.pop(0))
@@ -290,7 +290,7 @@ class Stage:
             yield self.engine, ScriptedPool(self)
         finally:
             await asyncio.sleep(self.close_s)
-            self.tell("engine gone")
+            self.record("engine gone")
 
     async def _fetch(self, key: BlobKey) -> Path:
         await asyncio.sleep(self.fetch_s)
@@ -304,12 +304,12 @@ class Stage:
         await self.moved.wait()
 
     def _new_instance(self) -> InstanceId:
-        self._lives += 1
-        return InstanceId(f"life-{self._lives}")
+        self._instances += 1
+        return InstanceId(f"instance-{self._instances}")
 
     @asynccontextmanager
-    async def playing(self) -> AsyncGenerator[TaskManager]:
-        """Run the TaskManager; it is registered when the body begins, and told to stop when it ends."""
+    async def running(self) -> AsyncGenerator[TaskManager]:
+        """Run the TaskManager; it is registered when the body begins, and stopped when it ends."""
         async with asyncio.TaskGroup() as tasks:
             run = tasks.create_task(self.task_manager.run(), name="taskmanager")
             await until(lambda: bool(self.resource_manager.heartbeats))
@@ -320,7 +320,7 @@ class Stage:
 
     async def runner(self, attempt: AttemptId) -> ScriptedRunner:
         """Return the attempt's runner once it has one that runs."""
-        await until(lambda: f"run {attempt.attempt}" in self.story)
+        await until(lambda: f"run {attempt.attempt}" in self.events)
         return self.runners[attempt]
 
 
