@@ -20,92 +20,92 @@ def stage(limit: int = 2) -> Stage:
     return Stage(workers=FakeWorkers(slots=2), settings={"resourcemanager.max-taskmanagers": str(limit)})
 
 
-def worker(number: int, life: int = 1) -> TaskManagerRegistration:
-    return offer(f"worker-{number}", 2, life)
+def worker(number: int, incarnation: int = 1) -> TaskManagerRegistration:
+    return offer(f"worker-{number}", 2, incarnation)
 
 
 @virtual_time
 async def test_a_job_that_waits_gets_a_worker_and_the_worker_goes_when_idle() -> None:
-    st = stage()
-    async with st.running() as manager:
+    scene = stage()
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
-        assert st.workers.started == ["worker-1"]
+        assert scene.workers.started == ["worker-1"]
         assert (await manager.overview()).starting == 1
 
         await enter(manager, worker(1))
         await settle()
-        assert [grant.task_manager for grant in st.jobs.grants] == ["worker-1"]
+        assert [grant.task_manager for grant in scene.jobs.grants] == ["worker-1"]
         assert (await manager.overview()).starting == 0
 
         await manager.declare_requirements(wants(A))
         await asyncio.sleep(29)
         await manager.heartbeat(beat("worker-1"))
-        assert st.workers.released == []
+        assert scene.workers.released == []
         await asyncio.sleep(1 + MOMENT_S)
-        assert st.workers.released == ["worker-1"]
+        assert scene.workers.released == ["worker-1"]
         assert (await manager.overview()).task_managers == ()
-    assert st.jobs.losses == []
-    assert st.registry.get_sample_value("flintlock_resourcemanager_lost_taskmanagers_total") == 0
+    assert scene.jobs.losses == []
+    assert scene.registry.get_sample_value("flintlock_resourcemanager_lost_taskmanagers_total") == 0
 
 
 @virtual_time
-async def test_nobody_is_started_while_nobody_waits() -> None:
-    st = stage()
-    async with st.running() as manager:
+async def test_no_worker_is_started_without_waiting_requests() -> None:
+    scene = stage()
+    async with scene.running() as manager:
         await enter(manager, offer("tm-1", 2))
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(40)
-    assert st.workers.tries == []
+    assert scene.workers.tries == []
 
 
 @virtual_time
 async def test_a_task_manager_that_somebody_else_started_is_not_released() -> None:
-    st = stage()
-    async with st.running() as manager:
+    scene = stage()
+    async with scene.running() as manager:
         await enter(manager, offer("tm-1", 2))
         for _ in range(100):
             await asyncio.sleep(10)
             assert (await manager.heartbeat(beat("tm-1"))).known
-    assert st.workers.released == []
+    assert scene.workers.released == []
 
 
 @virtual_time
 async def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_while_somebody_waits() -> None:
-    st = stage()
-    async with st.running() as manager:
+    scene = stage()
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
         await enter(manager, worker(1))
-        st.workers.end("worker-1")
+        scene.workers.end("worker-1")
         await settle()
-        assert [loss.reason for loss in st.jobs.losses] == ["its process was killed by SIGKILL"]
+        assert [loss.reason for loss in scene.jobs.losses] == ["its process was killed by SIGKILL"]
         await asyncio.sleep(2.9)
-        assert len(st.workers.started) == 1
+        assert len(scene.workers.started) == 1
         await asyncio.sleep(0.2)
-        assert st.workers.started == ["worker-1", "worker-2"]
+        assert scene.workers.started == ["worker-1", "worker-2"]
         await enter(manager, worker(2))
         await settle()
-        assert st.jobs.grants[-1].task_manager == "worker-2"
+        assert scene.jobs.grants[-1].task_manager == "worker-2"
 
 
 @virtual_time
 async def test_a_worker_that_cannot_be_started_is_tried_again_ever_more_slowly() -> None:
-    st = stage(limit=1)
-    st.workers.fail_with = Unavailable("no more processes")
-    async with st.running() as manager:
+    scene = stage(limit=1)
+    scene.workers.fail_with = Unavailable("no more processes")
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, r=1))
         await asyncio.sleep(25)
-    waits = [round(later - sooner) for sooner, later in zip(st.workers.tries, st.workers.tries[1:], strict=False)]
+    waits = [round(later - sooner) for sooner, later in zip(scene.workers.tries, scene.workers.tries[1:], strict=False)]
     assert waits == [3, 6, 12]
 
 
 @virtual_time
 async def test_a_worker_that_is_being_released_is_not_taken_back() -> None:
     """Its next heartbeat is not known, so it registers again while it is being ended: it must not get work."""
-    st = stage()
-    st.workers.gate.clear()
-    async with st.running() as manager:
+    scene = stage()
+    scene.workers.gate.clear()
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
         await enter(manager, worker(1))
@@ -113,49 +113,49 @@ async def test_a_worker_that_is_being_released_is_not_taken_back() -> None:
         await asyncio.sleep(31)
         assert not (await manager.heartbeat(beat("worker-1"))).known
         with pytest.raises(Refused, match="'worker-1' is being released"):
-            await manager.register_task_manager(worker(1, life=2))
+            await manager.register_task_manager(worker(1, incarnation=2))
         await manager.declare_requirements(wants(B, r=2))
         await asyncio.sleep(MOMENT_S)
-        assert st.workers.started == ["worker-1", "worker-2"]
+        assert scene.workers.started == ["worker-1", "worker-2"]
 
 
 @virtual_time
 async def test_a_silent_worker_is_ended_and_replaced() -> None:
-    st = stage(limit=1)
-    async with st.running() as manager:
+    scene = stage(limit=1)
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
         await enter(manager, worker(1))
         await asyncio.sleep(51)
-        assert st.workers.released == ["worker-1"]
+        assert scene.workers.released == ["worker-1"]
         await asyncio.sleep(3)
-        assert st.workers.started == ["worker-1", "worker-2"]
+        assert scene.workers.started == ["worker-1", "worker-2"]
 
 
 @virtual_time
-async def test_a_request_that_not_even_a_fresh_worker_could_serve_is_told_so() -> None:
-    st = stage()
-    async with st.running() as manager:
+async def test_a_request_that_not_even_a_fresh_worker_could_serve_is_reported() -> None:
+    scene = stage()
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, r=3))
         await asyncio.sleep(29)
-        assert st.jobs.heard == []
+        assert scene.jobs.heard == []
         await asyncio.sleep(2)
-    (told,) = st.jobs.heard
-    assert isinstance(told, NoResources)
-    assert "3 slots; no TaskManager is registered; one that would be started has 2 slots" in told.reason
-    assert st.workers.tries == []
+    (reported,) = scene.jobs.heard
+    assert isinstance(reported, NoResources)
+    assert "3 slots; no TaskManager is registered; one that would be started has 2 slots" in reported.reason
+    assert scene.workers.tries == []
 
 
 @virtual_time
-async def test_many_who_wait_get_the_most_workers_and_no_more() -> None:
-    st = stage(limit=3)
-    async with st.running() as manager:
+async def test_many_waiting_requests_get_at_most_the_limit_of_workers() -> None:
+    scene = stage(limit=3)
+    async with scene.running() as manager:
         await manager.declare_requirements(wants(A, **{f"r{n}": 1 for n in range(100)}))
         await asyncio.sleep(MOMENT_S)
-        assert len(st.workers.started) == 3
+        assert len(scene.workers.started) == 3
         for number in (1, 2, 3):
             await enter(manager, worker(number))
         await settle()
-        assert len(st.jobs.grants) == 6
+        assert len(scene.jobs.grants) == 6
         await asyncio.sleep(10)
-    assert len(st.workers.started) == 3
+    assert len(scene.workers.started) == 3

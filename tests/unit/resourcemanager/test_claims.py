@@ -1,4 +1,4 @@
-"""What TaskManagers bring along to a new leader, and who claims it."""
+"""Attempts that TaskManagers carry over to a new leader, and the claims of JobMasters."""
 
 from __future__ import annotations
 
@@ -16,80 +16,80 @@ def attempt(job: JobId = A, number: int = 0) -> AttemptId:
     return AttemptId(job_id=job, region=RegionId(0), attempt=number)
 
 
-def brings(
-    core: ResourceManagerCore, *held: AttemptSlots, slots: int = 2, life: int = 1
+def carries(
+    core: ResourceManagerCore, *held: AttemptSlots, slots: int = 2, incarnation: int = 1
 ) -> list[ResourceManagerEffect]:
     """Register tm-1 with work, and send its first heartbeat."""
-    core.register(structs.replace(offer(slots=slots, life=life), busy=True), 0.0)
-    known, words = core.heartbeat(_beat(*held, life=life), 0.0)
+    core.register(structs.replace(offer(slots=slots, incarnation=incarnation), busy=True), 0.0)
+    known, effects = core.heartbeat(_beat(*held, incarnation=incarnation), 0.0)
     assert known
-    return words
+    return effects
 
 
-def _beat(*held: AttemptSlots, life: int = 1) -> Heartbeat:
-    return structs.replace(beat(life=life), attempts=held)
+def _beat(*held: AttemptSlots, incarnation: int = 1) -> Heartbeat:
+    return structs.replace(beat(incarnation=incarnation), attempts=held)
 
 
-def claims(job: JobId, what: AttemptId, life: int = 1) -> ResourceRequirements:
-    claim = Claim(task_manager=TaskManagerId("tm-1"), instance=InstanceId(f"tm-1-{life}"), attempt=what)
+def claims(job: JobId, what: AttemptId, incarnation: int = 1) -> ResourceRequirements:
+    claim = Claim(task_manager=TaskManagerId("tm-1"), instance=InstanceId(f"tm-1-{incarnation}"), attempt=what)
     return ResourceRequirements(job_id=job, requests=(SlotRequest(id=RequestId("claim"), claim=claim),))
 
 
-def refused(words: list[ResourceManagerEffect]) -> list[str]:
-    return [word.request for word in words if isinstance(word, NoResources)]
+def refused(effects: list[ResourceManagerEffect]) -> list[str]:
+    return [effect.request for effect in effects if isinstance(effect, NoResources)]
 
 
 @pytest.mark.parametrize("claimed_first", [True, False])
-def test_who_claims_an_attempt_gets_its_slots(claimed_first: bool) -> None:
+def test_a_claim_of_an_attempt_gets_its_slots(claimed_first: bool) -> None:
     core = core_with()
-    words = core.declare(claims(A, attempt()), 0) if claimed_first else []
-    words += brings(core, AttemptSlots(attempt=attempt(), slots=(1,)))
-    words += [] if claimed_first else core.declare(claims(A, attempt()), 0)
+    effects = core.declare(claims(A, attempt()), 0) if claimed_first else []
+    effects += carries(core, AttemptSlots(attempt=attempt(), slots=(1,)))
+    effects += [] if claimed_first else core.declare(claims(A, attempt()), 0)
 
-    assert granted(words) == [("a", "claim", "tm-1", (1,))]
+    assert granted(effects) == [("a", "claim", "tm-1", (1,))]
 
 
-def test_what_is_brought_along_is_given_to_nobody_else() -> None:
+def test_slots_of_a_carried_attempt_are_not_granted_to_others() -> None:
     core = core_with()
-    brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))
+    carries(core, AttemptSlots(attempt=attempt(), slots=(0,)))
     assert granted(core.declare(wants(B, both=2), 0)) == []
     assert granted(core.declare(wants(B, one=1), 0)) == [("b", "one", "tm-1", (1,))]
 
 
-def test_what_nobody_claims_is_free_once_it_has_ended() -> None:
+def test_unclaimed_slots_are_free_once_their_attempt_has_ended() -> None:
     core = core_with()
-    brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))
+    carries(core, AttemptSlots(attempt=attempt(), slots=(0,)))
     core.declare(wants(B, both=2), 0)
-    _, words = core.heartbeat(_beat(), 1.0)
-    assert granted(words) == [("b", "both", "tm-1", (0, 1))]
+    _, effects = core.heartbeat(_beat(), 1.0)
+    assert granted(effects) == [("b", "both", "tm-1", (0, 1))]
 
 
 def test_claimed_slots_are_given_back_like_others() -> None:
     core = core_with()
-    brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))
+    carries(core, AttemptSlots(attempt=attempt(), slots=(0,)))
     core.declare(claims(A, attempt()), 0)
     core.declare(wants(B, both=2), 0)
     assert granted(core.declare(wants(A), 0)) == [("b", "both", "tm-1", (0, 1))]
 
 
-@pytest.mark.parametrize("life", [1, 2])
-def test_a_claim_of_what_is_not_there_is_refused_once(life: int) -> None:
-    """The TaskManager came back without the attempt, or in another life."""
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_a_claim_of_a_missing_attempt_is_refused_once(incarnation: int) -> None:
+    """The TaskManager registered again without the attempt, or as another incarnation."""
     core = core_with()
-    core.declare(claims(A, attempt(), life=1), 0)
-    words = brings(core, AttemptSlots(attempt=attempt(number=7), slots=(0,)), life=life)
-    assert refused(words) == ["claim"]
-    _, again = core.heartbeat(_beat(AttemptSlots(attempt=attempt(number=7), slots=(0,)), life=life), 1.0)
+    core.declare(claims(A, attempt(), incarnation=1), 0)
+    effects = carries(core, AttemptSlots(attempt=attempt(number=7), slots=(0,)), incarnation=incarnation)
+    assert refused(effects) == ["claim"]
+    _, again = core.heartbeat(_beat(AttemptSlots(attempt=attempt(number=7), slots=(0,)), incarnation=incarnation), 1.0)
     assert refused(again) == []
 
 
-def test_a_claim_waits_for_its_task_manager_and_blocks_nobody() -> None:
+def test_a_claim_waits_for_its_task_manager_and_blocks_no_other_request() -> None:
     core = core_with(offer("tm-2"))
     assert core.declare(claims(A, attempt()), 0) == []
     assert granted(core.declare(wants(B, both=2), 0)) == [("b", "both", "tm-2", (0, 1))]
     assert core.overview(0.0, 0).waiting == ()
     assert core.declare(wants(A), 0) == []
-    assert granted(brings(core, AttemptSlots(attempt=attempt(), slots=(0,)))) == []
+    assert granted(carries(core, AttemptSlots(attempt=attempt(), slots=(0,)))) == []
 
 
 def test_one_that_fell_silent_may_not_come_back_with_work() -> None:

@@ -27,22 +27,24 @@ from flintlock.testing.fakes import VERSIONS
 A, B, C = JobId("a" * 32), JobId("b" * 32), JobId("c" * 32)
 
 
-def offer(name: str = "tm-1", slots: int = 2, life: int = 1, versions: Versions = VERSIONS) -> TaskManagerRegistration:
+def offer(
+    name: str = "tm-1", slots: int = 2, incarnation: int = 1, versions: Versions = VERSIONS
+) -> TaskManagerRegistration:
     """A TaskManager that registers."""
     return TaskManagerRegistration(
         id=TaskManagerId(name),
-        instance=InstanceId(f"{name}-{life}"),
+        instance=InstanceId(f"{name}-{incarnation}"),
         address=f"{name}:1",
         slots=slots,
         versions=versions,
     )
 
 
-def beat(name: str = "tm-1", life: int = 1, *, engine_ready: bool = True, free_memory: int = 0) -> Heartbeat:
-    """A sign of life."""
+def beat(name: str = "tm-1", incarnation: int = 1, *, engine_ready: bool = True, free_memory: int = 0) -> Heartbeat:
+    """A heartbeat."""
     return Heartbeat(
         id=TaskManagerId(name),
-        instance=InstanceId(f"{name}-{life}"),
+        instance=InstanceId(f"{name}-{incarnation}"),
         engine_ready=engine_ready,
         free_memory=free_memory,
     )
@@ -56,14 +58,14 @@ def wants(job: JobId, **requests: int | None) -> ResourceRequirements:
     )
 
 
-def granted(words: list[ResourceManagerEffect]) -> list[tuple[str, str, str, tuple[int, ...]]]:
+def granted(effects: list[ResourceManagerEffect]) -> list[tuple[str, str, str, tuple[int, ...]]]:
     """Job, request, TaskManager and slots of each grant."""
-    return [(w.job_id[0], w.request, w.task_manager, w.slots) for w in words if isinstance(w, SlotGrant)]
+    return [(w.job_id[0], w.request, w.task_manager, w.slots) for w in effects if isinstance(w, SlotGrant)]
 
 
-def lost(words: list[ResourceManagerEffect]) -> list[tuple[str, str]]:
+def lost(effects: list[ResourceManagerEffect]) -> list[tuple[str, str]]:
     """Job and instance of each loss."""
-    return [(w.job_id[0], w.instance) for w in words if isinstance(w, TaskManagerLost)]
+    return [(w.job_id[0], w.instance) for w in effects if isinstance(w, TaskManagerLost)]
 
 
 def core_with(*offers: TaskManagerRegistration) -> ResourceManagerCore:
@@ -75,11 +77,11 @@ def core_with(*offers: TaskManagerRegistration) -> ResourceManagerCore:
 
 
 def enter(core: ResourceManagerCore, offer: TaskManagerRegistration, now_s: float) -> list[ResourceManagerEffect]:
-    """Register, hear the answer, send the first heartbeat."""
+    """Register, receive the answer, send the first heartbeat."""
     core.register(offer, now_s)
-    known, words = core.heartbeat(Heartbeat(id=offer.id, instance=offer.instance), now_s)
+    known, effects = core.heartbeat(Heartbeat(id=offer.id, instance=offer.instance), now_s)
     assert known
-    return words
+    return effects
 
 
 def waiting(core: ResourceManagerCore) -> list[tuple[str, str]]:
@@ -113,15 +115,15 @@ def test_a_request_without_a_number_takes_all_slots_of_one_idle_task_manager() -
 def test_a_request_without_a_number_takes_at_most_its_limit() -> None:
     core = core_with(offer("tm-1", 4))
     request = SlotRequest(id=RequestId("r"), at_most=3)
-    words = core.declare(ResourceRequirements(job_id=A, requests=(request,)), 0)
-    assert granted(words) == [("a", "r", "tm-1", (0, 1, 2))]
+    effects = core.declare(ResourceRequirements(job_id=A, requests=(request,)), 0)
+    assert granted(effects) == [("a", "r", "tm-1", (0, 1, 2))]
 
 
 def test_a_limit_above_every_task_manager_means_all_of_the_largest() -> None:
     core = core_with(offer("tm-1", 1), offer("tm-2", 2))
     request = SlotRequest(id=RequestId("r"), at_most=9)
-    words = core.declare(ResourceRequirements(job_id=A, requests=(request,)), 0)
-    assert granted(words) == [("a", "r", "tm-2", (0, 1))]
+    effects = core.declare(ResourceRequirements(job_id=A, requests=(request,)), 0)
+    assert granted(effects) == [("a", "r", "tm-2", (0, 1))]
 
 
 def test_jobs_without_slots_wait_in_order() -> None:
@@ -135,7 +137,7 @@ def test_jobs_without_slots_wait_in_order() -> None:
     assert granted(core.declare(wants(B), 0)) == [("c", "r", "tm-1", (0,))]
 
 
-def test_nobody_overtakes_the_head_of_the_queue() -> None:
+def test_no_request_overtakes_the_head_of_the_queue() -> None:
     core = core_with(offer(slots=2))
     core.declare(wants(A, r=1), 0)
     core.declare(wants(B, r=2), 0)
@@ -155,7 +157,7 @@ def test_a_request_that_is_declared_again_keeps_its_place_and_its_slots() -> Non
     assert waiting(core) == [("b", "r"), ("c", "r")]
 
 
-def test_a_job_waits_where_it_first_came_with_all_that_it_wants_later() -> None:
+def test_later_requests_of_a_job_wait_at_the_place_of_its_first() -> None:
     """The second region of the first job goes before the first region of the second job."""
     core = core_with(offer(slots=1))
     core.declare(wants(A, first=1), 0)
@@ -164,7 +166,7 @@ def test_a_job_waits_where_it_first_came_with_all_that_it_wants_later() -> None:
     assert waiting(core) == [("b", "r")]
 
 
-def test_a_job_that_wanted_nothing_for_a_while_comes_last() -> None:
+def test_a_job_without_requests_for_a_while_is_last() -> None:
     core = core_with(offer(slots=1))
     core.declare(wants(A, r=1), 0)
     core.declare(wants(B, r=1), 0)
@@ -196,8 +198,8 @@ def test_a_request_larger_than_any_task_manager_waits_without_blocking_others() 
     assert (shown.job_id, shown.request, shown.slots, shown.since_ms) == (A, "huge", 3, 7)
 
     core.declare(wants(C, r=3), 0)
-    words = enter(core, offer("tm-2", 4), 1.0)
-    assert granted(words) == [("a", "huge", "tm-2", (0, 1, 2))]
+    effects = enter(core, offer("tm-2", 4), 1.0)
+    assert granted(effects) == [("a", "huge", "tm-2", (0, 1, 2))]
     assert waiting(core) == [("c", "r")]  # it fits now, and waits its turn
 
 
@@ -208,10 +210,10 @@ def test_a_request_becomes_too_large_when_the_large_task_manager_is_lost() -> No
     core.declare(wants(C, r=2), 0)
     assert waiting(core) == [("b", "r"), ("c", "r")]
 
-    words = core.unregister(beat("tm-2"), 1.0)
+    effects = core.unregister(beat("tm-2"), 1.0)
 
-    assert lost(words) == [("a", "tm-2-1")]
-    assert granted(words) == [("c", "r", "tm-1", (0, 1))]
+    assert lost(effects) == [("a", "tm-2-1")]
+    assert granted(effects) == [("c", "r", "tm-1", (0, 1))]
     assert waiting(core) == [("a", "r"), ("b", "r")]
 
 
@@ -226,8 +228,8 @@ def test_a_task_manager_without_an_engine_gets_no_work() -> None:
     core = core_with(offer())
     assert core.heartbeat(beat(engine_ready=False), 1.0) == (True, [])
     assert core.declare(wants(A, r=1), 0) == []
-    _, words = core.heartbeat(beat(engine_ready=True), 2.0)
-    assert granted(words) == [("a", "r", "tm-1", (0,))]
+    _, effects = core.heartbeat(beat(engine_ready=True), 2.0)
+    assert granted(effects) == [("a", "r", "tm-1", (0,))]
 
 
 def test_jobs_that_come_and_go_while_the_head_waits_leave_nothing_behind() -> None:
@@ -281,18 +283,18 @@ def test_a_newer_task_manager_session_replaces_the_older() -> None:
     core = core_with(offer())
     core.declare(wants(A, r=1), 0)
 
-    words = enter(core, offer(life=2), 1.0)
+    effects = enter(core, offer(incarnation=2), 1.0)
 
-    assert lost(words) == [("a", "tm-1-1")]
-    assert granted(words) == [("a", "r", "tm-1", (0,))]
-    assert [type(word) for word in words] == [TaskManagerLeft, TaskManagerLost, TaskManagerEntered, SlotGrant]
+    assert lost(effects) == [("a", "tm-1-1")]
+    assert granted(effects) == [("a", "r", "tm-1", (0,))]
+    assert [type(effect) for effect in effects] == [TaskManagerLeft, TaskManagerLost, TaskManagerEntered, SlotGrant]
     assert [tm.instance for tm in core.overview(1.0, 0).task_managers] == ["tm-1-2"]
 
 
-def test_a_late_registration_of_a_former_life_does_not_replace_the_present_one() -> None:
-    core = core_with(offer(life=1), offer(life=2))
+def test_a_late_registration_of_a_former_incarnation_does_not_replace_the_current_one() -> None:
+    core = core_with(offer(incarnation=1), offer(incarnation=2))
     with pytest.raises(Refused, match="instance tm-1-1 of TaskManager 'tm-1' is over"):
-        core.register(offer(life=1), 1.0)
+        core.register(offer(incarnation=1), 1.0)
 
 
 def test_a_registration_counts_from_its_first_heartbeat_on() -> None:
@@ -300,17 +302,17 @@ def test_a_registration_counts_from_its_first_heartbeat_on() -> None:
     core.declare(wants(A, r=1), 0)
     core.register(offer(), 0.0)
     assert core.overview(0.0, 0).task_managers == ()
-    known, words = core.heartbeat(beat(), 0.1)
+    known, effects = core.heartbeat(beat(), 0.1)
     assert known
-    assert granted(words) == [("a", "r", "tm-1", (0,))]
+    assert granted(effects) == [("a", "r", "tm-1", (0,))]
 
 
-def test_a_late_registration_of_a_life_that_nobody_here_knew_replaces_nobody() -> None:
-    """1. A life registers, but its engine dies. 2. The next one registers. 3. The first registration arrives."""
-    core = core_with(offer(life=2))
+def test_a_late_registration_of_an_unknown_incarnation_replaces_none() -> None:
+    """1. An incarnation registers, but its engine dies. 2. The next one registers. 3. The first message arrives."""
+    core = core_with(offer(incarnation=2))
     core.declare(wants(A, r=1), 0)
-    core.register(offer(life=1), 1.0)
-    assert core.heartbeat(beat(life=2), 2.0) == (True, [])
+    core.register(offer(incarnation=1), 1.0)
+    assert core.heartbeat(beat(incarnation=2), 2.0) == (True, [])
     assert [tm.instance for tm in core.overview(2.0, 0).task_managers] == ["tm-1-2"]
 
 
@@ -321,12 +323,12 @@ def test_a_good_bye_that_overtakes_its_registration_is_the_last_word() -> None:
         core.register(offer(), 1.0)
 
 
-def test_offers_that_nobody_stands_behind_any_more_are_forgotten() -> None:
+def test_registrations_without_heartbeat_are_forgotten() -> None:
     core = core_with()
-    for life in range(100):
-        core.register(offer(life=life), 0.0)
-    assert core.heartbeat(beat(life=3), 1.0) == (False, [])
-    assert core.heartbeat(beat(life=99), 1.0)[0]
+    for incarnation in range(100):
+        core.register(offer(incarnation=incarnation), 0.0)
+    assert core.heartbeat(beat(incarnation=3), 1.0) == (False, [])
+    assert core.heartbeat(beat(incarnation=99), 1.0)[0]
 
 
 def test_a_late_registration_of_one_that_said_good_bye_is_refused() -> None:
@@ -334,24 +336,24 @@ def test_a_late_registration_of_one_that_said_good_bye_is_refused() -> None:
     core.unregister(beat(), 1.0)
     with pytest.raises(Refused):
         core.register(offer(), 1.0)
-    enter(core, offer(life=2), 1.0)
+    enter(core, offer(incarnation=2), 1.0)
 
 
 def test_one_that_was_only_silent_may_come_back_until_its_successor_came() -> None:
     core = core_with(offer())
     core.on_tick(51.0)
-    assert granted(enter(core, offer(life=1), 60.0)) == []
+    assert granted(enter(core, offer(incarnation=1), 60.0)) == []
     core.on_tick(200.0)
-    enter(core, offer(life=2), 201.0)
+    enter(core, offer(incarnation=2), 201.0)
     with pytest.raises(Refused):
-        core.register(offer(life=1), 202.0)
+        core.register(offer(incarnation=1), 202.0)
 
 
 def test_a_heartbeat_of_an_unknown_instance_is_answered_so() -> None:
-    core = core_with(offer(life=2))
-    assert core.heartbeat(beat(life=1), 1.0) == (False, [])
+    core = core_with(offer(incarnation=2))
+    assert core.heartbeat(beat(incarnation=1), 1.0) == (False, [])
     assert core.heartbeat(beat("tm-9"), 1.0) == (False, [])
-    assert core.heartbeat(beat(life=2), 1.0) == (True, [])
+    assert core.heartbeat(beat(incarnation=2), 1.0) == (True, [])
 
 
 def test_silence_for_longer_than_the_timeout_is_a_loss() -> None:
@@ -361,16 +363,16 @@ def test_silence_for_longer_than_the_timeout_is_a_loss() -> None:
     core.heartbeat(beat("tm-2"), 30.0)
 
     assert core.on_tick(50.0) == []
-    words = core.on_tick(50.1)
+    effects = core.on_tick(50.1)
 
-    assert lost(words) == [("a", "tm-1-1")]
-    assert isinstance(words[0], TaskManagerLeft)
-    assert words[0].reason == "it was silent for 50.1 s"
+    assert lost(effects) == [("a", "tm-1-1")]
+    assert isinstance(effects[0], TaskManagerLeft)
+    assert effects[0].reason == "it was silent for 50.1 s"
     assert waiting(core) == [("a", "r")]
     assert core.on_tick(60.0) == []
 
 
-def test_the_next_silence_is_that_of_the_one_heard_longest_ago() -> None:
+def test_the_next_timeout_is_that_of_the_oldest_heartbeat() -> None:
     core = core_with()
     assert core.next_due_s(7.0) == 50.0
     enter(core, offer("tm-1"), 10.0)
@@ -396,7 +398,7 @@ def test_a_request_whose_task_manager_was_lost_waits_again_in_its_old_place() ->
     assert waiting(core) == [("a", "r"), ("b", "r")]
 
 
-def test_the_overview_shows_who_has_how_many_slots() -> None:
+def test_the_overview_shows_the_slots_of_each_job() -> None:
     core = core_with(offer("tm-1", 4))
     core.declare(wants(A, r=1, s=2), 0)
     core.heartbeat(beat(free_memory=123), 2.0)

@@ -77,7 +77,7 @@ async def settle() -> None:
 
 
 async def enter(manager: ResourceManager, registration: TaskManagerRegistration) -> RegistrationAnswer:
-    """Register, hear the answer, send the first heartbeat."""
+    """Register, receive the answer, send the first heartbeat."""
     answer = await manager.register_task_manager(registration)
     assert (await manager.heartbeat(Heartbeat(id=registration.id, instance=registration.instance))).known
     return answer
@@ -89,7 +89,7 @@ def attempt(job: JobId = A) -> AttemptId:
 
 
 @virtual_time
-async def test_a_registered_task_manager_learns_whom_to_follow() -> None:
+async def test_a_registered_task_manager_gets_the_leaders_token() -> None:
     stage = Stage()
     async with stage.running() as manager:
         answer = await enter(manager, offer())
@@ -121,7 +121,7 @@ async def test_grants_reach_the_job_master() -> None:
 
 @virtual_time
 async def test_silence_costs_slots() -> None:
-    """A TaskManager that is silent for a whole timeout is lost, and its jobs are told."""
+    """A TaskManager that is silent for a whole timeout is lost, and its jobs are notified."""
     stage = Stage()
     async with stage.running() as manager:
         await asyncio.sleep(33)
@@ -150,7 +150,7 @@ async def test_a_task_manager_that_reports_is_never_lost() -> None:
 
 
 @virtual_time
-async def test_a_good_bye_is_told_at_once() -> None:
+async def test_an_unregistration_is_reported_immediately() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer())
@@ -161,24 +161,24 @@ async def test_a_good_bye_is_told_at_once() -> None:
 
 
 @virtual_time
-async def test_a_loss_is_told_before_the_grant_that_follows_from_it() -> None:
+async def test_a_loss_is_reported_before_the_grant_that_follows_from_it() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer())
         await manager.declare_requirements(wants(A, r=1))
         await settle()
         stage.jobs.fail_with = Unavailable("busy")
-        await enter(manager, offer(life=2))
+        await enter(manager, offer(incarnation=2))
         await asyncio.sleep(1)
         stage.jobs.fail_with = None
         await asyncio.sleep(6)
-    assert [type(word) for word in stage.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
-    told = [word.instance for word in stage.jobs.heard if not isinstance(word, NoResources)]
-    assert told == ["tm-1-1", "tm-1-1", "tm-1-2"]
+    assert [type(effect) for effect in stage.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
+    reported = [effect.instance for effect in stage.jobs.heard if not isinstance(effect, NoResources)]
+    assert reported == ["tm-1-1", "tm-1-1", "tm-1-2"]
 
 
 @virtual_time
-async def test_a_grant_that_was_taken_back_while_it_waited_is_not_told() -> None:
+async def test_a_grant_that_was_withdrawn_while_it_waited_is_not_sent() -> None:
     stage = Stage()
     async with stage.running() as manager:
         stage.jobs.fail_with = Unavailable("busy")
@@ -192,7 +192,7 @@ async def test_a_grant_that_was_taken_back_while_it_waited_is_not_told() -> None
 
 
 @virtual_time
-async def test_a_grant_whose_job_master_is_gone_is_taken_back() -> None:
+async def test_a_grant_whose_job_master_is_gone_is_withdrawn() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer(slots=1))
@@ -217,12 +217,12 @@ async def test_what_is_asked_before_the_term_runs_is_answered_when_it_does() -> 
 
 
 @virtual_time
-async def test_after_its_term_it_answers_nobody() -> None:
+async def test_after_its_term_every_call_is_refused() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer())
     for call in (
-        stage.manager.register_task_manager(offer(life=2)),
+        stage.manager.register_task_manager(offer(incarnation=2)),
         stage.manager.heartbeat(beat()),
         stage.manager.unregister_task_manager(beat()),
         stage.manager.declare_requirements(wants(A, r=1)),
@@ -295,7 +295,7 @@ async def test_the_overview_shows_the_queue_with_its_times() -> None:
     assert now_ms() - overview.task_managers[0].last_heartbeat_ms >= 10_000
 
 
-# What a TaskManager holds, and who wants it
+# Reconciliation of a TaskManager's attempts with their JobMasters
 
 
 def reporting(*attempts: AttemptId, name: str = "tm-1") -> Heartbeat:
@@ -308,7 +308,7 @@ def of(job: JobId, number: int) -> AttemptId:
 
 
 @virtual_time
-async def test_what_a_task_manager_holds_is_shown_to_the_job_masters_that_own_it() -> None:
+async def test_the_attempts_of_a_task_manager_are_reconciled_with_their_job_masters() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer())
@@ -316,14 +316,14 @@ async def test_what_a_task_manager_holds_is_shown_to_the_job_masters_that_own_it
         running = (of(A, 0), of(B, 2), of(A, 1), of(B, 3))
         answer = await manager.heartbeat(reporting(*running))
     assert answer.unwanted == (of(A, 0), of(B, 3))
-    assert [(said.job_id, said.instance, said.attempts) for said in stage.jobs.reconciled] == [
+    assert [(message.job_id, message.instance, message.attempts) for message in stage.jobs.reconciled] == [
         (A, "tm-1-1", (of(A, 0), of(A, 1))),
         (B, "tm-1-1", (of(B, 2), of(B, 3))),
     ]
 
 
 @virtual_time
-async def test_nobody_is_asked_when_nothing_runs_or_the_task_manager_is_not_known() -> None:
+async def test_no_job_master_is_asked_when_nothing_runs_or_the_task_manager_is_unknown() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer())
@@ -344,7 +344,7 @@ async def test_attempts_of_a_job_without_a_job_master_are_unwanted() -> None:
 
 
 @virtual_time
-async def test_a_job_master_that_cannot_answer_wants_everything() -> None:
+async def test_attempts_of_an_unreachable_job_master_continue() -> None:
     stage = Stage()
     async with stage.running() as manager:
         await enter(manager, offer())
@@ -364,7 +364,7 @@ class SlowJobMaster(FakeJobMaster):
 
 
 @virtual_time
-async def test_a_job_master_that_hangs_does_not_cost_the_lease_and_wants_everything() -> None:
+async def test_a_job_master_that_hangs_does_not_delay_the_lease() -> None:
     stage = Stage(jobs=SlowJobMaster())
     async with stage.running() as manager:
         await enter(manager, offer())
@@ -385,11 +385,11 @@ async def test_metrics_of_a_task_manager_are_shown_as_it_last_sent_them() -> Non
     assert info.metrics == {"engine.heap.used": 2.0}
 
 
-# What nobody can serve
+# Unservable requests
 
 
 @virtual_time
-async def test_a_request_that_nobody_can_serve_is_told_once_the_start_up_time_is_over() -> None:
+async def test_an_unservable_request_is_reported_once_the_start_up_time_is_over() -> None:
     stage = Stage(settings={"resourcemanager.standalone.start-up-time": "20 s"})
     async with stage.running() as manager:
         await enter(manager, offer(slots=2))
@@ -397,16 +397,16 @@ async def test_a_request_that_nobody_can_serve_is_told_once_the_start_up_time_is
         await asyncio.sleep(19.9)
         assert stage.jobs.heard == []
         await asyncio.sleep(0.2)
-        (told,) = stage.jobs.heard
-        assert isinstance(told, NoResources)
+        (reported,) = stage.jobs.heard
+        assert isinstance(reported, NoResources)
         await manager.declare_requirements(wants(A))
         await manager.declare_requirements(wants(B, r=3))
         await settle()
-        assert [word.job_id for word in stage.jobs.heard] == [A, B]
+        assert [effect.job_id for effect in stage.jobs.heard] == [A, B]
 
 
 @virtual_time
-async def test_a_loss_that_makes_a_request_hopeless_is_told_when_the_lost_one_stays_away() -> None:
+async def test_a_request_that_a_loss_makes_unservable_is_reported_after_the_start_up_time() -> None:
     stage = Stage(settings={"resourcemanager.standalone.start-up-time": "20 s"})
     async with stage.running() as manager:
         await enter(manager, offer("tm-1", 2))
@@ -417,7 +417,7 @@ async def test_a_loss_that_makes_a_request_hopeless_is_told_when_the_lost_one_st
         await settle()
         await manager.unregister_task_manager(beat("tm-2"))
         await asyncio.sleep(19.9)
-        assert [type(word) for word in stage.jobs.heard] == [SlotGrant, TaskManagerLost]
+        assert [type(effect) for effect in stage.jobs.heard] == [SlotGrant, TaskManagerLost]
         await asyncio.sleep(0.2)
         assert isinstance(stage.jobs.heard[-1], NoResources)
 

@@ -156,8 +156,8 @@ async def test_a_connection_that_breaks_though_the_process_lives_means_nothing()
 async def test_each_incarnation_has_one_liveness_call_and_only_while_it_is_registered() -> None:
     scene = Scene()
     async with scene.running():
-        await enter(scene.manager, offer(life=2))
-        await enter(scene.manager, offer(life=2))
+        await enter(scene.manager, offer(incarnation=2))
+        await enter(scene.manager, offer(incarnation=2))
         await asyncio.sleep(10)
         assert scene.task_manager.tries == 2
         scene.task_manager.over.add(InstanceId("tm-1-1"))

@@ -1,4 +1,4 @@
-"""Priorities, packing and spreading, caps, resources, and requests that nobody can serve."""
+"""Priorities, packing and spreading, limits, resources, and unservable requests."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def urgent(requirements: ResourceRequirements, priority: int, name: str = "") ->
     return structs.replace(requirements, priority=priority, name=name)
 
 
-def hopeless(effects: list[ResourceManagerEffect]) -> list[NoResources]:
+def unservable(effects: list[ResourceManagerEffect]) -> list[NoResources]:
     return [effect for effect in effects if isinstance(effect, NoResources)]
 
 
 # Priority
 
 
-def test_higher_priorities_are_served_first_then_those_who_came_first() -> None:
+def test_higher_priorities_are_served_first_then_earlier_jobs() -> None:
     core = core_of(SlotRules(), offer(slots=1))
     core.declare(wants(A, r=1), 0)
     core.declare(wants(B, r=1), 0)
@@ -111,7 +111,7 @@ def test_a_task_manager_that_exceeds_the_slots_of_the_cluster_is_refused() -> No
     with pytest.raises(Refused, match=r"'tm-2' the cluster would have 6 slots; slotmanager.number-of-slots.max is 5"):
         core.register(offer("tm-2", 3), 0.0)
     enter(core, offer("tm-2", 2), 0.0)
-    enter(core, offer("tm-2", 2, life=2), 0.0)  # its former self goes: that is no third one
+    enter(core, offer("tm-2", 2, incarnation=2), 0.0)  # replaces its former incarnation: the limit is not exceeded
 
 
 def test_caps_on_cores_and_memory_refuse_too() -> None:
@@ -122,7 +122,7 @@ def test_caps_on_cores_and_memory_refuse_too() -> None:
         core.register(machine("tm-2", 2, 1, 5 * GIB), 0.0)
 
 
-def test_of_two_who_register_at_once_only_one_gets_under_the_cap() -> None:
+def test_of_two_concurrent_registrations_only_one_stays_within_the_limit() -> None:
     core = core_of(SlotRules(limit=Capacity(3)))
     core.register(offer("tm-1", 2), 0.0)
     core.register(offer("tm-2", 2), 0.0)
@@ -167,7 +167,7 @@ def test_a_task_manager_that_does_not_tell_its_hardware_is_not_limited_by_it() -
     assert len(granted(core.declare(fine(A, cpu=64, memory=1 << 50), 0))) == 1
 
 
-def test_a_request_for_a_whole_task_manager_minds_its_least_and_its_resources() -> None:
+def test_a_request_for_a_whole_task_manager_needs_its_minimum_and_its_resources() -> None:
     core = core_of(SlotRules(), machine("tm-1", 2, 2, GIB), machine("tm-2", 4, 4, GIB))
     wish = SlotRequest(id=RequestId("r"), at_least=3)
     assert granted(core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)) == [
@@ -176,29 +176,29 @@ def test_a_request_for_a_whole_task_manager_minds_its_least_and_its_resources() 
     core.declare(wants(A), 0)
     wish = SlotRequest(id=RequestId("r"), at_least=5)
     core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)
-    assert hopeless(core.on_tick(31.0))[0].request == "r"
+    assert unservable(core.on_tick(31.0))[0].request == "r"
 
 
-# Requests that nobody can serve
+# Unservable requests
 
 
 def test_a_request_that_no_task_manager_can_ever_fulfil_fails_at_once_after_start_up() -> None:
     core = core_of(SlotRules(start_up_s=30.0), machine("tm-1", 2, 2, 4 * GIB), machine("tm-2", 2, 2, 4 * GIB))
-    (told,) = hopeless(core.declare(wants(A, r=3), 0, 30.0))
-    assert (told.job_id, told.request) == (A, "r")
-    assert told.reason == (
+    (reported,) = unservable(core.declare(wants(A, r=3), 0, 30.0))
+    assert (reported.job_id, reported.request) == (A, "r")
+    assert reported.reason == (
         "no TaskManager can ever serve it. Asked of one TaskManager: 3 slots; "
         "registered: 2 with 2 slots, 2 cores and 4 GiB of memory"
     )
-    (told,) = hopeless(core.declare(fine(B, 2, memory=5 * GIB), 0, 31.0))
-    assert "Asked of one TaskManager: 2 slots and 5 GiB of memory;" in told.reason
+    (reported,) = unservable(core.declare(fine(B, 2, memory=5 * GIB), 0, 31.0))
+    assert "Asked of one TaskManager: 2 slots and 5 GiB of memory;" in reported.reason
 
 
-def test_it_is_told_once_and_served_if_somebody_comes_after_all() -> None:
+def test_it_is_reported_once_and_served_if_a_task_manager_registers_later() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
-    assert len(hopeless(core.declare(wants(A, r=2), 0, 31.0))) == 1
-    assert hopeless(core.declare(wants(B, r=1), 0, 32.0)) == []
-    assert hopeless(core.on_tick(33.0)) == []
+    assert len(unservable(core.declare(wants(A, r=2), 0, 31.0))) == 1
+    assert unservable(core.declare(wants(B, r=1), 0, 32.0)) == []
+    assert unservable(core.on_tick(33.0)) == []
     assert granted(enter(core, offer("tm-2", 2), 34.0)) == [("a", "r", "tm-2", (0, 1))]
 
 
@@ -206,30 +206,30 @@ def test_a_request_waits_for_its_task_manager_while_the_cluster_starts_up() -> N
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
     assert core.declare(wants(A, r=2), 0, 1.0) == []
     assert core.next_due_s(1.0) == 29.0
-    assert hopeless(core.on_tick(29.9)) == []
-    assert [word.job_id for word in hopeless(core.on_tick(30.0))] == [A]
+    assert unservable(core.on_tick(29.9)) == []
+    assert [effect.job_id for effect in unservable(core.on_tick(30.0))] == [A]
 
 
 def test_without_any_task_manager_everybody_waits() -> None:
     core = core_of(SlotRules(start_up_s=30.0))
     assert core.declare(wants(A, r=99), 0, 100.0) == []
-    assert hopeless(core.on_tick(200.0)) == []
-    assert [word.job_id for word in hopeless(enter(core, offer(slots=2), 200.0))] == [A]
+    assert unservable(core.on_tick(200.0)) == []
+    assert [effect.job_id for effect in unservable(enter(core, offer(slots=2), 200.0))] == [A]
 
 
 def test_a_task_manager_that_was_lost_has_time_to_come_back() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 4), offer("tm-2", 1))
     core.declare(wants(A, r=4), 0, 100.0)
-    assert hopeless(core.unregister(beat("tm-1"), 100.0)) == []
+    assert unservable(core.unregister(beat("tm-1"), 100.0)) == []
     core.heartbeat(beat("tm-2"), 129.0)
-    assert hopeless(core.on_tick(129.0)) == []
-    assert granted(enter(core, offer("tm-1", 4, life=2), 129.0)) == [("a", "r", "tm-1", (0, 1, 2, 3))]
+    assert unservable(core.on_tick(129.0)) == []
+    assert granted(enter(core, offer("tm-1", 4, incarnation=2), 129.0)) == [("a", "r", "tm-1", (0, 1, 2, 3))]
     core.unregister(beat("tm-1", 2), 200.0)
     core.heartbeat(beat("tm-2"), 200.0)
-    assert [word.job_id for word in hopeless(core.on_tick(230.0))] == [A]
+    assert [effect.job_id for effect in unservable(core.on_tick(230.0))] == [A]
 
 
-def test_a_request_that_was_withdrawn_is_not_told() -> None:
+def test_a_withdrawn_request_is_not_reported() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 1))
     core.declare(wants(A, r=2), 0, 1.0)
     core.declare(wants(A), 0, 2.0)
@@ -237,7 +237,7 @@ def test_a_request_that_was_withdrawn_is_not_told() -> None:
     assert core.slots.remembered() == 0
 
 
-def test_one_in_the_middle_of_the_queue_is_told_when_the_only_one_for_it_stays_away() -> None:
+def test_one_in_the_middle_of_the_queue_is_reported_when_its_only_task_manager_stays_lost() -> None:
     core = core_of(SlotRules(start_up_s=30.0), offer("tm-1", 2), offer("tm-2", 4))
     core.declare(wants(A, r=2, s=4), 0, 0.0)
     core.declare(wants(B, r=2), 0, 0.0)
@@ -245,24 +245,24 @@ def test_one_in_the_middle_of_the_queue_is_told_when_the_only_one_for_it_stays_a
     assert waiting(core) == [("b", "r"), ("c", "r")]
     core.unregister(beat("tm-2"), 40.0)
     core.heartbeat(beat("tm-1"), 69.0)
-    assert [(word.job_id[0], word.request) for word in hopeless(core.on_tick(70.0))] == [("a", "s"), ("c", "r")]
+    assert [(effect.job_id[0], effect.request) for effect in unservable(core.on_tick(70.0))] == [("a", "s"), ("c", "r")]
 
 
 def test_with_workers_to_start_only_what_a_fresh_one_cannot_serve_is_hopeless() -> None:
     core = core_of(SlotRules(start_up_s=0.0, fresh=Capacity(4, 2.0, GIB)))
     assert core.declare(wants(A, r=4), 0, 1.0) == []
-    (told,) = hopeless(core.declare(wants(B, r=5), 0, 1.0))
-    assert told.reason.endswith(
+    (reported,) = unservable(core.declare(wants(B, r=5), 0, 1.0))
+    assert reported.reason.endswith(
         "5 slots; no TaskManager is registered; one that would be started has 4 slots, 2 cores and 1 GiB of memory"
     )
     enter(core, offer("tm-1", 1), 2.0)
-    assert hopeless(core.on_tick(3.0)) == []
+    assert unservable(core.on_tick(3.0)) == []
 
 
 # How many workers are missing
 
 
-def test_as_many_workers_are_missing_as_would_serve_who_waits() -> None:
+def test_as_many_workers_are_missing_as_would_serve_the_waiting_requests() -> None:
     core = core_of(SlotRules(fresh=Capacity(4)))
     assert core.slots.missing_workers(0, 10) == 0
     core.declare(wants(A, p=3, q=2, r=3, s=2), 0)
@@ -279,7 +279,7 @@ def test_free_slots_are_used_before_workers_are_started() -> None:
     assert core.slots.missing_workers(0, 10) == 1
 
 
-def test_nobody_is_started_for_those_behind_one_who_waits_for_a_larger_task_manager() -> None:
+def test_no_worker_is_started_for_requests_behind_one_that_waits_for_a_larger_task_manager() -> None:
     core = core_of(SlotRules(fresh=Capacity(1)), offer("tm-1", 4))
     core.declare(wants(A, r=1), 0)
     core.declare(wants(B, r=4), 0)
@@ -287,7 +287,7 @@ def test_nobody_is_started_for_those_behind_one_who_waits_for_a_larger_task_mana
     assert core.slots.missing_workers(0, 10) == 0
 
 
-def test_what_nobody_can_serve_needs_no_worker() -> None:
+def test_an_unservable_request_needs_no_worker() -> None:
     core = core_of(SlotRules(fresh=Capacity(2)))
     core.declare(wants(A, r=3), 0)
     core.declare(wants(B, r=2), 0)

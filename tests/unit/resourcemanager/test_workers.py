@@ -123,7 +123,7 @@ def test_one_that_never_registers_is_given_up_and_replaced() -> None:
     assert workers.decide(need(1), busy, 313.0) == [StartWorker()]
 
 
-def test_one_whose_engine_died_comes_back_by_itself() -> None:
+def test_a_worker_whose_engine_died_registers_again_by_itself() -> None:
     workers = Workers(RULES)
     serving(workers, ONE)
     assert workers.left(ONE, "it has shut down", returns=True, now_s=5.0) == []
@@ -216,7 +216,7 @@ class WorkerLife(RuleBasedStateMachine):
                 self.workers.released(name)
                 return
             self.workers.ended(name, self.now_s)
-            if name in self.registered:  # the loss is heard afterwards
+            if name in self.registered:  # the loss is processed afterwards
                 self.registered.discard(name)
                 assert self.workers.left(name, "ended", returns=False, now_s=self.now_s) == []
 
@@ -226,7 +226,7 @@ class WorkerLife(RuleBasedStateMachine):
         assert self.workers.coming() == self.ordered + len(self.processes - self.registered - self.leaving)
 
     def teardown(self) -> None:
-        """Once nothing is needed and everything is idle, all are released: nobody is forgotten."""
+        """Once nothing is needed and everything is idle, all are released: none is forgotten."""
         for name in sorted(self.processes - self.leaving):
             self.workers.entered(name, self.now_s)
         while self.ordered:

@@ -1,4 +1,4 @@
-"""Properties of slot allocation, whatever jobs declare and TaskManagers do."""
+"""Properties of slot allocation for any declarations of jobs and events of TaskManagers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WISHES = st.builds(
     | st.builds(Resources, cpu=st.sampled_from([0.0, 0.5, 1.0, 3.0]), memory=st.sampled_from([0, 3, 9])),
 )
 TIMEOUT_S = 50.0
-PATIENCE_S = 20.0
+START_UP_S = 20.0
 MEMORY = 12  # of each TaskManager
 
 
@@ -52,18 +52,18 @@ def offer_of(name: TaskManagerId, instance: InstanceId, slots: int) -> TaskManag
 
 
 def wanted_slots(wish: SlotRequest, total: int) -> int:
-    """How many slots of a TaskManager with so many a request gets."""
+    """How many slots a request gets of a TaskManager with this many."""
     return wish.slots if wish.slots is not None else min(total, wish.at_most or total)
 
 
 def takes(wish: SlotRequest, slots: int, total: int) -> tuple[float, int]:
-    """Cores and memory that go with the slots."""
+    """Cores and memory that belong to the slots."""
     asked = wish.resources or Resources()
     return asked.cpu or float(slots), asked.memory or MEMORY * slots // total
 
 
 def fits(wish: SlotRequest, total: int, free: int, used: tuple[float, int]) -> bool:
-    """Whether a TaskManager with so many slots, of which some are free, and so much in use could serve a request."""
+    """Whether a TaskManager with these slots, free slots and resources in use could serve a request."""
     slots = wanted_slots(wish, total)
     if slots > free:
         return False
@@ -72,44 +72,44 @@ def fits(wish: SlotRequest, total: int, free: int, used: tuple[float, int]) -> b
 
 
 class SlotLife(RuleBasedStateMachine):
-    """TaskManagers come and go, jobs want and drop; the test keeps its own books from what jobs are told."""
+    """TaskManagers register and are lost, jobs declare and withdraw; a model is built from what jobs are sent."""
 
     SPREAD = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S, SlotRules(start_up_s=PATIENCE_S, spread=self.SPREAD))
+        self.core = ResourceManagerCore(VERSIONS, TIMEOUT_S, SlotRules(start_up_s=START_UP_S, spread=self.SPREAD))
         self.core.slots.begin(0.0)
         self.now_s = 0.0
-        self.patient_until_s = PATIENCE_S
+        self.patient_until_s = START_UP_S
         self.priorities: dict[JobId, int] = {}
-        self.hopeless: set[tuple[JobId, RequestId, SlotRequest]] = set()  # were told
-        self.lives = 0
-        self.machines: dict[TaskManagerId, tuple[InstanceId, int]] = {}  # registered: life and slots
-        self.heard_s: dict[TaskManagerId, float] = {}
+        self.unservable: set[tuple[JobId, RequestId, SlotRequest]] = set()  # notified
+        self.instances = 0
+        self.machines: dict[TaskManagerId, tuple[InstanceId, int]] = {}  # registered: instance and slots
+        self.heartbeat_s: dict[TaskManagerId, float] = {}
         self.ready: dict[TaskManagerId, bool] = {}
         self.declared: dict[JobId, dict[RequestId, SlotRequest]] = {}
-        self.held: dict[tuple[JobId, RequestId], SlotGrant] = {}  # as the jobs know it
-        self.arrivals: list[JobId] = []  # jobs that want something, in order of their first declaration
+        self.held: dict[tuple[JobId, RequestId], SlotGrant] = {}  # as sent to the jobs
+        self.arrivals: list[JobId] = []  # jobs with requests, in order of their first declaration
         self.asked: list[tuple[JobId, RequestId]] = []  # requests in order of arrival
 
-    # What may happen
+    # Events
 
     @rule(name=st.sampled_from(NAMES), slots=st.integers(1, 4), answered=st.sampled_from([True, True, True, False]))
     def register(self, name: TaskManagerId, slots: int, answered: bool) -> None:
-        """A new life of a TaskManager registers; once it is heard of again, the former is over."""
-        self.lives += 1
-        instance = InstanceId(f"life-{self.lives}")
+        """A new incarnation of a TaskManager registers; from its first heartbeat on, the former is over."""
+        self.instances += 1
+        instance = InstanceId(f"instance-{self.instances}")
         offer = offer_of(name, instance, slots)
         before = self.machines.get(name)
         self.core.register(offer, self.now_s)
         if not answered:
             return
-        known, words = self.core.heartbeat(Heartbeat(id=name, instance=instance), self.now_s)
+        known, effects = self.core.heartbeat(Heartbeat(id=name, instance=instance), self.now_s)
         assert known
         self.machines[name] = (instance, slots)
-        self.heard_s[name], self.ready[name] = self.now_s, True
-        self.told(words, {before[0]} if before else set())
+        self.heartbeat_s[name], self.ready[name] = self.now_s, True
+        self.record(effects, {before[0]} if before else set())
 
     @rule(name=st.sampled_from(NAMES))
     def register_again(self, name: TaskManagerId) -> None:
@@ -117,30 +117,30 @@ class SlotLife(RuleBasedStateMachine):
         if name in self.machines:
             instance, slots = self.machines[name]
             self.core.register(offer_of(name, instance, slots), self.now_s)
-            self.heard_s[name] = self.now_s
+            self.heartbeat_s[name] = self.now_s
 
     @rule(name=st.sampled_from(NAMES), engine_ready=st.booleans())
     def heartbeat(self, name: TaskManagerId, engine_ready: bool) -> None:
         if name not in self.machines:
             return
         message = Heartbeat(id=name, instance=self.machines[name][0], engine_ready=engine_ready)
-        known, words = self.core.heartbeat(message, self.now_s)
+        known, effects = self.core.heartbeat(message, self.now_s)
         assert known
-        self.heard_s[name], self.ready[name] = self.now_s, engine_ready
-        self.told(words, set())
+        self.heartbeat_s[name], self.ready[name] = self.now_s, engine_ready
+        self.record(effects, set())
 
     @rule(name=st.sampled_from(NAMES))
     def say_good_bye(self, name: TaskManagerId) -> None:
         if name in self.machines:
             instance = self.machines.pop(name)[0]
-            self.told(self.core.unregister(Heartbeat(id=name, instance=instance), self.now_s), {instance})
+            self.record(self.core.unregister(Heartbeat(id=name, instance=instance), self.now_s), {instance})
 
     @rule(seconds=st.floats(1.0, 60.0))
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
-        silent = [name for name in self.machines if self.now_s - self.heard_s[name] > TIMEOUT_S]
+        silent = [name for name in self.machines if self.now_s - self.heartbeat_s[name] > TIMEOUT_S]
         gone = {self.machines.pop(name)[0] for name in silent}
-        self.told(self.core.on_tick(self.now_s), gone)
+        self.record(self.core.on_tick(self.now_s), gone)
 
     @rule(
         job=st.sampled_from(JOBS),
@@ -154,7 +154,7 @@ class SlotLife(RuleBasedStateMachine):
             if after.get(request) != before[request]:
                 self.held.pop((job, request), None)
                 self.asked.remove((job, request))
-                self.hopeless.discard((job, request, before[request]))
+                self.unservable.discard((job, request, before[request]))
         self.asked += [(job, wish.id) for wish in wishes if before.get(wish.id) != wish]
         if not after and job in self.arrivals:
             self.arrivals.remove(job)
@@ -163,7 +163,7 @@ class SlotLife(RuleBasedStateMachine):
         self.declared[job] = after
         self.priorities[job] = priority
         requirements = ResourceRequirements(job_id=job, requests=tuple(wishes), priority=priority)
-        self.told(self.core.declare(requirements, 0, self.now_s), set())
+        self.record(self.core.declare(requirements, 0, self.now_s), set())
 
     @rule(job=st.sampled_from(JOBS))
     def declare_the_same_again(self, job: JobId) -> None:
@@ -171,20 +171,20 @@ class SlotLife(RuleBasedStateMachine):
         requirements = ResourceRequirements(job_id=job, requests=wishes, priority=self.priorities.get(job, 0))
         assert self.core.declare(requirements, 0, self.now_s) == []
 
-    # The jobs' books
+    # The model
 
-    def told(self, effects: list[ResourceManagerEffect], gone: set[InstanceId]) -> None:
-        """Enter what jobs are told: who lost something hears it once, before the grants that follow from it."""
-        words = [word for word in effects if not isinstance(word, TaskManagerEntered | TaskManagerLeft)]
+    def record(self, effects: list[ResourceManagerEffect], gone: set[InstanceId]) -> None:
+        """Record what is sent to jobs: each loss once, before the grants that follow from it."""
+        effects = [effect for effect in effects if not isinstance(effect, TaskManagerEntered | TaskManagerLeft)]
         if gone:
-            self.patient_until_s = max(self.patient_until_s, self.now_s + PATIENCE_S)
+            self.patient_until_s = max(self.patient_until_s, self.now_s + START_UP_S)
         holders = {(job, grant.instance) for (job, _), grant in self.held.items() if grant.instance in gone}
-        losses = [(word.job_id, word.instance) for word in words if isinstance(word, TaskManagerLost)]
+        losses = [(effect.job_id, effect.instance) for effect in effects if isinstance(effect, TaskManagerLost)]
         assert sorted(losses) == sorted(holders)
         for key in [key for key, grant in self.held.items() if grant.instance in gone]:
             del self.held[key]
-        grants = [word for word in words if isinstance(word, SlotGrant)]
-        assert words[: len(losses)] == [word for word in words if isinstance(word, TaskManagerLost)]
+        grants = [effect for effect in effects if isinstance(effect, SlotGrant)]
+        assert effects[: len(losses)] == [effect for effect in effects if isinstance(effect, TaskManagerLost)]
         queue = self.queue()
         for grant in grants:
             key = (grant.job_id, grant.request)
@@ -192,23 +192,23 @@ class SlotLife(RuleBasedStateMachine):
             queue.remove(key)
             self.check_size(grant)
             self.held[key] = grant
-        self.told_hopeless([word for word in words if isinstance(word, NoResources)])
+        self.record_unservable([effect for effect in effects if isinstance(effect, NoResources)])
 
-    def told_hopeless(self, words: list[NoResources]) -> None:
-        """Exactly those hear it, once, whom nobody could serve and whose patience is over."""
-        told = {(word.job_id, word.request, self.declared[word.job_id][word.request]) for word in words}
-        assert len(told) == len(words)
-        assert not told & self.hopeless
-        self.hopeless |= told
+    def record_unservable(self, effects: list[NoResources]) -> None:
+        """Exactly the unservable requests are reported, once, after the start-up time."""
+        reported = {(effect.job_id, effect.request, self.declared[effect.job_id][effect.request]) for effect in effects}
+        assert len(reported) == len(effects)
+        assert not reported & self.unservable
+        self.unservable |= reported
         if self.machines and self.now_s >= self.patient_until_s:
             due = {(*key, self.declared[key[0]][key[1]]) for key in self.queue() if not self.possible(*key)}
-            assert due <= self.hopeless
-            assert told <= due
+            assert due <= self.unservable
+            assert reported <= due
         else:
-            assert told == set()
+            assert reported == set()
 
     def queue(self) -> list[tuple[JobId, RequestId]]:
-        """Who waits: by the job's arrival, then by the request's."""
+        """The waiting requests: by the job's arrival, then by the request's."""
         return sorted(
             (key for key in self.asked if key not in self.held),
             key=lambda key: (-self.priorities[key[0]], self.arrivals.index(key[0]), self.asked.index(key)),
@@ -232,7 +232,7 @@ class SlotLife(RuleBasedStateMachine):
         return self.machines[name][1] - sum(taken)
 
     def used(self, name: TaskManagerId) -> tuple[float, int]:
-        """Cores and memory that are taken."""
+        """Cores and memory in use."""
         total = self.machines[name][1]
         shares = [
             takes(self.declared[job][request], len(grant.slots), total)
@@ -241,7 +241,7 @@ class SlotLife(RuleBasedStateMachine):
         ]
         return sum(cpu for cpu, _ in shares), sum(memory for _, memory in shares)
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def no_slot_is_given_twice(self) -> None:
@@ -280,7 +280,7 @@ class SlotLife(RuleBasedStateMachine):
         return info.instance, info.slots, info.free_slots
 
     def teardown(self) -> None:
-        """When the last job has gone, nothing is left of any."""
+        """When the last job has ended, nothing is left of any."""
         for job in JOBS:
             self.core.declare(ResourceRequirements(job_id=job), 0)
         assert all(tm.free_slots == tm.slots for tm in self.core.overview(self.now_s, 0).task_managers)
@@ -288,7 +288,7 @@ class SlotLife(RuleBasedStateMachine):
 
 
 class SpreadSlotLife(SlotLife):
-    """The same promises where slots are spread."""
+    """The same properties where slots are spread."""
 
     SPREAD = True
 
