@@ -23,7 +23,7 @@ from flintlock.spark.engine.java import find_java
 
 @pytest.fixture(scope="session", autouse=True)
 def class_archive() -> None:
-    """Have engines start from a class archive, as after `flintlock cluster prepare`; it is kept with the environment.
+    """Have engines start from a class archive, as after `flintlock cluster prepare`; it is stored with the environment.
 
     Two processes may want it at once: one makes it, the other waits.
     """
@@ -39,7 +39,7 @@ def class_archive() -> None:
 
 @pytest.fixture(scope="session")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """A JobManager and a TaskManager with two slots; tests must leave them as they found them."""
+    """A JobManager and a TaskManager with two slots; tests must not change their state."""
     with running_processes(tmp_path_factory.mktemp("standing")) as processes:
         yield processes
 

@@ -25,7 +25,7 @@ POINT = os.environ.get("KILL_JOBMANAGER_AT", "")
 
 
 def name_of(path: str, message: object) -> str:
-    """Name an operation by where it is and what it says."""
+    """Name an operation by its place and its text."""
     match message:
         case RegionRecord(phase=phase):
             return f"{path}.{phase}"

@@ -68,7 +68,7 @@ class Processes:
         return self._start(f"taskmanager{'' if index == 0 else f'-{index}'}", command, {})
 
     def await_leader(self) -> None:
-        """Wait until REST answers and somebody leads."""
+        """Wait until REST answers and there is a leader."""
         until("a leader", lambda: self._get("/readyz") is not None)
 
     def await_slots(self, slots: int = 2) -> None:
@@ -96,7 +96,7 @@ class Processes:
                     process.wait()
 
     def logs(self) -> str:
-        """Return what the processes said, for whoever reads a failure."""
+        """Return the output of the processes, for the message of a failed test."""
         return "\n".join(path.read_text()[-4000:] for path in sorted(self.state_dir.glob("*.log")))
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:

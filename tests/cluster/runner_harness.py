@@ -38,7 +38,7 @@ OUTPUT_LIMIT = 1 << 20
 
 
 class Loop:
-    """An event loop that lives as long as its thread; tests hand it coroutines and wait."""
+    """An event loop in a thread of its own; tests pass it coroutines and wait."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -79,7 +79,7 @@ class Ran(Struct, frozen=True, kw_only=True):
 
 
 class Bench:
-    """A pool with an engine, and short words for tasks."""
+    """A pool with an engine, and shortcuts for tasks."""
 
     def __init__(
         self, loop: Loop, pool: ForkingPool, engine: EngineServices, home: Path, spark: SparkEngine | None
@@ -130,7 +130,7 @@ class Bench:
     async def ran(
         self, task: DeployTask, during: Callable[[ForkedRunner], Coroutine[Any, Any, None]] | None = None
     ) -> Ran:
-        """Run a task; `during` is called once, when it runs and tells what it does."""
+        """Run a task; `during` is called once, when it runs and reports progress."""
         runner = await self.pool.take(task)
         log = self.log_of(task)
         news: list[TaskRunning | TaskProgress | TaskFinished | TaskFailed] = []
@@ -237,7 +237,7 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
 
 @contextmanager
 def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm: int = 2) -> Generator[Bench]:
-    """Run a pool on an engine, or on what looks like one."""
+    """Run a pool on an engine, or on a substitute for one."""
     spark = engine if isinstance(engine, SparkEngine) else None
     settings = PoolSettings(
         scratch_dir=str(home / "scratch"),

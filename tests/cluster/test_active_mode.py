@@ -20,15 +20,15 @@ SETTINGS: Final = {
     "resourcemanager.taskmanager-timeout": "2 s",
     "resourcemanager.start-worker.retry-interval": "1 s",
     "taskmanager.numberOfTaskSlots": "1",
-    "taskmanager.rpc.port": "1",  # of a TaskManager that somebody else starts: workers take free ones
+    "taskmanager.rpc.port": "1",  # of an independently started TaskManager: workers use free ports
 }
 
 
 class ActiveCluster(Processes):
-    """A JobManager and nobody else."""
+    """A JobManager without TaskManagers."""
 
     def start_active(self) -> None:
-        """Start it, told to start one TaskManager at most. Its settings are in a file, as in earnest."""
+        """Start it with at most one worker. Its settings are in a file, as in production."""
         self.state_dir.mkdir(parents=True, exist_ok=True)
         file = self.state_dir / "flintlock.yaml"
         file.write_text("".join(f"{key}: {value}\n" for key, value in SETTINGS.items()))
@@ -107,7 +107,7 @@ def test_a_cluster_without_task_managers_starts_one_gives_it_back_and_replaces_o
     assert alive == []
 
 
-def test_a_job_manager_that_is_told_to_stop_takes_its_workers_along(active: ActiveCluster) -> None:
+def test_a_job_manager_that_is_stopped_ends_its_workers(active: ActiveCluster) -> None:
     """Also one that has only just been started, and whose engine is not warm."""
     active.submit()
     worker = active.worker()

@@ -1,4 +1,4 @@
-"""Runners whose user code misbehaves, on a real engine: each fails its own task, and is told with its cause."""
+"""Runners whose user code misbehaves, on a real engine: each fails its own task, and is reported with its cause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = step("numbers", Sql(query="SELECT id FROM range(10)"))
     ["kept += [bytes(1 << 20)]", "kept += [pa.array(range(100_000))]", "kept += [np.ones(100_000)]"],
     ids=["python", "arrow", "numpy"],
 )
-def test_a_runner_that_takes_too_much_memory_is_told_which_limit_it_met(b: Bench, leak: str) -> None:
+def test_a_runner_that_takes_too_much_memory_fails_with_the_limit(b: Bench, leak: str) -> None:
     text = f"import pyarrow as pa, numpy as np\nkept = []\nprint('begun')\nfor _ in range(2000):\n    {leak}\n"
     ran = b.run(b.program(text, resources=MEMORY))
     assert ran.failure.kind is FailureKind.OUT_OF_MEMORY
@@ -113,14 +113,14 @@ def test_a_udf_that_ends_its_worker_fails_its_own_job(b: Bench) -> None:
 # --- ends
 
 
-def test_a_crash_is_told_with_the_line_it_came_from(b: Bench) -> None:
+def test_a_crash_is_reported_with_its_line(b: Bench) -> None:
     failure = b.run(b.program("import ctypes\nctypes.string_at(0)\n")).failure
     assert failure.kind is FailureKind.RUNNER_LOST
     assert "was killed by SIGSEGV" in failure.message
     assert re.search(r'script.py", line 2', failure.message), failure.message
 
 
-def test_output_without_end_is_cut_and_stops_nobody(b: Bench) -> None:
+def test_output_without_end_is_cut_and_blocks_nothing(b: Bench) -> None:
     text = "line = 'x' * 1023\nfor _ in range(100_000):\n    print(line)\nprint('the end')\n"
     ran = b.run(b.program(text))
     assert ran.finished
@@ -235,7 +235,7 @@ def remove(directory: str) -> None:
     Path(directory).rmdir()
 
 
-def test_results_of_other_regions_that_are_gone_are_told_by_step(b: Bench) -> None:
+def test_missing_results_of_other_regions_are_reported_by_step(b: Bench) -> None:
     inputs = b.run(b.task(*STEPS, region=0, work_dir=b.path("inputs"))).finished.materialised
     assert set(inputs) == {"clean", "other"}
     remove(inputs[StepName("other")])

@@ -89,7 +89,7 @@ asyncio.run(main())
 
 
 class Shared:
-    """One engine for the tests that leave it as they found it, and the loop that it lives on."""
+    """One engine for the tests that do not change it, and its event loop."""
 
     def __init__(self, runner: asyncio.Runner, engine: SparkEngine, settings: EngineSettings) -> None:
         self._runner: Final = runner
@@ -101,7 +101,7 @@ class Shared:
         return self._runner.run(work)
 
     def publish(self, *sinks: SinkFiles) -> list[FilesPublished]:
-        """Publish, and return what was told on the way."""
+        """Publish, and return the progress."""
 
         async def told() -> list[FilesPublished]:
             return [news async for news in self.engine.publish(sinks)]
@@ -273,7 +273,7 @@ def test_a_session_that_never_was_can_be_released_but_not_opened_afterwards(shar
         shared.do(shared.engine.release("somebody", "seven"))
 
 
-def test_nobody_gets_in_without_the_token(shared: Shared) -> None:
+def test_connections_without_the_token_are_refused(shared: Shared) -> None:
     address = shared.engine.remote_url.removeprefix("sc://").partition("/")[0]
 
     with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as refused:
@@ -375,7 +375,7 @@ def test_only_flintlocks_own_directories_are_removed(shared: Shared, tmp_path: P
     assert work.exists()
 
 
-def test_a_jvm_that_cannot_start_is_told_with_its_cause(tmp_path: Path) -> None:
+def test_a_jvm_that_cannot_start_is_reported_with_its_cause(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, {}, conf={"spark.driver.extraJavaOptions": "-XX:MaxHeapSize=many"})
 
     async def start() -> None:
@@ -387,7 +387,7 @@ def test_a_jvm_that_cannot_start_is_told_with_its_cause(tmp_path: Path) -> None:
     assert list(Path(settings.run_dir).iterdir()) == []
 
 
-def test_the_death_of_the_jvm_is_told_on_a_jdk_where_there_is_one(tmp_path: Path) -> None:
+def test_the_death_of_the_jvm_is_reported_on_a_jdk_where_there_is_one(tmp_path: Path) -> None:
     """Also the test that an engine starts, and runs Python functions, on whatever Java the machine offers."""
     environ = {name: value for name, value in os.environ.items() if name != "FLINTLOCK_JAVA_HOME"}
     settings = settings_for(tmp_path, environ)

@@ -1,4 +1,4 @@
-"""What happens to jobs when something dies or is told to stop, with real processes and real Spark."""
+"""What happens to jobs when a process dies or is stopped, with real processes and real Spark."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_dead_engine_fails_its_tasks_and_is_started_again_and_nothing_outlives
 
 
 def test_a_port_in_use_is_a_clear_error(standing: Processes, tmp_path: Path) -> None:
-    """The second JobManager says which port, and ends with its own exit code."""
+    """The second JobManager names the port, and ends with its own exit code."""
     port = standing.url.rpartition(":")[2]
 
     ran = flintlock("jobmanager", "--state-dir", tmp_path / "other", "-D", f"rest.port={port}", cwd=tmp_path)

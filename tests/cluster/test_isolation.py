@@ -169,7 +169,7 @@ def ended(handle: fl.JobHandle) -> None:
     until(f"the end of {handle}", lambda: handle.ended_within(10.0), PATIENCE_S)
 
 
-def test_bad_jobs_harm_nobody_but_themselves(cluster: Processes, client: fl.Client, tmp_path: Path) -> None:
+def test_bad_jobs_harm_no_other_job(cluster: Processes, client: fl.Client, tmp_path: Path) -> None:
     """And leave nothing behind."""
     bad: list[tuple[str, str, Any]] = []
     good: list[tuple[bool, Any]] = []

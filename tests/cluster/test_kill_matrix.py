@@ -1,4 +1,4 @@
-"""SIGKILL of the JobManager at every step of a job's life: nothing acknowledged is lost, nothing is doubled or left.
+"""SIGKILL of the JobManager at every step of a job: nothing acknowledged is lost, nothing is doubled or left.
 
 One TaskManager with its engine lives through all of it, as it would in a service; each case starts a JobManager that
 kills itself at one point, starts it again, and looks at everything that a user or an operator could see.
@@ -97,7 +97,7 @@ def test_a_job_survives_the_jobmanagers_death_at(point: str, processes: Processe
 
 
 def _submit(processes: Processes, key: str, target: Path) -> str | None:
-    """Submit under a key of its own; None if the JobManager died before it said yes."""
+    """Submit under a key of its own; None if the JobManager died before it answered."""
     document: dict[str, Any] = {
         "name": key,
         "parallelism": 1,

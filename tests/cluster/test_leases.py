@@ -165,7 +165,7 @@ def _await_idleness(own: Processes) -> None:
     until("idleness", idle, 60)
 
 
-def test_an_idle_engine_is_not_killed_because_nobody_leads(own: Processes) -> None:
+def test_an_idle_engine_is_not_killed_without_a_leader(own: Processes) -> None:
     """Frozen for longer than a lease with nothing to do, it comes back with the same engine."""
     assert own.taskmanager is not None
     own.await_slots()
@@ -195,7 +195,7 @@ def test_a_killed_watchdog_is_replaced_and_nothing_else_happens(own: Processes) 
 
 
 def test_a_stopped_runner_is_killed_and_its_task_runs_again(own: Processes) -> None:
-    """By the job's strategy, and with the cause for whoever looks."""
+    """By the job's strategy, and with the cause in its history."""
     job_id = _submit(own.url, LONG, **RETRY)
     _await_spark_work(own.url, job_id)
     runner = _busy_runner(own)

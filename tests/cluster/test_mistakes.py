@@ -1,4 +1,4 @@
-"""Ten typical mistakes, and what their author reads: the text is kept, word for word, beside this file.
+"""Typical mistakes, and what their author reads: the exact text is in a file beside this one.
 
 `UPDATE_SNAPSHOTS=1 make test ARGS=tests/cluster/test_mistakes.py` writes it anew; review the difference.
 """
@@ -83,7 +83,7 @@ job.result("rows", job.sql("read", "SELECT 1 AS one FROM twice", inputs=[twice])
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_as(name: str, standing: Processes, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_as(name: str, standing: Processes, tmp_path: Path) -> None:
     """Step, exception, the user's own lines, Spark's error class and query context; no machine's stack."""
     (tmp_path / "job.py").write_text(HEAD + MISTAKES[name])
 

@@ -57,7 +57,7 @@ def test_files_read_and_written(b: Bench, orders: str) -> None:
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_a_result(b: Bench, orders: str, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a short one the plan tells, of a long one the engine."""
+    """Those of a short task come from the plan, those of a long one from the engine."""
     monkeypatch.setattr(handle, "WORTH_MEASURING_S", 0.0 if long else 1e9)
     counted = step("counted", Sql(query="SELECT k, count(text) AS n FROM orders GROUP BY k"), "orders")
     finished = b.run(b.task(source(orders), counted, step("r", Result(), "counted"))).finished

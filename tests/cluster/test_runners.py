@@ -245,7 +245,7 @@ def test_an_analysis_error_of_a_later_region_comes_before_any_action(b: Bench) -
         ("SELECT make_interval(1) AS i FROM numbers", "INTERVAL ('i')"),
     ],
 )
-def test_what_an_exchange_cannot_hold_is_told_by_column(b: Bench, query: str, said: str) -> None:
+def test_a_type_that_an_exchange_does_not_support_is_reported_by_column(b: Bench, query: str, said: str) -> None:
     steps = (NUMBERS, step("clean", Sql(query=query), "numbers", blocking=True), step("r", Result(), "clean"))
     ran = b.run(b.task(*steps))
     assert (ran.failure.kind, ran.failure.step) == (FailureKind.ANALYSIS, "clean")
@@ -260,7 +260,7 @@ def sink_task(b: Bench, target: str, **more: Any) -> Any:
 
 
 def publish(ran: Any) -> None:
-    """What the engine does when the JobMaster says so."""
+    """What the engine does when the JobMaster has accepted the attempt."""
     for sink in ran.finished.sinks:
         for move in sink.moves:
             Path(move.target).parent.mkdir(parents=True, exist_ok=True)
@@ -461,7 +461,7 @@ def test_a_static_setting_points_to_dedicated_engines(b: Bench, key: str) -> Non
     assert "engine: dedicated" in failure.message
 
 
-def test_a_setting_that_spark_refuses_is_told(b: Bench) -> None:
+def test_a_setting_that_spark_refuses_is_reported(b: Bench) -> None:
     failure = b.run(
         b.task(NUMBERS, step("r", Result(), "numbers"), config={"spark.sql.shuffle.partitions": "x"})
     ).failure
@@ -469,14 +469,14 @@ def test_a_setting_that_spark_refuses_is_told(b: Bench) -> None:
     assert "spark.sql.shuffle.partitions" in failure.message
 
 
-# --- lives and deaths
+# --- the end of runners
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [("os._exit(3)", "ended with exit code 3"), ("os.kill(os.getpid(), 9)", "was killed by SIGKILL")],
 )
-def test_a_runner_that_dies_is_told_with_its_last_words(b: Bench, code: str, said: str) -> None:
+def test_a_runner_that_dies_is_reported_with_its_last_output(b: Bench, code: str, said: str) -> None:
     ran = b.run(b.program(f"import os\nprint('last words', flush=True)\n{code}\n"))
     assert ran.failure.kind is FailureKind.RUNNER_LOST
     assert said in ran.failure.message
@@ -500,7 +500,7 @@ def test_an_interrupt_stops_sparks_work(b: Bench) -> None:
 
 
 def test_a_runner_stays_until_its_taskmanager_has_hung_up(b: Bench) -> None:
-    """If it closed its socket with something unread, its last word would go with it."""
+    """If it closed its socket with unread data, its outcome would be lost."""
     task = b.task(NUMBERS, step("r", Result(), "numbers"))
 
     async def scenario() -> ForkedRunner:
@@ -684,7 +684,7 @@ sc.parallelize(range(3)).map(bad).collect()
 """
     task = b.program(text, engine=EngineKind.DEDICATED, artifacts=(helper,), config={"spark.executor.cores": "1"})
     ran = b.run(task)
-    assert {"local[2] 1 UTC", "135"} <= set(ran.log.splitlines())  # the driver's own words may stand between them
+    assert {"local[2] 1 UTC", "135"} <= set(ran.log.splitlines())  # output of the driver may come between them
     assert ran.runner.session is None
     assert (ran.failure.kind, ran.failure.exception) == (FailureKind.USER_CODE, "ZeroDivisionError")
     assert [(frame.file, frame.source) for frame in ran.failure.frames] == [

@@ -63,7 +63,7 @@ class Masters:
 
     @property
     def leader(self) -> ClusterFile:
-        """Whoever leads, once somebody does."""
+        """The leader, once there is one."""
 
         def leads() -> ClusterFile | None:
             return next((file for file in job_managers(self.state_dir) if file.epoch), None)
@@ -118,7 +118,7 @@ def job(name: str) -> fl.Job:
 
 
 def listed(url: str, after_epoch: int = 0) -> Mapping[str, str] | None:
-    """Return the jobs that a JobManager lists, by name; None if nobody who leads later than that answers there."""
+    """Return the jobs that a JobManager lists, by name; None if no later leader answers there."""
     try:
         response = httpx.get(url + "/jobs/overview", trust_env=False, timeout=60)
     except httpx.TransportError:

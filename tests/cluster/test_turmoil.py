@@ -64,7 +64,7 @@ def _runners(process: Popen[bytes]) -> list[psutil.Process]:
 
 
 def _signal_a_runner(process: Popen[bytes], number: signal.Signals) -> None:
-    """Send it to a runner that has a task; runners come and go while one looks for them."""
+    """Send it to a runner that has a task; runners start and end during the search."""
 
     def sent() -> bool:
         try:

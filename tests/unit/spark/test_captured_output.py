@@ -17,7 +17,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def pumped(log: Path, limit: int, *, text: bytes) -> str:
-    """Return the log of a process that printed this text while somebody listened."""
+    """Return the log of a process whose output was read while it printed this text."""
     reader, writer = os.pipe()
     output = CapturedOutput(reader)
     output.open(str(log), limit)
@@ -35,11 +35,11 @@ def pumped(log: Path, limit: int, *, text: bytes) -> str:
     return log.read_text()
 
 
-def test_what_fits_is_kept_as_it_is(log: Path) -> None:
+def test_output_within_the_limit_is_written_unchanged(log: Path) -> None:
     assert pumped(log, 1 << 20, text=b"one\ntwo\n" * 1000) == "one\ntwo\n" * 1000
 
 
-def test_of_what_does_not_fit_the_end_is_kept_and_the_rest_counted(log: Path) -> None:
+def test_the_end_of_output_beyond_the_limit_is_written_and_the_rest_counted(log: Path) -> None:
     lines = [f"{number:07}\n" for number in range(100_000)]
     kept = pumped(log, 800, text="".join(lines).encode())
     head, note, tail = kept[:800], kept[800:].split("\n", 2)[1], kept[800:].split("\n", 2)[2]
@@ -50,11 +50,11 @@ def test_of_what_does_not_fit_the_end_is_kept_and_the_rest_counted(log: Path) ->
     assert tail.split("\n")[0] in {line.strip() for line in lines}, "the tail begins with a whole line"
 
 
-def test_a_little_too_much_is_kept_whole_at_the_end(log: Path) -> None:
+def test_output_slightly_beyond_the_limit_is_written_completely(log: Path) -> None:
     assert pumped(log, 10, text=b"0123456789abc").split("\n")[-1] == "abc"
 
 
-def test_what_a_dead_process_left_in_its_pipe_is_read_even_if_another_holds_it(log: Path) -> None:
+def test_what_a_dead_process_left_in_its_pipe_is_read_even_if_another_has_it_open(log: Path) -> None:
     reader, writer = os.pipe()
     output = CapturedOutput(reader)
     output.open(str(log), 100)

@@ -1,4 +1,4 @@
-"""What an engine's Spark is set to, and what publishing sinks means to it."""
+"""The Spark configuration of an engine, and the publication of sinks."""
 
 from msgspec import structs
 
@@ -19,12 +19,12 @@ def conf(**given: str) -> dict[str, str]:
     )
 
 
-def test_the_cluster_may_change_what_is_only_a_default() -> None:
+def test_the_cluster_may_override_defaults() -> None:
     assert conf()["spark.sql.session.timeZone"] == "UTC"
     assert conf(spark__sql__session__timeZone="Asia/Tokyo")["spark.sql.session.timeZone"] == "Asia/Tokyo"
 
 
-def test_nobody_moves_the_connect_server_off_loopback() -> None:
+def test_the_connect_server_is_always_on_loopback() -> None:
     moved = conf(spark__connect__grpc__binding__address="0.0.0.0", spark__connect__grpc__binding__port="15002")
 
     assert moved["spark.connect.grpc.binding.address"] == "127.0.0.1"
@@ -35,7 +35,7 @@ def test_plugins_of_the_cluster_stay_and_connect_is_added_once() -> None:
     assert conf(spark__plugins=f"my.Plugin,{CONNECT_PLUGIN}")["spark.plugins"] == f"my.Plugin,{CONNECT_PLUGIN}"
 
 
-def test_only_a_local_engine_hides_on_loopback() -> None:
+def test_only_a_local_engine_is_on_loopback() -> None:
     assert conf()["spark.master"] == "local[3]"
     assert conf()["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in conf(spark__master="spark://there:7077")

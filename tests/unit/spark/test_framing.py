@@ -1,4 +1,4 @@
-"""Frames: whatever way the bytes are cut, the same messages come out."""
+"""Framing: the same messages for any division of the bytes."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_an_engine_that_does_not_answer_does_not_matter() -> None:
 
 
 class Stage:
-    """As PySpark tells of one."""
+    """As PySpark reports one."""
 
     def __init__(self, stage_id: int, done: int) -> None:
         self.stage_id = stage_id

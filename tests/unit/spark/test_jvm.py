@@ -1,4 +1,4 @@
-"""The JVM's command line, its settings, and what its death is put down to."""
+"""The JVM's command line, its settings, and the cause of its death."""
 
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def test_the_heap_is_as_large_as_configured() -> None:
         ({"conf": {"spark.driver.defaultJavaOptions": "-XX:+UseG1GC"}}, ["-XX:+UseG1GC"]),
     ],
 )
-def test_small_heaps_are_collected_for_throughput_unless_somebody_chose(
+def test_small_heaps_are_collected_for_throughput_unless_the_user_chose(
     changed: dict[str, Any], collected: list[str]
 ) -> None:
     command = jvm_command(msgspec.structs.replace(settings(), **changed))
@@ -90,12 +90,12 @@ def test_an_archive_is_used_only_where_it_is(tmp_path: Path) -> None:
     assert archive_flags(msgspec.structs.replace(older, record_archive="/new"))[0] == "-XX:ArchiveClassesAtExit=/new"
 
 
-def test_properties_keep_what_java_would_read_otherwise() -> None:
+def test_properties_escape_what_java_would_read_differently() -> None:
     assert java_properties({"spark.a b": "x\\y\n#=:é😀"}) == "spark.a\\ b=x\\\\y\\u000a#=:\\u00e9\\ud83d\\ude00\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "log", "told"),
+    ("code", "log", "cause"),
     [
         (3, "Terminating due to java.lang.OutOfMemoryError: Java heap space\n", "out of memory (java.lang.OutOfMemory"),
         (52, "ERROR Executor: java.lang.OutOfMemoryError: GC overhead limit\nbye\n", "GC overhead limit)"),
@@ -104,17 +104,17 @@ def test_properties_keep_what_java_would_read_otherwise() -> None:
         (1, "Error: no such class\n", "exit code 1; the end of"),
     ],
 )
-def test_a_death_is_put_down_to_its_cause(tmp_path: Path, code: int, log: str, told: str) -> None:
+def test_a_death_is_reported_with_its_cause(tmp_path: Path, code: int, log: str, cause: str) -> None:
     file = tmp_path / "engine.log"
     file.write_text(log)
 
     cause = cause_of_death(code, file)
 
-    assert told in cause
+    assert cause in cause
     assert log.strip().rpartition("\n")[2] in cause
 
 
-def test_only_the_end_of_a_long_log_is_told(tmp_path: Path) -> None:
+def test_only_the_end_of_a_long_log_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "engine.log"
     file.write_text("".join(f"line {n}\n" for n in range(100_000)))
 
@@ -124,5 +124,5 @@ def test_only_the_end_of_a_long_log_is_told(tmp_path: Path) -> None:
     assert len(cause.splitlines()) < 20
 
 
-def test_a_death_without_a_log_is_told_all_the_same(tmp_path: Path) -> None:
+def test_a_death_without_a_log_is_reported(tmp_path: Path) -> None:
     assert cause_of_death(1, tmp_path / "none") == "the JVM ended with exit code 1"

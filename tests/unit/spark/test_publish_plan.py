@@ -1,4 +1,4 @@
-"""What publishing a staged sink means."""
+"""The files that publishing a staged sink moves and removes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_dynamic_needs_partitions_and_an_overwrite(sink: Sink, config: dict[str,
     assert is_dynamic(sink, config) is dynamic
 
 
-def test_only_two_modes_ask_what_is_there() -> None:
+def test_only_two_modes_check_their_target() -> None:
     asking = {mode for mode in SaveMode if needs_target_check(Sink(mode=mode))}
     assert asking == {SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE}
 
