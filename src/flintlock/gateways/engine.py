@@ -1,6 +1,6 @@
-"""What a TaskManager may ask of its Spark engine and of its runners.
+"""What a TaskManager requires of its Spark engine and of its runners.
 
-The room `spark` fulfils these with real processes; the simulation with fakes on virtual time.
+The package `spark` implements these with real processes; the simulation with fakes on virtual time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SparkSessionKey(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """One Spark application. `died` is how its death is heard; whoever made it starts another."""
+    """One Spark application. `died` returns when it is dead; the TaskManager then starts another."""
 
     @property
     def remote_url(self) -> str:
@@ -40,7 +40,7 @@ class Engine(Protocol):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Its processes on this machine, for whoever looks after them; none where there are none to look at."""
+        """Its processes on this machine, to be observed; none where there are none."""
         ...
 
     async def died(self) -> str:
@@ -61,12 +61,12 @@ class Engine(Protocol):
 
 
 class TaskRunner(Protocol):
-    """One process for one task: forked, used once, gone."""
+    """One process for one task: forked, used once, ended."""
 
     def run(
         self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
     ) -> AsyncIterator[TaskRunning | TaskProgress | TaskFinished | TaskFailed]:
-        """Run the task; `artifacts` says where the content of each of the graph's artifacts (by name) lies locally.
+        """Run the task; `artifacts`: the local path of each of the graph's artifacts, by name.
 
         Ends with finished or failed; a runner that dies yields failed (RUNNER_LOST) with its cause.
         """
@@ -79,7 +79,7 @@ class TaskRunner(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Its process, while it is known to live."""
+        """Its process, while it is running."""
         ...
 
     async def command(self, command: TaskCommand) -> TaskAnswer:
@@ -90,16 +90,16 @@ class TaskRunner(Protocol):
         ...
 
     async def kill(self) -> None:
-        """End it by force and return once the process is gone. Idempotent."""
+        """Kill it and return once the process is gone. Idempotent."""
         ...
 
 
 class RunnerPool(Protocol):
-    """Hands out runners, warm ones first."""
+    """Provides runners, warm ones first."""
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes that no runner can live without."""
+        """The processes on which all runners depend."""
         ...
 
     async def take(self, task: DeployTask) -> TaskRunner:
@@ -108,14 +108,14 @@ class RunnerPool(Protocol):
 
 
 class ProcessTable(Protocol):
-    """What a TaskManager may see of processes on its machine, and do to them. Nothing here raises or waits."""
+    """The processes on a TaskManager's machine. Nothing here raises or waits."""
 
     def is_stopped(self, pid: int) -> bool:
-        """Tell whether a process is stopped (SIGSTOP, a terminal); False for one that is gone."""
+        """Return whether a process is stopped (SIGSTOP, a terminal); False for one that is gone."""
         ...
 
     def resident_bytes(self, pid: int) -> int:
-        """Return how much memory a process has; 0 for one that is gone."""
+        """Return the resident memory of a process; 0 for one that is gone."""
         ...
 
     def kill(self, pid: int) -> None:
@@ -124,7 +124,7 @@ class ProcessTable(Protocol):
 
 
 class EngineLauncher(Protocol):
-    """Opens an engine that is warm and the runners that belong to it; leaving the scope ends both, whatever happens."""
+    """Opens a warm engine and the runners that belong to it; the end of the scope ends both in any case."""
 
     def open(self) -> AbstractAsyncContextManager[tuple[Engine, RunnerPool]]:
         """Start an engine. Raises Unavailable with the cause if it cannot be started."""

@@ -150,7 +150,7 @@ class TaskManager:
                 self._engines += 1
                 self._set_instance(lease.instance)
                 background = (
-                    tasks.create_task(opened.registration.keep(), name="registration"),
+                    tasks.create_task(opened.registration.run(), name="registration"),
                     tasks.create_task(opened.registration.watch_leader_changes(), name="leader-changes"),
                     tasks.create_task(session.kill_stopped_processes(), name="stopped-processes"),
                 )

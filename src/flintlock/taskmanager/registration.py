@@ -54,7 +54,7 @@ class Registration:
         self._wait: asyncio.Timeout | None = None  # for an answer of the leader, or for the next heartbeat
         self._registered_as: InstanceId = lease.instance  # what the leader may know this TaskManager as
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Register and send heartbeats until cancelled.
 
         Another leader is shown what runs, under the lease that the former one granted; it continues if its JobMaster

@@ -95,7 +95,7 @@ def test_properties_escape_what_java_would_read_differently() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "log", "cause"),
+    ("code", "log", "expected"),
     [
         (3, "Terminating due to java.lang.OutOfMemoryError: Java heap space\n", "out of memory (java.lang.OutOfMemory"),
         (52, "ERROR Executor: java.lang.OutOfMemoryError: GC overhead limit\nbye\n", "GC overhead limit)"),
@@ -104,13 +104,13 @@ def test_properties_escape_what_java_would_read_differently() -> None:
         (1, "Error: no such class\n", "exit code 1; the end of"),
     ],
 )
-def test_a_death_is_reported_with_its_cause(tmp_path: Path, code: int, log: str, cause: str) -> None:
+def test_a_death_is_reported_with_its_cause(tmp_path: Path, code: int, log: str, expected: str) -> None:
     file = tmp_path / "engine.log"
     file.write_text(log)
 
     cause = cause_of_death(code, file)
 
-    assert cause in cause
+    assert expected in cause
     assert log.strip().rpartition("\n")[2] in cause
 
 

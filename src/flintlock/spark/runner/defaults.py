@@ -56,7 +56,7 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
     dedicated: DedicatedEngine | None = None
     memory: int = 0  # bytes that a runner may use unless its task has a limit of its own; 0: no limit
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages
-    output_limit: int = 64 << 20  # bytes of captured output that are kept
+    output_limit: int = 64 << 20  # bytes of captured output that are written to the log
     cgroups: Cgroups | None = None  # where groups for runners can be made
 
     def limits(self, task: DeployTask | None = None) -> Limits:

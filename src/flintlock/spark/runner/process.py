@@ -143,7 +143,7 @@ class RunnerProcess:
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
         self._interruption: Final = Interruption()
         self._progress: Final = Progress(self._send)
-        self._door: Door | None = None  # set once a session is open
+        self._backend: Door | None = None  # set once a session is open
         self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
         self._over = False  # set before the outcome is sent
 
@@ -164,11 +164,11 @@ class RunnerProcess:
 
     def _prepare(self, message: Prepare) -> None:
         try:
-            door = open_session(message.remote_url, message.session)
-            self._door = door
-            door.configure(message.config)
+            backend = open_session(message.remote_url, message.session)
+            self._backend = backend
+            backend.configure(message.config)
             if message.warm_up:
-                door.warm_up()
+                backend.warm_up()
         except Exception as error:  # noqa: BLE001 - after any error this runner cannot be used
             self._send(Prepared(problem=f"{type(error).__name__}: {error}"))
         else:
@@ -205,9 +205,9 @@ class RunnerProcess:
         if message.task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
         else:
-            door = self._session()
-            door.configure(session_config(message.task))
-            artifacts.upload(door.spark)
+            backend = self._session()
+            backend.configure(session_config(message.task))
+            artifacts.upload(backend.spark)
         self._progress.doing(f"running {program.file}")
         run_program(program, artifacts)
 
@@ -215,17 +215,17 @@ class RunnerProcess:
         task = message.task
         if task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
-            door = self._door = dedicated.session()
+            backend = self._backend = dedicated.session()
         else:
-            door = self._session()
-            door.configure(session_config(task))
+            backend = self._session()
+            backend.configure(session_config(task))
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
-                artifacts.upload(door.spark)
+                artifacts.upload(backend.spark)
         attempt.inputs = task.inputs
-        attempt.frames = Frames(door, task.graph, artifacts, task.inputs)
+        attempt.frames = Frames(backend, task.graph, artifacts, task.inputs)
         attempt.work = Work(
             task,
-            door,
+            backend,
             attempt.frames,
             activity=self._progress.doing,
             targets=self._targets.get,
@@ -242,11 +242,11 @@ class RunnerProcess:
             _limit_memory(message.limits)
             self._start_receiving()
             with self._interruption.armed():
-                door = self._session()
-                door.configure(config)
+                backend = self._session()
+                backend.configure(config)
                 if _has_functions(graph, None):
-                    artifacts.upload(door.spark)
-                attempt.frames = Frames(door, graph, artifacts)
+                    artifacts.upload(backend.spark)
+                attempt.frames = Frames(backend, graph, artifacts)
                 return analyzed(attempt.frames, graph, config)
         except Interrupted:
             return Analyzed(failure=_INTERRUPTED)
@@ -272,10 +272,10 @@ class RunnerProcess:
         return artifacts
 
     def _session(self) -> ConnectBackend:
-        if not isinstance(self._door, ConnectBackend):
+        if not isinstance(self._backend, ConnectBackend):
             raise TaskError(FailureKind.INTERNAL, "the runner was given a task before its Spark session")
-        self._door.watch(self._progress)
-        return self._door
+        self._backend.watch(self._progress)
+        return self._backend
 
     def _start_receiving(self) -> threading.Thread:
         """Start the thread that receives interrupts."""
@@ -305,8 +305,8 @@ class RunnerProcess:
                 self._interruption.request(self._stop_spark)
 
     def _stop_spark(self) -> None:
-        if self._door is not None:
-            self._door.interrupt()
+        if self._backend is not None:
+            self._backend.interrupt()
         else:
             dedicated.interrupt()
 
