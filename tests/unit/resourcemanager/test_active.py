@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
-from tests.unit.resourcemanager.test_endpoint import Stage, enter, settle
+from tests.unit.resourcemanager.test_endpoint import ResourceManagerHarness, enter, settle
 
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.slots import NoResources, TaskManagerRegistration
@@ -16,8 +16,10 @@ from flintlock.testing.virtual_time import virtual_time
 MOMENT_S = 0.05
 
 
-def stage(limit: int = 2) -> Stage:
-    return Stage(workers=FakeWorkers(slots=2), settings={"resourcemanager.max-taskmanagers": str(limit)})
+def harness_of(limit: int = 2) -> ResourceManagerHarness:
+    return ResourceManagerHarness(
+        workers=FakeWorkers(slots=2), settings={"resourcemanager.max-taskmanagers": str(limit)}
+    )
 
 
 def worker(number: int, incarnation: int = 1) -> TaskManagerRegistration:
@@ -26,86 +28,88 @@ def worker(number: int, incarnation: int = 1) -> TaskManagerRegistration:
 
 @virtual_time
 async def test_a_job_that_waits_gets_a_worker_and_the_worker_goes_when_idle() -> None:
-    scene = stage()
-    async with scene.running() as manager:
+    harness = harness_of()
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
-        assert scene.workers.started == ["worker-1"]
+        assert harness.workers.started == ["worker-1"]
         assert (await manager.overview()).starting == 1
 
         await enter(manager, worker(1))
         await settle()
-        assert [grant.task_manager for grant in scene.jobs.grants] == ["worker-1"]
+        assert [grant.task_manager for grant in harness.jobs.grants] == ["worker-1"]
         assert (await manager.overview()).starting == 0
 
         await manager.declare_requirements(wants(A))
         await asyncio.sleep(29)
         await manager.heartbeat(beat("worker-1"))
-        assert scene.workers.released == []
+        assert harness.workers.released == []
         await asyncio.sleep(1 + MOMENT_S)
-        assert scene.workers.released == ["worker-1"]
+        assert harness.workers.released == ["worker-1"]
         assert (await manager.overview()).task_managers == ()
-    assert scene.jobs.losses == []
-    assert scene.registry.get_sample_value("flintlock_resourcemanager_lost_taskmanagers_total") == 0
+    assert harness.jobs.losses == []
+    assert harness.registry.get_sample_value("flintlock_resourcemanager_lost_taskmanagers_total") == 0
 
 
 @virtual_time
 async def test_no_worker_is_started_without_waiting_requests() -> None:
-    scene = stage()
-    async with scene.running() as manager:
+    harness = harness_of()
+    async with harness.running() as manager:
         await enter(manager, offer("tm-1", 2))
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(40)
-    assert scene.workers.tries == []
+    assert harness.workers.tries == []
 
 
 @virtual_time
 async def test_a_task_manager_that_somebody_else_started_is_not_released() -> None:
-    scene = stage()
-    async with scene.running() as manager:
+    harness = harness_of()
+    async with harness.running() as manager:
         await enter(manager, offer("tm-1", 2))
         for _ in range(100):
             await asyncio.sleep(10)
             assert (await manager.heartbeat(beat("tm-1"))).known
-    assert scene.workers.released == []
+    assert harness.workers.released == []
 
 
 @virtual_time
 async def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_while_somebody_waits() -> None:
-    scene = stage()
-    async with scene.running() as manager:
+    harness = harness_of()
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
         await enter(manager, worker(1))
-        scene.workers.end("worker-1")
+        harness.workers.end("worker-1")
         await settle()
-        assert [loss.reason for loss in scene.jobs.losses] == ["its process was killed by SIGKILL"]
+        assert [loss.reason for loss in harness.jobs.losses] == ["its process was killed by SIGKILL"]
         await asyncio.sleep(2.9)
-        assert len(scene.workers.started) == 1
+        assert len(harness.workers.started) == 1
         await asyncio.sleep(0.2)
-        assert scene.workers.started == ["worker-1", "worker-2"]
+        assert harness.workers.started == ["worker-1", "worker-2"]
         await enter(manager, worker(2))
         await settle()
-        assert scene.jobs.grants[-1].task_manager == "worker-2"
+        assert harness.jobs.grants[-1].task_manager == "worker-2"
 
 
 @virtual_time
 async def test_a_worker_that_cannot_be_started_is_tried_again_ever_more_slowly() -> None:
-    scene = stage(limit=1)
-    scene.workers.fail_with = Unavailable("no more processes")
-    async with scene.running() as manager:
+    harness = harness_of(limit=1)
+    harness.workers.fail_with = Unavailable("no more processes")
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=1))
         await asyncio.sleep(25)
-    waits = [round(later - sooner) for sooner, later in zip(scene.workers.tries, scene.workers.tries[1:], strict=False)]
+    waits = [
+        round(later - sooner) for sooner, later in zip(harness.workers.tries, harness.workers.tries[1:], strict=False)
+    ]
     assert waits == [3, 6, 12]
 
 
 @virtual_time
 async def test_a_worker_that_is_being_released_is_not_taken_back() -> None:
     """Its next heartbeat is not known, so it registers again while it is being ended: it must not get work."""
-    scene = stage()
-    scene.workers.gate.clear()
-    async with scene.running() as manager:
+    harness = harness_of()
+    harness.workers.gate.clear()
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
         await enter(manager, worker(1))
@@ -116,46 +120,46 @@ async def test_a_worker_that_is_being_released_is_not_taken_back() -> None:
             await manager.register_task_manager(worker(1, incarnation=2))
         await manager.declare_requirements(wants(B, r=2))
         await asyncio.sleep(MOMENT_S)
-        assert scene.workers.started == ["worker-1", "worker-2"]
+        assert harness.workers.started == ["worker-1", "worker-2"]
 
 
 @virtual_time
 async def test_a_silent_worker_is_ended_and_replaced() -> None:
-    scene = stage(limit=1)
-    async with scene.running() as manager:
+    harness = harness_of(limit=1)
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))
         await asyncio.sleep(MOMENT_S)
         await enter(manager, worker(1))
         await asyncio.sleep(51)
-        assert scene.workers.released == ["worker-1"]
+        assert harness.workers.released == ["worker-1"]
         await asyncio.sleep(3)
-        assert scene.workers.started == ["worker-1", "worker-2"]
+        assert harness.workers.started == ["worker-1", "worker-2"]
 
 
 @virtual_time
 async def test_a_request_that_not_even_a_fresh_worker_could_serve_is_reported() -> None:
-    scene = stage()
-    async with scene.running() as manager:
+    harness = harness_of()
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=3))
         await asyncio.sleep(29)
-        assert scene.jobs.heard == []
+        assert harness.jobs.heard == []
         await asyncio.sleep(2)
-    (reported,) = scene.jobs.heard
+    (reported,) = harness.jobs.heard
     assert isinstance(reported, NoResources)
     assert "3 slots; no TaskManager is registered; one that would be started has 2 slots" in reported.reason
-    assert scene.workers.tries == []
+    assert harness.workers.tries == []
 
 
 @virtual_time
 async def test_many_waiting_requests_get_at_most_the_limit_of_workers() -> None:
-    scene = stage(limit=3)
-    async with scene.running() as manager:
+    harness = harness_of(limit=3)
+    async with harness.running() as manager:
         await manager.declare_requirements(wants(A, **{f"r{n}": 1 for n in range(100)}))
         await asyncio.sleep(MOMENT_S)
-        assert len(scene.workers.started) == 3
+        assert len(harness.workers.started) == 3
         for number in (1, 2, 3):
             await enter(manager, worker(number))
         await settle()
-        assert len(scene.jobs.grants) == 6
+        assert len(harness.jobs.grants) == 6
         await asyncio.sleep(10)
-    assert len(scene.workers.started) == 3
+    assert len(harness.workers.started) == 3

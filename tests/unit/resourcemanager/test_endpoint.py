@@ -36,7 +36,7 @@ from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskMana
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 
-class Stage:
+class ResourceManagerHarness:
     """A ResourceManager and the fakes around it."""
 
     def __init__(
@@ -90,8 +90,8 @@ def attempt(job: JobId = A) -> AttemptId:
 
 @virtual_time
 async def test_a_registered_task_manager_gets_the_leaders_token() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         answer = await enter(manager, offer())
     assert answer.token == TOKEN
     assert (answer.heartbeat_interval_s, answer.heartbeat_timeout_s) == (3.0, 50.0)
@@ -99,10 +99,10 @@ async def test_a_registered_task_manager_gets_the_leaders_token() -> None:
 
 @virtual_time
 async def test_a_member_of_an_incompatible_version_is_refused_with_the_reason_in_the_log_here_too() -> None:
-    stage = Stage()
+    harness = ResourceManagerHarness()
     other = Versions(flintlock="9.9.9", python="3.11", pyspark="4.3.0")
     with capture_logs() as logs:
-        async with stage.running() as manager:
+        async with harness.running() as manager:
             with pytest.raises(Refused, match=r"it runs Flintlock 9\.9\.9") as refusal:
                 await manager.register_task_manager(offer(versions=other))
     assert [line["reason"] for line in logs if line["event"] == TASKMANAGER_REFUSED] == [refusal.value.public]
@@ -110,144 +110,144 @@ async def test_a_member_of_an_incompatible_version_is_refused_with_the_reason_in
 
 @virtual_time
 async def test_grants_reach_the_job_master() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
         await manager.declare_requirements(wants(A, r=1))
         await settle()
-    (grant,) = stage.jobs.grants
+    (grant,) = harness.jobs.grants
     assert (grant.job_id, grant.task_manager, grant.address) == (A, "tm-1", "tm-1:1")
 
 
 @virtual_time
 async def test_silence_costs_slots() -> None:
     """A TaskManager that is silent for a whole timeout is lost, and its jobs are notified."""
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await asyncio.sleep(33)
         await enter(manager, offer())
         await manager.declare_requirements(wants(A, r=1))
         await asyncio.sleep(30)
         assert (await manager.heartbeat(beat())).known
         await asyncio.sleep(50)
-        assert stage.jobs.losses == []
+        assert harness.jobs.losses == []
 
         await asyncio.sleep(0.1)
-        assert [loss.job_id for loss in stage.jobs.losses] == [A]
+        assert [loss.job_id for loss in harness.jobs.losses] == [A]
         assert (await manager.overview()).task_managers == ()
         assert not (await manager.heartbeat(beat())).known
 
 
 @virtual_time
 async def test_a_task_manager_that_reports_is_never_lost() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
         for _ in range(100):
             await asyncio.sleep(10)
             assert (await manager.heartbeat(beat())).known
-    assert stage.jobs.heard == []
+    assert harness.jobs.heard == []
 
 
 @virtual_time
 async def test_an_unregistration_is_reported_immediately() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
         await manager.declare_requirements(wants(A, r=1))
         await manager.unregister_task_manager(beat())
         await settle()
-        assert [loss.reason for loss in stage.jobs.losses] == ["it has shut down"]
+        assert [loss.reason for loss in harness.jobs.losses] == ["it has shut down"]
 
 
 @virtual_time
 async def test_a_loss_is_reported_before_the_grant_that_follows_from_it() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
         await manager.declare_requirements(wants(A, r=1))
         await settle()
-        stage.jobs.fail_with = Unavailable("busy")
+        harness.jobs.fail_with = Unavailable("busy")
         await enter(manager, offer(incarnation=2))
         await asyncio.sleep(1)
-        stage.jobs.fail_with = None
+        harness.jobs.fail_with = None
         await asyncio.sleep(6)
-    assert [type(effect) for effect in stage.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
-    reported = [effect.instance for effect in stage.jobs.heard if not isinstance(effect, NoResources)]
+    assert [type(effect) for effect in harness.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
+    reported = [effect.instance for effect in harness.jobs.heard if not isinstance(effect, NoResources)]
     assert reported == ["tm-1-1", "tm-1-1", "tm-1-2"]
 
 
 @virtual_time
 async def test_a_grant_that_was_withdrawn_while_it_waited_is_not_sent() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
-        stage.jobs.fail_with = Unavailable("busy")
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
+        harness.jobs.fail_with = Unavailable("busy")
         await enter(manager, offer())
         await manager.declare_requirements(wants(A, r=1))
         await settle()
         await manager.declare_requirements(wants(A))
-        stage.jobs.fail_with = None
+        harness.jobs.fail_with = None
         await asyncio.sleep(6)
-    assert stage.jobs.heard == []
+    assert harness.jobs.heard == []
 
 
 @virtual_time
 async def test_a_grant_whose_job_master_is_gone_is_withdrawn() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer(slots=1))
-        stage.jobs.fail_with = NotFound("no JobMaster runs it")
+        harness.jobs.fail_with = NotFound("no JobMaster runs it")
         await manager.declare_requirements(wants(A, r=1))
         await settle()
-        stage.jobs.fail_with = None
+        harness.jobs.fail_with = None
         await manager.declare_requirements(wants(B, r=1))
         await settle()
-        assert [grant.job_id for grant in stage.jobs.grants] == [B]
+        assert [grant.job_id for grant in harness.jobs.grants] == [B]
         assert (await manager.overview()).waiting == ()
 
 
 @virtual_time
 async def test_what_is_asked_before_the_term_runs_is_answered_when_it_does() -> None:
-    stage = Stage()
-    await enter(stage.manager, offer())
-    await stage.manager.declare_requirements(wants(A, r=1))
-    assert stage.jobs.heard == []
-    async with stage.running():
-        assert len(stage.jobs.grants) == 1
+    harness = ResourceManagerHarness()
+    await enter(harness.manager, offer())
+    await harness.manager.declare_requirements(wants(A, r=1))
+    assert harness.jobs.heard == []
+    async with harness.running():
+        assert len(harness.jobs.grants) == 1
 
 
 @virtual_time
 async def test_after_its_term_every_call_is_refused() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
     for call in (
-        stage.manager.register_task_manager(offer(incarnation=2)),
-        stage.manager.heartbeat(beat()),
-        stage.manager.unregister_task_manager(beat()),
-        stage.manager.declare_requirements(wants(A, r=1)),
-        stage.manager.overview(),
-        stage.manager.remove_files(RemoveFiles(job_id=A, directories=("/x",))),
-        stage.manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt())),
+        harness.manager.register_task_manager(offer(incarnation=2)),
+        harness.manager.heartbeat(beat()),
+        harness.manager.unregister_task_manager(beat()),
+        harness.manager.declare_requirements(wants(A, r=1)),
+        harness.manager.overview(),
+        harness.manager.remove_files(RemoveFiles(job_id=A, directories=("/x",))),
+        harness.manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt())),
     ):
         with pytest.raises(Unavailable):
             await call
-    assert stage.jobs.heard == []
+    assert harness.jobs.heard == []
 
 
 @virtual_time
 async def test_one_that_does_not_fit_is_refused() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         with pytest.raises(Refused):
             await manager.register_task_manager(offer(slots=0))
 
 
 @virtual_time
 async def test_a_log_is_read_where_it_is() -> None:
-    stage = Stage()
-    stage.machines("tm-2:1").logs[str(attempt())] = b"hello"
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    harness.machines("tm-2:1").logs[str(attempt())] = b"hello"
+    async with harness.running() as manager:
         await enter(manager, offer("tm-1"))
         await enter(manager, offer("tm-2"))
         chunk = await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-2"), attempt=attempt(), offset=1))
@@ -260,29 +260,29 @@ async def test_a_log_is_read_where_it_is() -> None:
 
 @virtual_time
 async def test_files_are_removed_by_the_first_task_manager_that_can() -> None:
-    stage = Stage()
+    harness = ResourceManagerHarness()
     order = RemoveFiles(job_id=A, directories=("/work/a",))
-    async with stage.running() as manager:
+    async with harness.running() as manager:
         with pytest.raises(Unavailable, match="no TaskManager is registered"):
             await manager.remove_files(order)
         await enter(manager, offer("tm-1"))
         await enter(manager, offer("tm-2"))
-        stage.machines("tm-1:1").fail_with = Unavailable("no engine")
+        harness.machines("tm-1:1").fail_with = Unavailable("no engine")
         await manager.remove_files(order)
-        assert stage.machines("tm-2:1").removed == [order]
+        assert harness.machines("tm-2:1").removed == [order]
 
-        stage.machines("tm-2:1").fail_with = Unavailable("no engine either")
+        harness.machines("tm-2:1").fail_with = Unavailable("no engine either")
         with pytest.raises(Unavailable, match="no engine either"):
             await manager.remove_files(order)
-        stage.machines("tm-2:1").fail_with = Fenced("epoch 1 is over")
+        harness.machines("tm-2:1").fail_with = Fenced("epoch 1 is over")
         with pytest.raises(Fenced):
             await manager.remove_files(order)
 
 
 @virtual_time
 async def test_the_overview_shows_the_queue_with_its_times() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer(slots=1))
         await manager.declare_requirements(wants(A, r=1))
         await asyncio.sleep(5)
@@ -309,14 +309,14 @@ def of(job: JobId, number: int) -> AttemptId:
 
 @virtual_time
 async def test_the_attempts_of_a_task_manager_are_reconciled_with_their_job_masters() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
-        stage.jobs.unwanted = {of(A, 0), of(B, 3)}
+        harness.jobs.unwanted = {of(A, 0), of(B, 3)}
         running = (of(A, 0), of(B, 2), of(A, 1), of(B, 3))
         answer = await manager.heartbeat(reporting(*running))
     assert answer.unwanted == (of(A, 0), of(B, 3))
-    assert [(message.job_id, message.instance, message.attempts) for message in stage.jobs.reconciled] == [
+    assert [(message.job_id, message.instance, message.attempts) for message in harness.jobs.reconciled] == [
         (A, "tm-1-1", (of(A, 0), of(A, 1))),
         (B, "tm-1-1", (of(B, 2), of(B, 3))),
     ]
@@ -324,31 +324,31 @@ async def test_the_attempts_of_a_task_manager_are_reconciled_with_their_job_mast
 
 @virtual_time
 async def test_no_job_master_is_asked_when_nothing_runs_or_the_task_manager_is_unknown() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
         assert (await manager.heartbeat(beat())).unwanted == ()
         unknown = await manager.heartbeat(reporting(attempt(), name="tm-9"))
     assert (unknown.known, unknown.unwanted) == (False, ())
-    assert stage.jobs.tries == 0
+    assert harness.jobs.tries == 0
 
 
 @virtual_time
 async def test_attempts_of_a_job_without_a_job_master_are_unwanted() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
-        stage.jobs.fail_with = NotFound("no JobMaster runs it")
+        harness.jobs.fail_with = NotFound("no JobMaster runs it")
         answer = await manager.heartbeat(reporting(attempt()))
     assert answer.unwanted == (attempt(),)
 
 
 @virtual_time
 async def test_attempts_of_an_unreachable_job_master_continue() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
-        stage.jobs.fail_with = Unavailable("it is starting")
+        harness.jobs.fail_with = Unavailable("it is starting")
         answer = await manager.heartbeat(reporting(attempt()))
     assert (answer.known, answer.unwanted) == (True, ())
 
@@ -365,8 +365,8 @@ class SlowJobMaster(FakeJobMaster):
 
 @virtual_time
 async def test_a_job_master_that_hangs_does_not_delay_the_lease() -> None:
-    stage = Stage(jobs=SlowJobMaster())
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness(jobs=SlowJobMaster())
+    async with harness.running() as manager:
         await enter(manager, offer())
         begun_s = asyncio.get_running_loop().time()
         answer = await manager.heartbeat(reporting(of(B, 0), of(A, 0)))
@@ -376,8 +376,8 @@ async def test_a_job_master_that_hangs_does_not_delay_the_lease() -> None:
 
 @virtual_time
 async def test_metrics_of_a_task_manager_are_shown_as_it_last_sent_them() -> None:
-    stage = Stage()
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
         await enter(manager, offer())
         await manager.heartbeat(structs.replace(beat(), metrics={"engine.heap.used": 1.0}))
         await manager.heartbeat(structs.replace(beat(), metrics={"engine.heap.used": 2.0}))
@@ -390,25 +390,25 @@ async def test_metrics_of_a_task_manager_are_shown_as_it_last_sent_them() -> Non
 
 @virtual_time
 async def test_an_unservable_request_is_reported_once_the_start_up_time_is_over() -> None:
-    stage = Stage(settings={"resourcemanager.standalone.start-up-time": "20 s"})
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness(settings={"resourcemanager.standalone.start-up-time": "20 s"})
+    async with harness.running() as manager:
         await enter(manager, offer(slots=2))
         await manager.declare_requirements(wants(A, r=3))
         await asyncio.sleep(19.9)
-        assert stage.jobs.heard == []
+        assert harness.jobs.heard == []
         await asyncio.sleep(0.2)
-        (reported,) = stage.jobs.heard
+        (reported,) = harness.jobs.heard
         assert isinstance(reported, NoResources)
         await manager.declare_requirements(wants(A))
         await manager.declare_requirements(wants(B, r=3))
         await settle()
-        assert [effect.job_id for effect in stage.jobs.heard] == [A, B]
+        assert [effect.job_id for effect in harness.jobs.heard] == [A, B]
 
 
 @virtual_time
 async def test_a_request_that_a_loss_makes_unservable_is_reported_after_the_start_up_time() -> None:
-    stage = Stage(settings={"resourcemanager.standalone.start-up-time": "20 s"})
-    async with stage.running() as manager:
+    harness = ResourceManagerHarness(settings={"resourcemanager.standalone.start-up-time": "20 s"})
+    async with harness.running() as manager:
         await enter(manager, offer("tm-1", 2))
         await enter(manager, offer("tm-2", 4))
         await asyncio.sleep(30)
@@ -417,9 +417,9 @@ async def test_a_request_that_a_loss_makes_unservable_is_reported_after_the_star
         await settle()
         await manager.unregister_task_manager(beat("tm-2"))
         await asyncio.sleep(19.9)
-        assert [type(effect) for effect in stage.jobs.heard] == [SlotGrant, TaskManagerLost]
+        assert [type(effect) for effect in harness.jobs.heard] == [SlotGrant, TaskManagerLost]
         await asyncio.sleep(0.2)
-        assert isinstance(stage.jobs.heard[-1], NoResources)
+        assert isinstance(harness.jobs.heard[-1], NoResources)
 
 
 # Metrics
@@ -427,12 +427,12 @@ async def test_a_request_that_a_loss_makes_unservable_is_reported_after_the_star
 
 @virtual_time
 async def test_slots_the_queue_losses_and_late_heartbeats_are_measured() -> None:
-    stage = Stage()
+    harness = ResourceManagerHarness()
 
     def value(name: str) -> float | None:
-        return stage.registry.get_sample_value(f"flintlock_resourcemanager_{name}")
+        return harness.registry.get_sample_value(f"flintlock_resourcemanager_{name}")
 
-    async with stage.running() as manager:
+    async with harness.running() as manager:
         await enter(manager, offer("tm-1", 2))
         await enter(manager, offer("tm-2", 2))
         await manager.declare_requirements(wants(A, r=1, s=2, t=2))

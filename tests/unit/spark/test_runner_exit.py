@@ -14,13 +14,13 @@ from flintlock.host import cgroups
 from flintlock.host.cgroups import Cgroups
 from flintlock.model.tasks import TaskFailed
 from flintlock.spark.runner.defaults import RunnerDefaults
-from flintlock.spark.runner.handle import ForkedRunner, News
+from flintlock.spark.runner.handle import ForkedRunner, RunnerNews
 from flintlock.spark.runner_messages import Exited
 
 FILES = ("cgroup.procs", "cgroup.kill", "memory.max", "memory.oom.group")
 
 
-class NoTemplate:
+class NoControl:
     """Ignores all commands."""
 
     def kill(self, number: int) -> None:
@@ -46,24 +46,24 @@ async def test_a_group_that_is_slow_to_empty_delays_the_end_of_its_runner_and_no
         (group / file).touch()
     (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
     (group / "memory.events").write_text("oom_kill 1\n")
-    home = RunnerDefaults(
+    defaults = RunnerDefaults(
         scratch_dir=str(tmp_path / "scratch"), memory=1 << 30, cgroups=Cgroups(tmp_path, frozenset({"memory"}))
     )
     own, theirs = socket.socketpair()
     with theirs:
         streams = await asyncio.open_connection(sock=own)
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-            runner = ForkedRunner(1, home, streams, engine=None, tasks=tasks, template=NoTemplate())
-            runner.hear_started(4711)
+            runner = ForkedRunner(1, defaults, streams, engine=None, tasks=tasks, control=NoControl())
+            runner.on_started(4711)
 
-            async def run() -> News:
+            async def run() -> RunnerNews:
                 return await anext(aiter(runner.run(order(attempt_id()), str(tmp_path / "log"), {})))
 
             news = tasks.create_task(run(), name="news")
             while not (group / "cgroup.procs").read_text():  # noqa: ASYNC110 - it has no event for that
                 await asyncio.sleep(0)
 
-            runner.hear_exited(Exited(runner=1, code=-9))
+            runner.on_exited(Exited(runner=1, code=-9))
 
             assert runner.alive, "its end was reported before its group was removed"
             assert (await runner.exited()).code == -9
