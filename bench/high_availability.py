@@ -22,7 +22,7 @@ from tests.zookeeper.servers import running_ensemble
 from bench.figures import Bound, Figure
 from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.high_availability import ha_services
-from flintlock.entrypoints.process import Settings
+from flintlock.entrypoints.process import ProcessSettings
 from flintlock.ha.protocols import HaServices, Stores
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
@@ -51,7 +51,7 @@ def recovery() -> Iterator[Figure]:
 def _recovery(store: str, scratch: Path, settings: dict[str, str]) -> Iterator[Figure]:
     state_dir = scratch / "state"
     state_dir.mkdir()
-    asyncio.run(_fill(Settings(state_dir=state_dir, configuration=Configuration(settings))))
+    asyncio.run(_fill(ProcessSettings(state_dir=state_dir, configuration=Configuration(settings))))
     flags = [part for key, value in {**settings, "rest.port": "0"}.items() for part in ("-D", f"{key}={value}")]
     command = [sys.executable, "-m", "flintlock.entrypoints.jobmanager", "--state-dir", str(state_dir), *flags]
     begun = time.perf_counter()
@@ -72,7 +72,7 @@ def _recovery(store: str, scratch: Path, settings: dict[str, str]) -> Iterator[F
     )  # fmt: skip
 
 
-async def _fill(settings: Settings) -> None:
+async def _fill(settings: ProcessSettings) -> None:
     """Store the jobs as a leader that dies right after it has acknowledged them would."""
     async with ha_services(settings, _now_ms) as ha, _leading(ha) as stores:
         waiting = iter(range(JOBS))

@@ -13,9 +13,9 @@ import pytest
 from tests.cluster.processes import Processes, running_processes
 from tests.cluster.runner_harness import Bench, Loop, bench, spark_engine
 
-from flintlock.cli.analysis import record_archive
 from flintlock.config.configuration import Configuration
-from flintlock.config.files import LoadedConfiguration, cache_directory
+from flintlock.config.files import cache_directory
+from flintlock.entrypoints.analysis import record_archive
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.class_archive import archive_file
 from flintlock.spark.engine.java import find_java
@@ -34,7 +34,7 @@ def class_archive() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive_file(archives, find_java(os.environ)).is_file():
             with suppress(Unavailable):  # a Java that cannot write archives: engines start more slowly, that is all
-                asyncio.run(record_archive(LoadedConfiguration(configuration=Configuration({}), places={})))
+                asyncio.run(record_archive(Configuration({})))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import uvloop
 
 from flintlock.entrypoints.jobmanager import serve
-from flintlock.entrypoints.process import Settings, start
+from flintlock.entrypoints.process import ProcessSettings, start
 from flintlock.model.tasks import FilesPublished, RegionRecord, TaskReport
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Deadly:
         return answer
 
 
-def deadly_serve(settings: Settings) -> Any:
+def deadly_serve(settings: ProcessSettings) -> Any:
     """Serve as JobManager until the point."""
     marker = settings.state_dir / "killed"
 

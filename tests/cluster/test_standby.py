@@ -332,3 +332,19 @@ def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(
     assert stopped.returncode == 0, stopped.stderr
     assert not any(running(file) for file in announced(tmp_path / "c"))
     assert not (tmp_path / "c" / "cluster.json").exists()
+
+
+def test_shutting_the_cluster_down_ends_every_jobmanager_and_keeps_its_jobs(masters: Masters) -> None:
+    """Asked of the standby, which forwards it."""
+    with masters.client() as client:
+        job_id = client.submit(job("kept")).id
+    answer = httpx.delete(f"{masters.standby.rest}/cluster", timeout=30.0)
+    assert (answer.status_code, answer.json()) == (200, {})
+
+    assert [process.wait(30) for process in masters.all] == [0, 0]
+
+    masters.start(2)
+    with masters.client() as client:
+        assert client.job(job_id).id == job_id
+    listed = httpx.get(f"{masters.leader.rest}/jobs", timeout=30.0).json()
+    assert [(job["id"], job["status"]) for job in listed["jobs"]] == [(job_id, "RUNNING")]

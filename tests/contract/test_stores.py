@@ -806,3 +806,35 @@ async def test_damaged_operations_are_corrupt_and_can_be_replaced(place: Place) 
     assert await stores.operations.ids() == (JOB_A,)
     await stores.operations.put(operations())
     assert await stores.operations.read(JOB_A) == operations()
+
+
+async def test_cleanup_removes_every_record_and_what_comes_after_is_as_in_a_new_cluster(
+    ha: HaServices, stores: Stores, place: Place
+) -> None:
+    empty = await everything(stores)
+    await furnish(stores)
+    await stores.graphs.put(stored_job(JOB_B))
+    await stores.operations.put(operations(JOB_B))
+    await stores.graphs.quarantine(JOB_B, "unreadable")
+
+    await ha.cleanup_all_data(token(5))
+    await ha.cleanup_all_data(token(5))  # idempotent
+
+    assert await everything(stores) == empty
+    assert await stores.graphs.quarantined() == ()
+    assert await stores.operations.ids() == ()
+    assert await stores.graphs.key("key") is None
+    again = (await place.open()).stores(token(6))
+    await furnish(again)
+    assert await again.graphs.recover(JOB_A) == stored_job(key="key")
+
+
+async def test_cleanup_is_refused_to_a_leader_that_was_succeeded(ha: HaServices, stores: Stores) -> None:
+    await furnish(stores)
+    before = await everything(stores)
+    await ha.stores(token(6)).graphs.remove(JOB_B)  # the first write of the next term
+
+    with pytest.raises(Fenced):
+        await ha.cleanup_all_data(token(5))
+
+    assert await everything(stores) == before

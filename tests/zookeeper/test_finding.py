@@ -12,11 +12,14 @@ from tests.zookeeper.stage import staged
 from tests.zookeeper.wire import wired
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.leader_finding import leader_finder
-from flintlock.entrypoints.process import Settings
+from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderAddresses
-from flintlock.ha.zookeeper.settings import leader_url
 from flintlock.model.errors import Invalid, Unavailable
+
+
+def leader_url(configured: Configuration, *, wait_s: float) -> str | None:
+    return ha_backend(configured).leader_url(configured, wait_s=wait_s)
+
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +49,7 @@ async def test_whoever_leads_and_serves_is_found_and_then_the_next_one(zookeeper
         def asked() -> str | None:
             return leader_url(configured, wait_s=0.0)
 
-        async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
+        async with ha_backend(configured).leader_finder(configured, tmp_path) as finder:
             async with await anext(first.election.terms()) as token:
                 await first.leader.publish(one.leads(token, confirmed=False))
                 assert await asyncio.to_thread(asked) is None, "it does not serve yet"
@@ -71,7 +74,7 @@ async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_
     ):
         ha = await stage.process(timeout_s=15)
         configured = configuration(wire.address, stage.cluster_id)
-        async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
+        async with ha_backend(configured).leader_finder(configured, tmp_path) as finder:
             terms = ha.election.terms()
             async with await anext(terms) as token:
                 await ha.leader.publish(LeaderAddresses(rpc="one:1", rest="").leads(token, confirmed=True))
@@ -80,7 +83,7 @@ async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_
                 wire.cut()
             async with await anext(terms) as token:
                 await ha.leader.publish(LeaderAddresses(rpc="two:1", rest="").leads(token, confirmed=True))
-                assert finder.look() == "one:1", "what was known may still be so"
+                assert finder.find() == "one:1", "what was known may still be so"
                 wire.mend()
                 await finder.moved()
                 assert finder.follow() == "two:1"
@@ -90,9 +93,9 @@ async def test_a_cluster_that_never_was_has_no_leader_and_asking_makes_none(
     zookeeper: Ensemble, tmp_path: Path
 ) -> None:
     configured = configuration(zookeeper.quorum, uuid.uuid4().hex)
-    async with leader_finder(Settings(state_dir=tmp_path, configuration=configured)) as finder:
+    async with ha_backend(configured).leader_finder(configured, tmp_path) as finder:
         with pytest.raises(Unavailable, match="no JobManager that leads"):
-            finder.look()
+            finder.find()
     assert await asyncio.to_thread(lambda: leader_url(configured, wait_s=0.0)) is None
 
 

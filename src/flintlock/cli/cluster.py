@@ -127,13 +127,13 @@ def prepare(defines: tuple[str, ...], as_json: bool, conf: Path | None, state_di
     """
     import asyncio
 
-    from flintlock.cli.analysis import record_archive
-
     require_extra("cluster", "a Spark engine")
+    from flintlock.entrypoints.analysis import record_archive
+
     settings, _ = read_settings(conf, state_dir, defines)
     if not as_json:
         click.echo("starting a Spark engine to record its classes; this takes a minute or two …", err=True)
-    file = asyncio.run(record_archive(settings))
+    file = asyncio.run(record_archive(settings.configuration))
     if as_json:
         print_json({"archive": str(file), "bytes": file.stat().st_size})
         return

@@ -66,13 +66,13 @@ def info(
 
 
 def _analyzed(package: JobPackage, settings: LoadedConfiguration) -> Analyzed:
-    from flintlock.cli.analysis import analyze
-
     if any(isinstance(vertex.operation, Program) for vertex in package.graph.vertices):
         raise Refused("--analyze: only job graphs can be analysed; what a program does is known only when it runs")
     require_extra("cluster", "--analyze")
+    from flintlock.entrypoints.analysis import analyze
+
     click.echo("starting a Spark engine …", err=True)
-    return analyze(package, settings)
+    return analyze(package.graph, package.files, settings.configuration)
 
 
 def plan_tree(graph: JobGraph, schemas: Mapping[StepName, StepSchema] = MappingProxyType({})) -> Tree:

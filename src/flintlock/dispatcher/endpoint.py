@@ -33,6 +33,7 @@ from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.tolerance import log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.commands import (
     CancelJob,
     JobCommand,
@@ -121,6 +122,7 @@ class Dispatcher:
         self._jobs: Final[dict[JobId, DispatchedJob]] = {}  # entered when an id is taken, left when its task ends
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; each leaves as it ends
+        self._shut_down: Final[asyncio.Future[ApplicationStatus]] = asyncio.get_running_loop().create_future()
         self._stopped = False  # written by `stop`, when the scope is left or a child has failed
 
     async def start(self, recovery: Recovery) -> None:
@@ -162,6 +164,10 @@ class Dispatcher:
         for child in self._children:
             child.cancel()
 
+    async def wait_for_shut_down(self) -> ApplicationStatus:
+        """Return the status once the Dispatcher is asked to shut the cluster down."""
+        return await asyncio.shield(self._shut_down)
+
     def assert_empty(self) -> None:
         """Raise InvariantBroken if anything of a job is left: after the last one is clean, nothing is."""
         left = [*self._jobs, *self._keys]
@@ -173,6 +179,8 @@ class Dispatcher:
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Persist and start the job; answer once it is durable. See DispatcherGateway."""
         self._check_leading()
+        if self._shut_down.done():
+            raise Unavailable("the cluster is shutting down")
         begun_s = asyncio.get_running_loop().time()
         try:
             if message.idempotency_key is None:
@@ -293,6 +301,12 @@ class Dispatcher:
             raise Conflict(f"job {message.job_id} is {snapshot.status}: it has no result {message.name!r}")
         known = f"; it has {', '.join(snapshot.result_names)}" if snapshot.result_names else ""
         raise NotFound(f"job {message.job_id} has no result {message.name!r}{known}")
+
+    async def shut_down_cluster(self, message: ShutDownCluster) -> None:
+        """Complete the shut-down request. From then on no job is accepted."""
+        self._check_leading()
+        if not self._shut_down.done():
+            self._shut_down.set_result(message.status)
 
     # Submission
 

@@ -1,17 +1,23 @@
-"""What a JobManager does with one term: recover, then dispatch, until the term is over.
+"""What a JobManager does with one term: recover, then dispatch, until the term is over or the cluster shuts down.
 
     CREATED -> RUNNING (dirty results, graphs, progress; then a Dispatcher; then leadership is confirmed) -> STOPPED
 
-Losing leadership cancels `run`, wherever it is; there is no second way to stop it. A term that is lost before or
-during recovery never has a Dispatcher.
+Losing leadership cancels `run`, wherever it is. A term that is lost before or during recovery never has a Dispatcher.
+The only other end is a shut-down of the whole cluster, which the Dispatcher is asked for: then `run` suspends the jobs,
+has the other processes of the cluster end, and returns the status.
+
+The process is made by a factory, which is what differs between deployment modes. `SessionLeaderProcessFactory` recovers
+all jobs and waits for submissions. A mode that runs one application adds a `bootstrap`: it runs beside the Dispatcher
+once leadership is confirmed, submits jobs through it, and asks it to shut the cluster down when they have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -22,18 +28,39 @@ from flintlock.dispatcher.recovery import recover
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
 from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import FencingToken
 
 log: FilteringBoundLogger = structlog.get_logger()
 
+#: What a deployment mode does beside the Dispatcher of a term, from the confirmation of leadership on. It may return
+#: before the term ends; an error that it raises ends the process. Cancelled when the term ends.
+Bootstrap: TypeAlias = Callable[[Dispatcher], Coroutine[Any, Any, None]]
+
 
 class LeaderState(StrEnum):
-    """Where a leader process is in its life."""
+    """The state of a leader process."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
+
+
+class LeadershipListener(Protocol):
+    """Is notified of what happens in a term."""
+
+    def confirm(self, dispatcher: Dispatcher) -> None:
+        """Leadership is confirmed: the Dispatcher takes calls."""
+        ...
+
+    def withdraw(self) -> None:
+        """The Dispatcher is about to stop."""
+        ...
+
+    async def shut_down(self, status: ApplicationStatus) -> None:
+        """The cluster shuts down; the jobs of the term are suspended. Notifies the other JobManagers."""
+        ...
 
 
 class DispatcherLeaderProcess:
@@ -45,17 +72,19 @@ class DispatcherLeaderProcess:
         stores: Stores,
         services: DispatcherServices,
         open_term: TermOpener,
+        bootstrap: Bootstrap | None = None,
     ) -> None:
         self.token: Final = token
         self.state = LeaderState.CREATED  # written by `_move`
         self._stores: Final = stores
         self._services: Final = services
         self._open_term: Final = open_term
+        self._bootstrap: Final = bootstrap
 
-    async def run(self, confirm: Callable[[Dispatcher], None], withdraw: Callable[[], None]) -> None:
-        """Lead until cancelled. `confirm` is called once there is a Dispatcher, `withdraw` before it is taken down.
+    async def run(self, listener: LeadershipListener) -> ApplicationStatus:
+        """Lead until cancelled, or until the Dispatcher is asked to shut the cluster down; return the status then.
 
-        Raises (in a group) what ended the Dispatcher, or the error of a store that cannot be listed.
+        Raises (in a group) what ended the Dispatcher or the bootstrap, or the error of a store that cannot be listed.
         """
         if self.state is not LeaderState.CREATED:
             raise InvariantBroken(f"the leader process of {self.token} is {self.state}: it runs only once")
@@ -68,14 +97,47 @@ class DispatcherLeaderProcess:
                     async with dispatching(self._services, term, recovery) as dispatcher:
                         await asyncio.sleep(0)  # each recovered job takes its first step: its JobMaster is there
                         term.admit()
-                        confirm(dispatcher)
+                        listener.confirm(dispatcher)
                         try:
-                            await asyncio.get_running_loop().create_future()  # until cancelled
+                            status = await self._until_shut_down(dispatcher)
                         finally:
-                            withdraw()
+                            listener.withdraw()
+                    await listener.shut_down(status)
+                    await term.stop_task_managers()
+                    return status
             finally:
                 self._move(LeaderState.STOPPED)
+
+    async def _until_shut_down(self, dispatcher: Dispatcher) -> ApplicationStatus:
+        if self._bootstrap is None:
+            return await dispatcher.wait_for_shut_down()
+        async with asyncio.TaskGroup() as tasks:
+            bootstrap = tasks.create_task(self._bootstrap(dispatcher), name=f"bootstrap-{self.token.epoch}")
+            try:
+                return await dispatcher.wait_for_shut_down()
+            finally:
+                bootstrap.cancel()
 
     def _move(self, state: LeaderState) -> None:
         self.state = state
         log.info(log_events.LEADER_PROCESS_STATE_CHANGED, epoch=self.token.epoch, state=state)
+
+
+class DispatcherLeaderProcessFactory(Protocol):
+    """Makes the leader process of a term, as the deployment mode has it."""
+
+    def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
+        """Return a leader process that has not run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLeaderProcessFactory:
+    """The factory of a session cluster: all stored jobs are recovered, and clients submit more."""
+
+    services: DispatcherServices
+    open_term: TermOpener
+
+    def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
+        """Return the leader process of a term."""
+        return DispatcherLeaderProcess(token, stores, self.services, self.open_term)

@@ -21,6 +21,7 @@ from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.ha.protocols import LeaderRegister
 from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.liveness import wait_for_verdict
@@ -56,8 +57,8 @@ class LeaderWatch:
         self._is_own: Final = is_own
         self._host: Final = host
 
-    async def run(self) -> None:
-        """Watch one leader after another until cancelled."""
+    async def run(self) -> ApplicationStatus:
+        """Watch one leader after another, until one of them shuts the cluster down; return the status then."""
         leader = self._known.latest
         while True:
             if leader is None or self._is_own(leader.token) or not self._can_be_watched(leader):
@@ -65,7 +66,13 @@ class LeaderWatch:
                 continue
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._watch(leader), name=f"leader-watch-{leader.token.epoch}")
-                leader = await self._wait_for_successor(leader)
+                succeeded = tasks.create_task(self._wait_for_successor(leader), name=f"successor-{leader.token.epoch}")
+                await asyncio.wait((watching, succeeded), return_when=asyncio.FIRST_COMPLETED)
+                status = watching.result() if watching.done() else None
+                if status is not None:
+                    succeeded.cancel()
+                    return status
+                leader = await succeeded
                 watching.cancel()
 
     def _can_be_watched(self, leader: LeaderInfo) -> bool:
@@ -83,20 +90,27 @@ class LeaderWatch:
             latest = await self._known.changed(latest)
         return latest
 
-    async def _watch(self, leader: LeaderInfo) -> None:
+    async def _watch(self, leader: LeaderInfo) -> ApplicationStatus | None:
+        """Return the status with which the leader shuts the cluster down; None once the leader is declared dead."""
         gateway, message = self._connect(leader.rpc), LeaderLivenessProbe(token=leader.token)
 
         async def probe() -> str | None:
             try:
-                await gateway.watch_liveness(message)
+                end = await gateway.watch_liveness(message)
             except Unavailable as error:
                 return f"nothing listens at {leader.rpc}" if error.unreachable else None
             except FlintlockError as error:  # of another version, or no JobManager at all: its session decides
                 log.warning(log_events.LEADER_LIVENESS_CHECK_FAILED, leader=leader.rpc, reason=error.public)
                 return None
+            if end.shut_down is not None:
+                raise _ShutDown(end.shut_down)
             return f"what listens at {leader.rpc} does not lead in that term"
 
-        reason = await wait_for_verdict(probe, RETRY_DELAYS_S)
+        try:
+            reason = await wait_for_verdict(probe, RETRY_DELAYS_S)
+        except _ShutDown as shut_down:
+            log.info(log_events.CLUSTER_SHUTTING_DOWN, status=shut_down.status, epoch=leader.token.epoch)
+            return shut_down.status
         log.warning(log_events.LEADER_DEAD, epoch=leader.token.epoch, reason=reason)
         while True:
             try:
@@ -105,7 +119,15 @@ class LeaderWatch:
                 log.info(log_events.LEADER_REMOVAL_FAILED, epoch=leader.token.epoch, reason=error.public)
                 await asyncio.sleep(_RETRY_S)
             else:
-                return
+                return None
+
+
+class _ShutDown(Exception):
+    """The leader shuts the cluster down."""
+
+    def __init__(self, status: ApplicationStatus) -> None:
+        super().__init__(status)
+        self.status: Final = status
 
 
 def is_loopback(address: str) -> bool:

@@ -1,11 +1,17 @@
-"""The DispatcherRunner: contends for leadership for as long as the JobManager lives.
+"""The DispatcherRunner: contends for leadership until the JobManager ends.
 
-Terms are led one after another, each within the one before having wholly ended: JobMasters suspended, tasks gone. A
-term that the stores refuse (Fenced) is given up and contended for again; anything else that ends a leader process by
-itself is fatal and leaves `run`, so that the JobManager process ends and is started anew.
+Terms follow one another: a term begins when the one before has ended as a whole, its JobMasters suspended, its tasks
+done. A term that the stores refuse (Fenced) is given up, and the runner contends again. A leader process that returns
+shuts the cluster down. Anything else that ends a leader process by itself is fatal and leaves `run`, so that the
+JobManager process ends and can be started again.
 
-Beside each term the others are told where its leader listens: at once, so that they can watch it, and again when it
-serves. A store that is out of reach is told later; the term does not wait for that.
+The leader's address is published twice: when the term begins, so that standbys can watch the leader, and when the
+leader serves. A store that is out of reach is retried; the term does not wait for it.
+
+A shut-down is announced to the standbys before the term is given up: each of them has a call of `attend` open, and its
+answer carries the status. A standby that does not watch the leader misses it and takes over: then the cluster goes on,
+with all its jobs, and the request has to be repeated. Rejected: a durable mark that the cluster is shut down. It would
+have to be removed before the next start, by a process that cannot know whether others still have to read it.
 """
 
 from __future__ import annotations
@@ -18,83 +24,96 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.dispatcher.leader_process import DispatcherLeaderProcess
-from flintlock.dispatcher.services import DispatcherServices, TermOpener
-from flintlock.gateways.leader import LeaderLivenessProbe
+from flintlock.dispatcher.leader_process import DispatcherLeaderProcessFactory
+from flintlock.gateways.leader import LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken
 
-__all__ = ["CurrentDispatcher", "DispatcherRunner"]
-
 log: FilteringBoundLogger = structlog.get_logger()
 
-_TELL_AGAIN_S: Final = 0.1
+_PUBLISH_AGAIN_S: Final = 0.1
+#: How long a leader that shuts down keeps its term after it has answered the standbys: their answers are on the way.
+_ANNOUNCEMENT_S: Final = 0.5
 
 
 class DispatcherRunner:
-    """Leads whenever it is granted leadership. Implements LeaderGateway."""
+    """Leads whenever it is granted leadership. Implements LeaderGateway.
+
+    `removes_ha_data`: a cluster that has ended for good leaves nothing in the HA services.
+    """
 
     def __init__(
         self,
         ha: HaServices,
-        services: DispatcherServices,
-        open_term: TermOpener,
+        leader_processes: DispatcherLeaderProcessFactory,
         dispatcher: CurrentDispatcher,
-        listening: LeaderAddresses,
+        addresses: LeaderAddresses,
+        *,
+        removes_ha_data: bool = False,
     ) -> None:
         self._ha: Final = ha
-        self._services: Final = services
-        self._open_term: Final = open_term
+        self._leader_processes: Final = leader_processes
         self._current: Final = dispatcher
-        self._listening: Final = listening
-        self._terms: Final[dict[FencingToken, asyncio.Event]] = {}  # the term it is in; set when that is over
+        self._addresses: Final = addresses
+        self._removes_ha_data: Final = removes_ha_data
+        self._terms: Final[dict[FencingToken, _Term]] = {}  # the term it is in
 
-    async def run(self) -> None:
-        """Contend and lead until cancelled. Raises what is fatal to the process."""
+    async def run(self) -> ApplicationStatus:
+        """Contend and lead until cancelled, or until the cluster shuts down. Raises what is fatal to the process."""
         async for term in self._ha.election.terms():
+            status: ApplicationStatus | None = None
             try:
                 async with term as token:
-                    await self._lead(token)
+                    status = await self._lead(token)
             except* Fenced as fenced:
                 log.warning(log_events.LEADER_FENCED, errors=[str(error) for error in fenced.exceptions])
+            if status is not None:
+                return status
+        return ApplicationStatus.UNKNOWN  # the election has ended: this process has resigned
 
     def is_in(self, token: FencingToken) -> bool:
-        """Tell whether this process is in that term, confirmed or not."""
+        """Return whether this process is in that term, confirmed or not."""
         return token in self._terms
 
-    async def watch_liveness(self, message: LeaderLivenessProbe) -> None:
+    async def watch_liveness(self, message: LeaderLivenessProbe) -> TermEnd:
         """Answer when that term is over here."""
-        over = self._terms.get(message.token)
-        if over is not None:
-            await over.wait()
+        term = self._terms.get(message.token)
+        return TermEnd() if term is None else await term.ended()
 
-    async def _lead(self, token: FencingToken) -> None:
-        over, confirmed = self._terms.setdefault(token, asyncio.Event()), asyncio.Event()
-        process = DispatcherLeaderProcess(token, self._ha.stores(token), self._services, self._open_term)
-
-        def confirm(dispatcher: Dispatcher) -> None:
-            self._current.confirm(token, dispatcher)
-            confirmed.set()
-
+    async def _lead(self, token: FencingToken) -> ApplicationStatus:
+        term = self._terms.setdefault(token, _Term(token, self._current))
+        process = self._leader_processes.create(token, self._ha.stores(token))
         try:
             async with asyncio.TaskGroup() as tasks:
-                telling = tasks.create_task(self._tell(token, confirmed), name=f"telling-{token.epoch}")
+                publishing = tasks.create_task(
+                    self._publish_address(token, term.confirmed), name=f"publish-{token.epoch}"
+                )
                 try:
-                    await process.run(confirm, lambda: self._current.withdraw(token))
+                    status = await process.run(term)
                 finally:
-                    telling.cancel()
+                    publishing.cancel()
+            if self._removes_ha_data and status.is_final:
+                await self._remove_ha_data(token)
+            return status
         finally:
             del self._terms[token]
-            over.set()
+            term.end(None)
 
-    async def _tell(self, token: FencingToken, confirmed: asyncio.Event) -> None:
-        """Tell where this leader listens, and again when it serves. Raises Fenced if somebody newer leads."""
-        await self._publish(self._listening.leads(token, confirmed=False))
+    async def _remove_ha_data(self, token: FencingToken) -> None:
+        try:
+            await self._ha.cleanup_all_data(token)
+        except Unavailable as error:  # the cluster has ended all the same
+            log.warning(log_events.HA_DATA_NOT_REMOVED, reason=error.public)
+
+    async def _publish_address(self, token: FencingToken, confirmed: asyncio.Event) -> None:
+        """Publish where this leader listens, and again when it serves. Raises Fenced if a newer leader has."""
+        await self._publish(self._addresses.leads(token, confirmed=False))
         await confirmed.wait()
-        await self._publish(self._listening.leads(token, confirmed=True))
+        await self._publish(self._addresses.leads(token, confirmed=True))
 
     async def _publish(self, info: LeaderInfo) -> None:
         while True:
@@ -102,6 +121,43 @@ class DispatcherRunner:
                 await self._ha.leader.publish(info)
             except Unavailable as error:
                 log.info(log_events.LEADER_ADDRESS_NOT_PUBLISHED, epoch=info.token.epoch, reason=error.public)
-                await asyncio.sleep(_TELL_AGAIN_S)
+                await asyncio.sleep(_PUBLISH_AGAIN_S)
             else:
                 return
+
+
+class _Term:
+    """What others see of one term. Implements LeadershipListener."""
+
+    def __init__(self, token: FencingToken, current: CurrentDispatcher) -> None:
+        self._token: Final = token
+        self._current: Final = current
+        self._over: Final = asyncio.Event()  # set once, by `end`
+        self._end = TermEnd()  # written before that is set
+        self.confirmed: Final = asyncio.Event()
+
+    def confirm(self, dispatcher: Dispatcher) -> None:
+        """Forward calls to the Dispatcher."""
+        self._current.confirm(self._token, dispatcher)
+        self.confirmed.set()
+
+    def withdraw(self) -> None:
+        """Forward no more calls."""
+        self._current.withdraw(self._token)
+
+    async def shut_down(self, status: ApplicationStatus) -> None:
+        """Answer the standbys, and give the answers time to arrive."""
+        log.info(log_events.CLUSTER_SHUTTING_DOWN, status=status)
+        self.end(status)
+        await asyncio.sleep(_ANNOUNCEMENT_S)
+
+    def end(self, shut_down: ApplicationStatus | None) -> None:
+        """The term is over, with the whole cluster if there is a status. The first call counts."""
+        if not self._over.is_set():
+            self._end = TermEnd(shut_down=shut_down)
+            self._over.set()
+
+    async def ended(self) -> TermEnd:
+        """Return once the term is over."""
+        await self._over.wait()
+        return self._end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -55,6 +55,10 @@ class DispatcherServices:
     metrics: DispatcherMetrics | None = None
 
 
+async def no_task_managers() -> None:
+    """Stop nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermServices:
     """What lasts as long as one term: all of it carries that term's fencing token."""
@@ -63,6 +67,7 @@ class TermServices:
     job_masters: JobMasterFactory
     resource_manager: ResourceManagerGateway
     admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
+    stop_task_managers: Callable[[], Awaitable[None]] = no_task_managers  # for a shut-down of the cluster
     gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
 
 

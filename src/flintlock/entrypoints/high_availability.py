@@ -1,69 +1,37 @@
-"""Which HA services a JobManager works with."""
+"""The HA services of a JobManager, from the backend that the configuration names."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import (
-    HA_CONNECTION_TIMEOUT,
-    HA_QUORUM,
-    HA_RECOVERY,
-    HA_ROOT,
-    HA_SESSION_TIMEOUT,
-    HA_SILENCE,
-    HA_STORAGE_DIR,
-    HEARTBEAT_TIMEOUT,
-    WORK_DIR,
-)
-from flintlock.entrypoints.process import Settings
-from flintlock.ha.embedded.services import embedded_ha
+from flintlock.config.options import HA_RECOVERY, HEARTBEAT_TIMEOUT, WORK_DIR
+from flintlock.entrypoints.process import ProcessSettings
+from flintlock.ha.backends import ha_backend
 from flintlock.ha.protocols import HaServices
-from flintlock.ha.zookeeper.settings import check_zookeeper, cluster_id, uses_zookeeper
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import Invalid
 from flintlock.taskmanager.lease import YIELD_PART
 
 
-@asynccontextmanager
-async def ha_services(settings: Settings, clock_ms: Callable[[], int]) -> AsyncGenerator[HaServices]:
-    """Open the services that `high-availability.type` names. Raises Invalid if they lack a setting."""
+def ha_services(settings: ProcessSettings, clock_ms: Callable[[], int]) -> AbstractAsyncContextManager[HaServices]:
+    """Open the services that `high-availability.type` names. Raises Invalid for options that are missing or clash."""
     configuration = settings.configuration
     check_leases(configuration)
-    if not uses_zookeeper(configuration):
-        async with embedded_ha(
-            settings.state_dir,
-            new_session=_new_session,
-            now_ms=clock_ms,
-            silence_s=configuration.get(HA_SILENCE),
-        ) as embedded:
-            yield embedded
-        return
-    check_zookeeper(configuration, HA_STORAGE_DIR)
-    from flintlock.ha.zookeeper.services import zookeeper_ha  # needs the extra `zookeeper`, and takes a while
-
-    async with zookeeper_ha(
-        configuration.get(HA_QUORUM),
-        root=configuration.get(HA_ROOT),
-        cluster_id=cluster_id(configuration),
-        storage_dir=configuration.get(HA_STORAGE_DIR),
-        session_timeout_s=configuration.get(HA_SESSION_TIMEOUT),
-        connection_timeout_s=configuration.get(HA_CONNECTION_TIMEOUT),
-        new_session=_new_session,
-        clock_s=boot_time_s,
-    ) as zookeeper:
-        yield zookeeper
+    return ha_backend(configuration).services(
+        configuration, settings.state_dir, new_session=_new_session, clock_ms=clock_ms, boot_time_s=boot_time_s
+    )
 
 
 def check_leases(configuration: Configuration) -> None:
     """Check that running work outlives a change of leader. Raises Invalid, naming keys and values.
 
-    TaskManagers end what they run at YIELD_PART of a lease that nobody renews. A leader that fell silent is replaced
-    after its timeout, and its successor hears TaskManagers once it has recovered the jobs.
+    A TaskManager stops its work at YIELD_PART of a lease that is not renewed. A silent leader is replaced after its
+    timeout, and its successor accepts TaskManagers once it has recovered the jobs.
     """
-    timeout = HA_SESSION_TIMEOUT if uses_zookeeper(configuration) else HA_SILENCE
+    timeout = ha_backend(configuration).leader_timeout
     lease_s, silence_s, recovery_s = (configuration.get(each) for each in (HEARTBEAT_TIMEOUT, timeout, HA_RECOVERY))
     if lease_s * YIELD_PART > silence_s + recovery_s:
         return
@@ -74,10 +42,10 @@ def check_leases(configuration: Configuration) -> None:
     )
 
 
-def work_dir(settings: Settings) -> str:
+def work_dir(settings: ProcessSettings) -> str:
     """Return where blocking results are: one place for all JobManagers, or a change of leader would lose them."""
     configuration = settings.configuration
-    shared = configuration.get(HA_STORAGE_DIR) if uses_zookeeper(configuration) else ""
+    shared = ha_backend(configuration).shared_directory(configuration)
     return configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else str(settings.state_dir / "work"))
 
 

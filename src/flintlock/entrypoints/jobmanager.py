@@ -16,51 +16,38 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
-from flintlock.config.configuration import Configuration
-from flintlock.config.options import (
-    CLUSTER_ID,
-    FAILURE_ENRICHERS,
-    JM_BIND_HOST,
-    JM_RPC_ADDRESS,
-    JM_RPC_PORT,
-    MAX_TASK_MANAGERS,
-)
-from flintlock.dispatcher.leader_watch import LeaderWatch, is_loopback
-from flintlock.dispatcher.metrics import DispatcherMetrics
-from flintlock.dispatcher.runner import CurrentDispatcher, DispatcherRunner
-from flintlock.dispatcher.services import DispatcherServices
-from flintlock.entrypoints.announcements import Announcement, Announcements
+from flintlock.config.options import CLUSTER_ID, FAILURE_ENRICHERS, JM_BIND_HOST, JM_RPC_ADDRESS, JM_RPC_PORT
+from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
+from flintlock.dispatcher.leader_watch import is_loopback
+from flintlock.entrypoints.announcements import Announcements
+from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.high_availability import ha_services, work_dir
-from flintlock.entrypoints.local_workers import local_workers
-from flintlock.entrypoints.process import Settings, cluster_versions, start
+from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
-from flintlock.entrypoints.term import CurrentResourceManager, TermParts
+from flintlock.entrypoints.workers import worker_driver
 from flintlock.gateways.blobs import BlobGateway
-from flintlock.gateways.leader import LeaderGateway
-from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
-from flintlock.ha.protocols import LeaderElection
-from flintlock.ha.zookeeper.settings import uses_zookeeper
+from flintlock.ha.backends import ha_backend
+from flintlock.ha.leader_info import LeaderAddresses
+from flintlock.ha.protocols import HaServices
 from flintlock.host.addresses import reached_at
 from flintlock.jobmaster.enrichers import load_enrichers
-from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import Epoch, JobId
-from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
-from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.server import RpcServer
 
 log = structlog.get_logger()
 T = TypeVar("T")
-_ONLY_HERE: Final = (
+_LOOPBACK: Final = (
     f"{JM_RPC_ADDRESS.key} is a loopback address: JobManagers and TaskManagers of other machines cannot reach this one"
 )
 
 
 class Instrument(Protocol):
-    """Wraps parts of the JobManager as they are put together; the kill matrix dies at their borders."""
+    """Wraps parts of the JobManager as they are put together; the kill matrix kills the process at their borders."""
 
     def __call__(self, name: str, part: T) -> T:
         """Return the part to use in its place."""
@@ -72,99 +59,91 @@ def plain(name: str, part: T) -> T:  # noqa: ARG001 (the name is for instruments
     return part
 
 
-async def serve(settings: Settings, instrument: Instrument = plain) -> None:
-    """Serve as JobManager until cancelled: contend for leadership, lead, answer."""
-    configuration, state_dir = settings.configuration, settings.state_dir
-    versions = cluster_versions()
-    registry = CollectorRegistry()  # what this process counts; every room that counts is given it
-    ProcessCollector(registry=registry)
-    async with (
-        ha_services(settings, clock_ms) as ha,
-        _rpc_server(configuration) as rpc,
-        RpcChannels() as channels,
-    ):
-        blobs = instrument("blobs", BlobServer(state_dir / "blobs", ha.blobs))
-        await blobs.start()
-        rpc.serve(BlobGateway, blobs)
-        dispatcher, resource_manager, leader = (
-            CurrentDispatcher(ha.election.paused),
-            CurrentResourceManager(),
-            KnownLeader(),
-        )
-        term = TermParts(
-            host=instrument("host", rpc),
-            connector=instrument("connector", channels),
-            resource_manager=resource_manager,
-            configuration=configuration,
-            versions=versions,
-            work_dir=work_dir(settings),
+class ClusterEntrypoint:
+    """A JobManager process of one deployment mode: opens its services, then runs its components."""
+
+    def __init__(
+        self, settings: ProcessSettings, mode: DeploymentMode = SESSION, instrument: Instrument = plain
+    ) -> None:
+        self._settings: Final = settings
+        self._configuration: Final = settings.configuration
+        self._mode: Final = mode
+        self._instrument: Final = instrument
+        self._registry: Final = CollectorRegistry()  # what this process measures; every component gets it
+
+    async def run(self) -> ApplicationStatus:
+        """Serve until cancelled, or until the cluster shuts down; return the status then."""
+        ProcessCollector(registry=self._registry)
+        async with ha_services(self._settings, clock_ms) as ha, self._rpc_server() as rpc, RpcChannels() as channels:
+            blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
+            await blobs.start()
+            rpc.serve(BlobGateway, blobs)
+            components = JobManagerComponents(self._parts(ha, rpc, channels, blobs))
+            rest = serving_rest(
+                self._rest_services(components, blobs), lambda: _epoch(components.dispatcher), components.known_leader
+            )
+            async with rest as rest_url:
+                log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)
+                if ha_backend(self._configuration).spans_hosts and is_loopback(rpc.address):
+                    log.warning(log_events.RPC_ADDRESS_IS_LOOPBACK, reason=_LOOPBACK)
+                return await self._run_announced(components, rest_url, rpc.address)
+
+    def _parts(self, ha: HaServices, rpc: RpcServer, channels: RpcChannels, blobs: BlobServer) -> JobManagerParts:
+        return JobManagerParts(
+            ha=self._instrument("ha", ha),
+            host=self._instrument("host", rpc),
+            connector=self._instrument("connector", channels),
+            blobs=blobs,
+            configuration=self._configuration,
+            versions=cluster_versions(),
+            work_dir=work_dir(self._settings),
             clock_ms=clock_ms,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
-            workers=(lambda token: local_workers(settings, token.epoch))
-            if configuration.get(MAX_TASK_MANAGERS)
-            else None,
-            resource_manager_metrics=ResourceManagerMetrics(registry),
-            job_master_metrics=JobMasterMetrics(registry),
-            enrichers=load_enrichers(configuration.get(FAILURE_ENRICHERS)),
-            paused=ha.election.paused,
+            hostname=socket.gethostname(),
+            mode=self._mode,
+            workers=worker_driver(self._settings),
+            enrichers=load_enrichers(self._configuration.get(FAILURE_ENRICHERS)),
+            registry=self._registry,
         )
-        services = RestServices(
-            dispatcher=dispatcher.gateway,
-            resource_manager=resource_manager.gateway,
+
+    def _rest_services(self, components: JobManagerComponents, blobs: BlobServer) -> RestServices:
+        return RestServices(
+            dispatcher=components.dispatcher.gateway,
+            resource_manager=components.resource_manager.gateway,
             blobs=blobs,
-            configuration=configuration,
-            versions=versions,
+            configuration=self._configuration,
+            versions=cluster_versions(),
             clock_ms=clock_ms,
             new_job_id=lambda: JobId(uuid.uuid4().hex),
-            registry=registry,
-            logs=ProcessLogs.of(state_dir / "log"),
+            registry=self._registry,
+            logs=ProcessLogs.of(self._settings.state_dir / "log"),
         )
-        async with asyncio.TaskGroup() as tasks, serving_rest(services, lambda: _epoch(dispatcher), leader) as rest_url:
-            log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)
-            if uses_zookeeper(configuration) and is_loopback(rpc.address):
-                log.warning(log_events.RPC_ADDRESS_IS_LOOPBACK, reason=_ONLY_HERE)
-            runner = DispatcherRunner(
-                ha=instrument("ha", ha),
-                services=DispatcherServices(
-                    blobs=blobs,
-                    configuration=configuration,
-                    versions=versions,
-                    clock_ms=clock_ms,
-                    metrics=DispatcherMetrics(registry),
-                ),
-                open_term=term.open,
-                dispatcher=dispatcher,
-                listening=LeaderAddresses(rest=rest_url, rpc=rpc.address, host=socket.gethostname()),
-            )
-            rpc.serve(LeaderGateway, runner)
-            watch = LeaderWatch(
-                known=leader,
-                register=ha.leader,
-                connect=lambda address: channels.connect(LeaderGateway, address, timeout_s=LIVENESS_CALL_TIMEOUT_S),
-                is_own=runner.is_in,
-                host=socket.gethostname(),
-            )
-            announcements = Announcements(
-                state_dir,
-                "jobmanager" if settings.index == 0 else f"jobmanager-{settings.index}",
-                Announcement(cluster_id=configuration.get(CLUSTER_ID), rest=rest_url, rpc=rpc.address),
-            )
-            running = [
-                tasks.create_task(leader.follow(ha.leader.changes()), name="known-leader"),
-                tasks.create_task(watch.run(), name="leader-watch"),
-                tasks.create_task(runner.run(), name="dispatcher-runner"),
-            ]
+
+    async def _run_announced(self, components: JobManagerComponents, rest: str, rpc: str) -> ApplicationStatus:
+        """Run the components, and announce in the state directory where they listen and when they lead."""
+        index = self._settings.index
+        announcements = Announcements(
+            self._settings.state_dir,
+            "jobmanager" if index == 0 else f"jobmanager-{index}",
+            cluster_id=self._configuration.get(CLUSTER_ID),
+            rest=rest,
+            rpc=rpc,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            announcing = tasks.create_task(_announce(announcements, components.dispatcher), name="announcements")
             try:
-                await _announced(announcements, dispatcher)
+                return await components.run(LeaderAddresses(rest=rest, rpc=rpc, host=socket.gethostname()))
             finally:
-                _leave(dispatcher, announcements, ha.election)
-                for task in running:
-                    task.cancel()
+                announcing.cancel()
+
+    def _rpc_server(self) -> RpcServer:
+        host, port = self._configuration.get(JM_RPC_ADDRESS), self._configuration.get(JM_RPC_PORT)
+        return RpcServer(reached_at(host), port, bind=self._configuration.get(JM_BIND_HOST) or host)
 
 
-def _rpc_server(configuration: Configuration) -> RpcServer:
-    host = configuration.get(JM_RPC_ADDRESS)
-    return RpcServer(reached_at(host), configuration.get(JM_RPC_PORT), bind=configuration.get(JM_BIND_HOST) or host)
+async def serve(settings: ProcessSettings, instrument: Instrument = plain) -> ApplicationStatus:
+    """Serve as a JobManager of a session cluster."""
+    return await ClusterEntrypoint(settings, SESSION, instrument).run()
 
 
 def _epoch(dispatcher: CurrentDispatcher) -> Epoch | None:
@@ -172,23 +151,17 @@ def _epoch(dispatcher: CurrentDispatcher) -> Epoch | None:
     return None if token is None else token.epoch
 
 
-async def _announced(announcements: Announcements, dispatcher: CurrentDispatcher) -> None:
-    """Tell where this JobManager listens, and when it leads, until cancelled."""
+async def _announce(announcements: Announcements, dispatcher: CurrentDispatcher) -> None:
+    """Announce where this JobManager listens, and when it leads, until cancelled."""
     announcements.listen()
-    while True:
-        token = await dispatcher.wait_for_leader()
-        announcements.lead(token.epoch)
-        await dispatcher.wait_until_over(token)
+    try:
+        while True:
+            token = await dispatcher.wait_for_leader()
+            announcements.lead(token.epoch)
+            await dispatcher.wait_until_over(token)
+            announcements.step_down()
+    finally:
         announcements.step_down()
-
-
-def _leave(dispatcher: CurrentDispatcher, announcements: Announcements, election: LeaderElection) -> None:
-    """Hand leadership over before anything that takes time; what is still under way is fenced off by the next term."""
-    token = dispatcher.leading
-    if token is not None:
-        dispatcher.withdraw(token)
-        announcements.step_down()
-    election.resign()
 
 
 def clock_ms() -> int:

@@ -31,7 +31,7 @@ import msgspec
 import psutil
 
 from flintlock.config.options import TM_RESOURCE_ID, TM_RPC_PORT, TM_SLOTS
-from flintlock.entrypoints.process import Settings
+from flintlock.entrypoints.process import ProcessSettings
 from flintlock.gateways.workers import WorkerEnded
 from flintlock.host.children import forget_child, reap_leftovers, record_child
 from flintlock.model.errors import Unavailable
@@ -46,7 +46,7 @@ _KEPT_VARIABLES: Final = frozenset({"FLINTLOCK_JAVA_HOME"})  # the others are in
 
 
 @asynccontextmanager
-async def local_workers(settings: Settings, epoch: Epoch) -> AsyncGenerator[LocalWorkers]:
+async def local_workers(settings: ProcessSettings, epoch: Epoch) -> AsyncGenerator[LocalWorkers]:
     """Give a driver for one term; on exit none of its workers is left."""
     run_dir = settings.state_dir / "run" / "workers"
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class LocalWorkers:
     """A WorkerDriver. `local_workers` makes it, and ends what it started."""
 
     def __init__(
-        self, settings: Settings, epoch: Epoch, run_dir: Path, configuration: Path, scope: asyncio.TaskGroup
+        self, settings: ProcessSettings, epoch: Epoch, run_dir: Path, configuration: Path, scope: asyncio.TaskGroup
     ) -> None:
         self._state_dir = settings.state_dir
         self._epoch = epoch
@@ -188,7 +188,7 @@ async def _until_end(process: Process, leave: asyncio.Event) -> int:
         return await ended
 
 
-def _write_configuration(run_dir: Path, settings: Settings) -> Path:
+def _write_configuration(run_dir: Path, settings: ProcessSettings) -> Path:
     path = run_dir / "flintlock.yaml"  # JSON is YAML
     fresh = run_dir / f".flintlock.yaml.{os.getpid()}"
     fresh.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
-import psutil
 import structlog
 
 from flintlock import __version__
@@ -24,18 +23,28 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
 from flintlock.host.parent_death import die_with_parent
 from flintlock.model import log_events
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
 
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 4
 EXIT_FATAL: Final = 5
+EXIT_FAILED: Final = 6
+
+#: How a process ends that no error ends. UNKNOWN: it was stopped by a signal, which is no failure.
+EXIT_CODES: Final = {
+    ApplicationStatus.SUCCEEDED: 0,
+    ApplicationStatus.CANCELED: 0,
+    ApplicationStatus.FAILED: EXIT_FAILED,
+    ApplicationStatus.UNKNOWN: 0,
+}
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class ProcessSettings:
     """How a process was started."""
 
     state_dir: Path
@@ -45,10 +54,13 @@ class Settings:
 
 def start(
     name: str,
-    main: Callable[[Settings], Coroutine[Any, Any, None]],
+    main: Callable[[ProcessSettings], Coroutine[Any, Any, ApplicationStatus | None]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> int:
-    """Run a server process until it ends or is told to (SIGTERM, SIGINT); return its exit code."""
+    """Run a server process until it ends or is stopped by SIGTERM or SIGINT; return its exit code.
+
+    An error has a code of its own. Otherwise the status of the cluster decides (`EXIT_CODES`).
+    """
     arguments = _parser(name).parse_args()
     if arguments.die_with_parent is not None:
         die_with_parent(arguments.die_with_parent or os.getppid())
@@ -57,9 +69,9 @@ def start(
         state_dir = Path(arguments.state_dir).resolve()
         configuration = load(arguments.D).configuration
         state_dir.mkdir(parents=True, exist_ok=True)
-        settings = Settings(state_dir=state_dir, configuration=configuration, index=arguments.index)
+        settings = ProcessSettings(state_dir=state_dir, configuration=configuration, index=arguments.index)
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(_until_told(main(settings), name))
+            status = runner.run(_until_stopped(main(settings), name))
     except Invalid as error:
         return _fail(name, EXIT_USAGE, "\n".join(error.problems))
     except (Refused, Unavailable) as error:
@@ -74,7 +86,7 @@ def start(
             return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in leaves(group)))
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
-    return 0
+    return EXIT_CODES[status]
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
@@ -103,23 +115,23 @@ def write_json(path: Path, value: object) -> None:
     fresh.replace(path)
 
 
-def own_pid() -> dict[str, float]:
-    """Name this process so that a recycled pid is never taken for it."""
-    return {"pid": os.getpid(), "start-time": psutil.Process().create_time()}
-
-
-async def _until_told(main: Coroutine[Any, Any, None], name: str) -> None:
-    told = asyncio.Event()
+async def _until_stopped(main: Coroutine[Any, Any, ApplicationStatus | None], name: str) -> ApplicationStatus:
+    """Return the status with which `main` ended; UNKNOWN if it has none, or was stopped by a signal."""
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopped.set)
+    status: ApplicationStatus | None = None
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(main, name=name)
-        waiting = tasks.create_task(told.wait(), name="signals")
+        waiting = tasks.create_task(stopped.wait(), name="signals")
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        log.info(log_events.PROCESS_STOPPING, process=name, told=told.is_set())
+        log.info(log_events.PROCESS_STOPPING, process=name, signalled=stopped.is_set())
+        if serving.done() and not serving.cancelled() and serving.exception() is None:
+            status = serving.result()
         serving.cancel()
         waiting.cancel()
+    return status or ApplicationStatus.UNKNOWN
 
 
 def _parser(name: str) -> ArgumentParser:

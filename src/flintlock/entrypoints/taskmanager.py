@@ -25,16 +25,18 @@ from flintlock.config.options import (
     TM_RPC_PORT,
     TM_SLOTS,
 )
+from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
-from flintlock.entrypoints.leader_finding import leader_finder
-from flintlock.entrypoints.process import Settings, cluster_versions, own_pid, start, write_json
+from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
+from flintlock.host.pid_files import identity
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
 from flintlock.host.watchdog_client import running_watchdog
@@ -42,7 +44,6 @@ from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
-from flintlock.spark.launcher import LocalEngineLauncher
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
 
@@ -51,7 +52,7 @@ _REPORT_TIMEOUT_S: Final = 30.0
 _BLOB_TIMEOUT_S: Final = 300.0  # before the first piece, a new leader fetches the whole blob and checks it
 
 
-async def serve(settings: Settings) -> None:
+async def serve(settings: ProcessSettings) -> None:
     """Serve as TaskManager until cancelled."""
     configuration, state_dir = settings.configuration, settings.state_dir
     name = f"taskmanager-{settings.index}"
@@ -61,14 +62,14 @@ async def serve(settings: Settings) -> None:
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # everything that is started from here on carries it
     async with (
         running_watchdog(run_dir, tag) as watchdog,
-        leader_finder(settings) as finder,
+        ha_backend(configuration).leader_finder(configuration, state_dir) as finder,
         _rpc_server(configuration) as rpc,
         RpcChannels() as channels,
     ):
         guard = TokenGuard()
 
         def leader(gateway: type[G], timeout_s: float = _REPORT_TIMEOUT_S) -> G:
-            return channels.connect(gateway, finder.look(), lambda: guard.token, timeout_s)
+            return channels.connect(gateway, finder.find(), lambda: guard.token, timeout_s)
 
         def resource_manager() -> ResourceManagerGateway:
             return channels.connect(ResourceManagerGateway, finder.follow(), None, _REPORT_TIMEOUT_S)
@@ -83,7 +84,7 @@ async def serve(settings: Settings) -> None:
                 versions=cluster_versions(),
                 hardware=_hardware(configuration),
             ),
-            launcher=LocalEngineLauncher(
+            launcher=engine_launcher()(
                 slots=slots,
                 configuration=configuration,
                 run_dir=run_dir,
@@ -106,7 +107,7 @@ async def serve(settings: Settings) -> None:
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)
         pid_file = state_dir / "run" / f"{name}.json"
-        write_json(pid_file, own_pid())
+        write_json(pid_file, identity(os.getpid()))
         try:
             await task_manager.run()
         finally:

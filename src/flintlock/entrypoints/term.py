@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+import structlog
+
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
-from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerConnector, TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver, WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
@@ -25,15 +27,20 @@ from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
-from flintlock.model.errors import Fenced, Unavailable
+from flintlock.model import log_events
+from flintlock.model.application import ShutDownCluster
+from flintlock.model.errors import Fenced, FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
+from flintlock.model.slots import TaskManagerInfo
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.description import Message
 from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.routing import gated, routed
 from flintlock.rpc.transport import Connector, Host
+
+log = structlog.get_logger()
 
 
 class CurrentResourceManager:
@@ -168,6 +175,10 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
             term.callback(parts.host.serve(ResourceManagerGateway, resource_manager, fence))
             term.callback(parts.host.serve(JobMasterGateway, directory.gateway, fence))
 
+        async def stop_task_managers() -> None:
+            seen = await resource_manager.overview()
+            await asyncio.gather(*(_shut_down(connect, manager) for manager in seen.task_managers))
+
         term.enter_context(parts.resource_manager.leads(resource_manager))
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(resource_manager.run(), name=f"resourcemanager-{token.epoch}")
@@ -177,7 +188,16 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                     job_masters=job_masters,
                     resource_manager=resource_manager,
                     admit=admit,
+                    stop_task_managers=stop_task_managers,
                     gate=gate,
                 )
             finally:
                 running.cancel()
+
+
+async def _shut_down(connect: TaskManagerConnector, manager: TaskManagerInfo) -> None:
+    """Have a TaskManager end. One that cannot be reached waits for the next leader, as it does after a crash."""
+    try:
+        await connect(manager.address).shut_down(ShutDownCluster())
+    except FlintlockError as error:
+        log.warning(log_events.TASKMANAGER_NOT_SHUT_DOWN, task_manager=manager.id, reason=error.public)

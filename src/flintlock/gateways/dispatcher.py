@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, TriggerOperation
 from flintlock.model.jobs import (
     AwaitJob,
@@ -78,4 +79,12 @@ class DispatcherGateway(Protocol):
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return rows that the job kept. Raises NotFound; Conflict while the job has not finished."""
+        ...
+
+    async def shut_down_cluster(self, message: ShutDownCluster) -> None:
+        """Begin to end all processes of the cluster, with this status. Running jobs are suspended, not cancelled.
+
+        Idempotent: the first status counts. Returns before the cluster has ended. A leader that dies meanwhile may
+        leave a cluster that goes on: then ask again.
+        """
         ...

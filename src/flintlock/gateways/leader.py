@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import FencingToken
 
 
@@ -15,12 +16,19 @@ class LeaderLivenessProbe(Struct, frozen=True, kw_only=True):
     token: FencingToken
 
 
+class TermEnd(Struct, frozen=True, kw_only=True):
+    """The term is over; with a status, because the whole cluster shuts down."""
+
+    shut_down: ApplicationStatus | None = None
+
+
 class LeaderGateway(Protocol):
     """A JobManager, whether it leads or not."""
 
-    async def watch_liveness(self, message: LeaderLivenessProbe) -> None:
-        """Return when that term is over, at once if this process does not lead in it.
+    async def watch_liveness(self, message: LeaderLivenessProbe) -> TermEnd:
+        """Answer when that term is over, at once if this process is not in it.
 
-        A caller notices the death of the process by its broken connection, long before the session would expire.
+        A caller notices the death of the leader by the breaking of the connection, long before a session would expire.
+        A caller that is answered with a status ends, too.
         """
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
@@ -49,6 +50,10 @@ class TaskManagerGateway(Protocol):
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return a piece of an attempt's output. Raises NotFound."""
+        ...
+
+    async def shut_down(self, message: ShutDownCluster) -> None:
+        """The cluster shuts down: end the process with all that runs in it. Returns before it has ended. Idempotent."""
         ...
 
 

@@ -295,3 +295,12 @@ class HaServices(Protocol):
     def stores(self, token: FencingToken) -> Stores:
         """Return the stores bound to a term."""
         ...
+
+    async def cleanup_all_data(self, token: FencingToken) -> None:
+        """Remove every record of the cluster, with payloads and blob copies: it has ended for good. Idempotent.
+
+        Called by the last leader, within its term, after its last write. The epoch stays, so that a process that is
+        late is fenced off. A call that is cut short has removed graphs before results: what is left never makes an
+        ended job run again. Raises Fenced, Unavailable.
+        """
+        ...

@@ -34,6 +34,10 @@ class PidFile(Struct, frozen=True, kw_only=True, rename="kebab"):
 _File = TypeVar("_File", bound=PidFile)
 
 
+#: The JobManager that leads on this host; removed when it steps down, left behind when it dies.
+LEADER_FILE: Final = "cluster.json"
+
+
 class ClusterFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
     """A JobManager that listens: `cluster.json` is the one that leads, `run/jobmanager*.json` is each of them."""
 
@@ -84,18 +88,28 @@ def read_pid_file(path: Path) -> PidFile | None:
     return _read(path, PidFile)
 
 
+def read_job_manager_file(path: Path) -> ClusterFile | None:
+    """Return the JobManager that the file describes; None if it is not there, or half-written or damaged."""
+    return _read(path, ClusterFile)
+
+
 def announced(state_dir: Path) -> list[ClusterFile]:
     """Return all JobManagers that a state directory lists, alive or dead; the leader, or the last one, first."""
     paths = [
-        state_dir / "cluster.json",
+        state_dir / LEADER_FILE,
         *sorted((state_dir / "run").glob("jobmanager*.json"), key=lambda path: path.stem),
     ]
     found: dict[str, ClusterFile] = {}
     for path in paths:
-        file = _read(path, ClusterFile)
+        file = read_job_manager_file(path)
         if file is not None:
             found.setdefault(file.rest, file)
     return list(found.values())
+
+
+def read_leader_file(state_dir: Path) -> ClusterFile | None:
+    """Return the JobManager that led last on this host, running or not; None if there is no readable file."""
+    return read_job_manager_file(state_dir / LEADER_FILE)
 
 
 def job_managers(state_dir: Path) -> list[ClusterFile]:
@@ -115,7 +129,7 @@ def cluster_processes(state_dir: Path) -> dict[str, psutil.Process]:
         process = running(read_pid_file(path))
         if process is not None:
             found[path.stem] = process
-    process = running(_read(state_dir / "cluster.json", ClusterFile))
+    process = running(read_leader_file(state_dir))
     if process is not None and process not in found.values():
         found["jobmanager"] = process
     return found

@@ -165,6 +165,15 @@ RPC_ADDRESS_IS_LOOPBACK: Final = _event(
     "rpc-address-is-loopback",
     "Other machines cannot reach this JobManager: its RPC address is a loopback address.",
 )
+CLUSTER_SHUTTING_DOWN: Final = _event(
+    "Processes", "cluster-shutting-down", "The cluster shuts down as a whole; this process ends."
+)
+TASKMANAGER_NOT_SHUT_DOWN: Final = _event(
+    "Processes", "taskmanager-not-shut-down", "A TaskManager could not be reached when the cluster shut down."
+)
+HA_DATA_NOT_REMOVED: Final = _event(
+    "Processes", "ha-data-not-removed", "The data of a cluster that has ended could not be removed."
+)
 PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was asked to end.")
 PROCESS_FAILED: Final = _event(
     "Processes", "process-failed", "A process ends because of an error that it cannot handle."

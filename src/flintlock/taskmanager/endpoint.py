@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from flintlock.model import log_events
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId
@@ -79,10 +80,19 @@ class TaskManager:
         self._open: _OpenEngine | None = None  # written by run: None while there is no warm engine
         self._ended: tuple[AttemptId, ...] = ()  # written as each engine's session ends, for the next one
         self._engines = 0  # started so far
+        self._shut_down: Final = asyncio.Event()  # set when the cluster shuts down
         self._instance: InstanceId | None = None  # the incarnation whose work may be here; written by _set_instance
         self._instance_changed = asyncio.Event()  # set, and replaced, whenever that changes
 
     async def run(self) -> None:
+        """Serve until cancelled, or until the cluster shuts down."""
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(self._keep_engine(), name="engine")
+            await self._shut_down.wait()
+            log.info(log_events.CLUSTER_SHUTTING_DOWN)
+            serving.cancel()
+
+    async def _keep_engine(self) -> None:
         """Keep an engine running and registered; start another when it dies, with growing pauses if it cannot start."""
         backoff_s = _FIRST_BACKOFF_S
         while True:
@@ -127,6 +137,10 @@ class TaskManager:
         """Return when that incarnation is over, with all its work."""
         while self._instance == message.instance:
             await self._instance_changed.wait()
+
+    async def shut_down(self, message: ShutDownCluster) -> None:  # noqa: ARG002 (however the cluster ended)
+        """End `run`, with all that runs here."""
+        self._shut_down.set()
 
     async def _run_engine(self) -> str:
         """Start an engine, run attempts on it until it ends, and return why it ended.

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from msgspec import structs
 
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import CancelJob, JobCommand, JobOperation, OperationQuery, RescaleJob, TriggerOperation
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.graphcheck import check_graph
@@ -53,6 +54,7 @@ class FakeDispatcher:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
         self.submissions: list[JobSubmission] = []  # those that were accepted
         self.cancelled: list[JobId] = []
+        self.shut_downs: list[ShutDownCluster] = []
         self.awaited: list[AwaitJob] = []
         self.client_heartbeats: list[ClientHeartbeat] = []
         self.required: dict[JobId, JobRequirements] = {}
@@ -161,6 +163,11 @@ class FakeDispatcher:
         if found is None or found.command.job_id != message.job_id:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
+
+    async def shut_down_cluster(self, message: ShutDownCluster) -> None:
+        """Record the request."""
+        self._fail()
+        self.shut_downs.append(message)
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return what `results` holds."""

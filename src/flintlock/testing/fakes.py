@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from flintlock.gateways.jobmaster import JobMasterGateway
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
@@ -50,6 +51,7 @@ class FakeTaskManager:
         self.commands: list[TaskCommand] = []
         self.published: list[PublishFiles] = []
         self.removed: list[RemoveFiles] = []
+        self.shut_downs: list[ShutDownCluster] = []
         self.logs: dict[str, bytes] = {}  # by attempt, as text
         self.fail_with: FlintlockError | None = None
         self.on_deploy: Callable[[DeployTask], Awaitable[None]] | None = None
@@ -85,6 +87,11 @@ class FakeTaskManager:
         self._try()
         if message.instance not in self.over:
             await self.gone.wait()
+
+    async def shut_down(self, message: ShutDownCluster) -> None:
+        """Record the request."""
+        self._try()
+        self.shut_downs.append(message)
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return from `logs`."""

@@ -60,6 +60,12 @@ class MemoryCluster(MemoryLeadership):
         self.ended: Final[dict[JobId, EndedEntry]] = {}
         self.operations: Final[dict[JobId, bytes]] = {}
 
+    def clear(self) -> None:
+        """Remove every record; the newest token stays."""
+        stores = self.graphs, self.quarantined, self.keys, self.results, self.progress, self.ended, self.operations
+        for records in stores:
+            records.clear()
+
     def forget_keys(self, job_id: JobId) -> None:
         """Remove the keys that stand for a job."""
         for key in [key for key, known in self.keys.items() if known.job_id == job_id]:
@@ -328,6 +334,19 @@ class MemoryJobOperationStore(_TermStore):
         return await self._read("operations.ids", lambda: tuple(self._cluster.operations))
 
 
+class _AllRecords(_TermStore):
+    """Every record at once."""
+
+    async def remove(self) -> None:
+        """Remove all of them."""
+        await self._write("cleanup", self._cluster.clear)
+
+
+async def remove_all_records(cluster: MemoryCluster, token: FencingToken, step: Step) -> None:
+    """Remove what any store holds, at one moment, under the fence of a term."""
+    await _AllRecords(cluster, token, step).remove()
+
+
 class MemoryStores:
     """All stores of one term."""
 
@@ -352,3 +371,7 @@ class MemoryHaServices:
     def stores(self, token: FencingToken) -> MemoryStores:
         """Return the stores bound to a term."""
         return MemoryStores(self._cluster, token, self._step)
+
+    async def cleanup_all_data(self, token: FencingToken) -> None:
+        """Remove every record."""
+        await remove_all_records(self._cluster, token, self._step)

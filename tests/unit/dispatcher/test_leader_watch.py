@@ -10,8 +10,9 @@ from random import Random
 import pytest
 
 from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch, is_loopback
-from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
+from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
@@ -29,13 +30,15 @@ class Leader:
         self.asked: list[FencingToken] = []
         self.over = asyncio.Event()
         self.fail_with: Exception | None = None
+        self.shut_down: ApplicationStatus | None = None
 
-    async def watch_liveness(self, message: LeaderLivenessProbe) -> None:
+    async def watch_liveness(self, message: LeaderLivenessProbe) -> TermEnd:
         self.asked.append(message.token)
         if self.fail_with is not None:
             raise self.fail_with
         if message.token in self.terms:
             await self.over.wait()
+        return TermEnd(shut_down=self.shut_down)
 
 
 class Register:
@@ -73,6 +76,7 @@ class Scene:
         self.known = KnownLeader()
         self.register = Register()
         self.own: set[FencingToken] = set()
+        self.running: asyncio.Task[ApplicationStatus] | None = None  # written by `watching`
 
     def start(self, leader: Leader, address: str = ADDRESS) -> SimulatedProcess:
         process = self.network.process(address)
@@ -92,9 +96,9 @@ class Scene:
             host="here",
         )
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(watch.run())
+            self.running = tasks.create_task(watch.run())
             yield
-            running.cancel()
+            self.running.cancel()
 
 
 @virtual_time
@@ -225,3 +229,16 @@ async def test_a_loopback_address_of_another_machine_proves_nothing() -> None:
 )  # fmt: skip
 def test_loopback_is_told_apart(address: str, expected: bool) -> None:
     assert is_loopback(address) is expected
+
+
+@virtual_time
+async def test_a_standby_ends_with_the_leader_that_shuts_the_cluster_down_and_declares_nobody_dead() -> None:
+    scene = Scene()
+    async with scene.watching():
+        scene.tell(FIRST)
+        await asyncio.sleep(10)
+        scene.leader.shut_down = ApplicationStatus.FAILED
+        scene.leader.over.set()
+        assert scene.running is not None
+        assert await scene.running is ApplicationStatus.FAILED
+    assert scene.register.declared_dead == []

@@ -1,8 +1,9 @@
 """Leadership: FLINK_BEHAVIOURS L1-L6, and the gateway that REST keeps through changes of leader."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -10,12 +11,13 @@ from tests.unit.dispatcher.stage import A, B, Stage, outcome_of, settle, submiss
 
 from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.dispatcher.leader_process import DispatcherLeaderProcess, LeaderState
+from flintlock.dispatcher.leader_process import Bootstrap, DispatcherLeaderProcess, LeaderState
 from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
 from flintlock.gateways.leader import LeaderLivenessProbe
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
+from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
@@ -28,20 +30,44 @@ from flintlock.testing.virtual_time import virtual_time
 class JobManager:
     """A JobManager with a runner and the gateway of its leader; records which terms were opened and closed."""
 
-    def __init__(self, cluster: MemoryCluster, holder: str = "jm") -> None:
+    def __init__(self, cluster: MemoryCluster, holder: str = "jm", *, removes_ha_data: bool = False) -> None:
         self.stage = Stage(cluster, holder=holder)
         self.current = CurrentDispatcher()
         self.story: list[str] = []
         listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
-        self.runner = DispatcherRunner(self.stage.ha, self.stage.services, self.open_term, self.current, listening)
+        self.stopped_task_managers = 0
+        self.bootstrap: Bootstrap | None = None
+        self.runner = DispatcherRunner(self.stage.ha, self, self.current, listening, removes_ha_data=removes_ha_data)
+
+    def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
+        return DispatcherLeaderProcess(token, stores, self.stage.services, self.open_term, self.bootstrap)
+
+    async def stop_task_managers(self) -> None:
+        self.stopped_task_managers += 1
 
     @asynccontextmanager
     async def open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
         self.story.append(f"open {token.epoch}")
         try:
-            yield self.stage.term(stores)
+            yield replace(self.stage.term(stores), stop_task_managers=self.stop_task_managers)
         finally:
             self.story.append(f"close {token.epoch}")
+
+
+class Listener:
+    """A LeadershipListener that passes on what it is told to."""
+
+    def __init__(self, confirm: Callable[[Dispatcher], None] = lambda _: None) -> None:
+        self._confirm = confirm
+
+    def confirm(self, dispatcher: Dispatcher) -> None:
+        self._confirm(dispatcher)
+
+    def withdraw(self) -> None:
+        pass
+
+    async def shut_down(self, status: ApplicationStatus) -> None:
+        pass
 
 
 @asynccontextmanager
@@ -240,14 +266,14 @@ async def test_lifecycle_of_a_leader_process() -> None:
     states = [process.state]
 
     async with asyncio.TaskGroup() as tasks:
-        leading = tasks.create_task(process.run(lambda _: states.append(process.state), lambda: None))
+        leading = tasks.create_task(process.run(Listener(lambda _: states.append(process.state))))
         await settle()
         leading.cancel()
     states.append(process.state)
 
     assert states == [LeaderState.CREATED, LeaderState.RUNNING, LeaderState.STOPPED]
     with pytest.raises(InvariantBroken):
-        await process.run(lambda _: None, lambda: None)
+        await process.run(Listener())
 
 
 @virtual_time
@@ -267,7 +293,7 @@ async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
-        await process.run(confirmed.append, lambda: None)
+        await process.run(Listener(confirmed.append))
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(too_late())
@@ -412,3 +438,112 @@ async def test_a_leader_that_is_cut_off_answers_nobody_and_back_in_time_it_goes_
         assert (await current.gateway.list_jobs()).jobs == ()
         current.withdraw(token)
         assert current.acting() is None
+
+
+@virtual_time
+async def test_shut_down_suspends_jobs_then_ends_standbys_then_task_managers() -> None:
+    manager = JobManager(MemoryCluster())
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(manager.runner.run())
+        await settle()
+        await lead(manager)
+        await manager.current.gateway.submit_job(submission())
+        await settle()
+        token = manager.stage.cluster.token
+        standby = tasks.create_task(manager.runner.watch_liveness(LeaderLivenessProbe(token=token)))
+
+        await manager.current.gateway.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.CANCELED))
+        await manager.current.gateway.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.FAILED))  # too late
+        with pytest.raises(Unavailable, match="shutting down"):
+            await manager.current.gateway.submit_job(submission(B))
+
+        assert (await standby).shut_down is ApplicationStatus.CANCELED
+        assert manager.stage.runner().suspended
+        assert manager.current.leading is None
+        assert manager.story == ["open 1"]  # it leads until the others have heard of it
+        assert not manager.stopped_task_managers
+        assert await contending is ApplicationStatus.CANCELED
+    assert manager.stopped_task_managers == 1
+    assert manager.story == ["open 1", "close 1"]
+    assert manager.stage.cluster.graphs.keys() == {A}, "a session cluster keeps its jobs"
+    assert not manager.runner.is_in(token)
+
+
+@pytest.mark.parametrize("status", ApplicationStatus)
+@virtual_time
+async def test_data_of_a_cluster_that_ended_for_good_is_removed_where_the_mode_says_so(
+    status: ApplicationStatus,
+) -> None:
+    manager = JobManager(MemoryCluster(), removes_ha_data=True)
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(manager.runner.run())
+        await settle()
+        await lead(manager)
+        await manager.current.gateway.submit_job(submission())
+        await manager.current.gateway.shut_down_cluster(ShutDownCluster(status=status))
+        assert await contending is status
+    assert manager.stage.cluster.graphs.keys() == (set() if status.is_final else {A})
+
+
+@virtual_time
+async def test_data_that_cannot_be_removed_does_not_keep_the_cluster_from_ending() -> None:
+    manager = JobManager(MemoryCluster(), removes_ha_data=True)
+    manager.stage.faults.failing["cleanup:before"] = Unavailable("out of reach")
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(manager.runner.run())
+        await settle()
+        await lead(manager)
+        await manager.current.gateway.shut_down_cluster(ShutDownCluster())
+        assert await contending is ApplicationStatus.SUCCEEDED
+
+
+@virtual_time
+async def test_term_that_is_lost_in_the_middle_of_a_shut_down_ends_nothing_else() -> None:
+    """The next leader finds all jobs; whoever wanted the shut-down asks again."""
+    async with running() as manager:
+        await lead(manager)
+        (await manager.stage.submitted(manager.current.gateway)).stops_in_s = 30.0
+        await manager.current.gateway.shut_down_cluster(ShutDownCluster())
+        await asyncio.sleep(10)  # its JobMaster is still being suspended
+        manager.stage.cluster.revoke()
+        await asyncio.sleep(30)
+        assert manager.stopped_task_managers == 0
+
+        await lead(manager)
+        await settle()
+
+        assert (await manager.current.gateway.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
+
+
+@virtual_time
+async def test_bootstrap_runs_beside_the_dispatcher_of_each_term_and_may_end_the_cluster() -> None:
+    manager = JobManager(MemoryCluster())
+    terms: list[str] = []
+
+    async def bootstrap(dispatcher: Dispatcher) -> None:
+        terms.append("begun")
+        try:
+            if len(terms) == 1:
+                await asyncio.Event().wait()
+            await dispatcher.submit_job(submission())
+            await dispatcher.await_job(AwaitJob(job_id=A, wait_s=60))
+            await dispatcher.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.SUCCEEDED))
+        finally:
+            terms.append("ended")
+
+    manager.bootstrap = bootstrap
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(manager.runner.run())
+        await settle()
+        await lead(manager)
+        await settle()
+        manager.stage.cluster.revoke()
+        await settle()
+        assert terms == ["begun", "ended"]
+
+        await lead(manager)
+        await settle()
+        manager.stage.runner().finish()
+
+        assert await contending is ApplicationStatus.SUCCEEDED
+    assert terms == ["begun", "ended"] * 2

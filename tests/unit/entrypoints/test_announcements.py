@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.announcements import Announcement, Announcements
-from flintlock.entrypoints.leader_finding import by_state_directory
+from flintlock.entrypoints.announcements import Announcements
 from flintlock.entrypoints.process import write_json
+from flintlock.ha.embedded.backend import find_in_state_directory
 from flintlock.host.pid_files import identity, job_managers
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 
 
 def announcements(state_dir: Path, name: str = "jobmanager", rest: str = "http://h:1") -> Announcements:
-    return Announcements(state_dir, name, Announcement(cluster_id="default", rest=rest, rpc="h:2"))
+    return Announcements(state_dir, name, cluster_id="default", rest=rest, rpc="h:2")
 
 
 def test_clients_find_what_is_announced(tmp_path: Path) -> None:
@@ -48,17 +48,17 @@ def test_two_of_one_name_are_both_found(tmp_path: Path) -> None:
 def test_a_taskmanager_finds_the_leader_where_the_port_is_configured(tmp_path: Path) -> None:
     """The configured port is the first JobManager's; another one may lead beside it."""
     settings = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "h"})
-    assert by_state_directory(settings, tmp_path)() == "h:6123"
+    assert find_in_state_directory(settings, tmp_path)() == "h:6123"
     announcements(tmp_path).listen()
-    assert by_state_directory(settings, tmp_path)() == "h:6123"
+    assert find_in_state_directory(settings, tmp_path)() == "h:6123"
     announcements(tmp_path).lead(Epoch(2))
-    assert by_state_directory(settings, tmp_path)() == "h:2"
+    assert find_in_state_directory(settings, tmp_path)() == "h:2"
     elsewhere = Configuration({"jobmanager.rpc.port": "6123", "jobmanager.rpc.address": "g"})
-    assert by_state_directory(elsewhere, tmp_path)() == "g:6123"
+    assert find_in_state_directory(elsewhere, tmp_path)() == "g:6123"
 
 
 def test_a_taskmanager_finds_the_leader_by_the_state_directory(tmp_path: Path) -> None:
-    find = by_state_directory(Configuration({}), tmp_path)
+    find = find_in_state_directory(Configuration({}), tmp_path)
     with pytest.raises(Unavailable):
         find()
     announcements(tmp_path).lead(Epoch(2))

@@ -11,14 +11,14 @@ import pytest
 
 from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.local_workers import local_workers
-from flintlock.entrypoints.process import Settings
+from flintlock.entrypoints.process import ProcessSettings
 from flintlock.host.children import record_child
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 
 
-def settings(state_dir: Path, **values: str) -> Settings:
-    return Settings(state_dir=state_dir, configuration=Configuration(values))
+def settings(state_dir: Path, **values: str) -> ProcessSettings:
+    return ProcessSettings(state_dir=state_dir, configuration=Configuration(values))
 
 
 def test_a_worker_that_ends_by_itself_is_told_once_with_its_exit_code_and_log(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
@@ -64,6 +65,9 @@ class RecordingTaskManager:
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         raise NotFound("no log")
+
+    async def shut_down(self, message: ShutDownCluster) -> None:
+        self.told.append(message)
 
     async def watch_liveness(self, message: LivenessProbe) -> None:
         await asyncio.Event().wait()
@@ -195,6 +199,18 @@ async def test_command_that_waits_when_the_term_ends_is_never_sent() -> None:
         await asyncio.sleep(60)
 
     assert scene.task_manager.told == []
+
+
+@virtual_time
+async def test_registered_task_managers_are_asked_to_end_when_the_cluster_shuts_down() -> None:
+    scene = Scene()
+    async with scene.leading() as term:
+        await scene.enter()
+        await term.stop_task_managers()
+        assert scene.task_manager.told == [ShutDownCluster()]
+
+        scene.process.crash()
+        await term.stop_task_managers()  # one that cannot be reached keeps nobody from ending
 
 
 class RecordingDriver:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.taskmanager.harness import WARM_UP_S, TaskManagerHarness, until
 from tests.unit.taskmanager.orders import attempt_id, order
 
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, TaskManagerId
@@ -295,6 +296,24 @@ async def test_a_taskmanager_that_stops_leaves_nothing_behind(harness: TaskManag
 
     assert in_order(harness.events, "kill 0", "engine gone", "unregistered instance-1")
     assert in_order(harness.events, "kill 1", "engine gone", "unregistered instance-1")
+    assert harness.job_masters.reports == []
+
+
+@virtual_time
+async def test_a_taskmanager_of_a_cluster_that_shuts_down_ends_as_one_that_is_stopped(
+    harness: TaskManagerHarness,
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(harness.task_manager.run(), name="taskmanager")
+        await until(lambda: bool(harness.resource_manager.heartbeats))
+        await harness.task_manager.deploy(order(A, 0))
+        await harness.runner(A)
+
+        await harness.task_manager.shut_down(ShutDownCluster())
+        await harness.task_manager.shut_down(ShutDownCluster())
+        await run
+
+    assert in_order(harness.events, "kill 0", "engine gone", "unregistered instance-1")
     assert harness.job_masters.reports == []
 
 

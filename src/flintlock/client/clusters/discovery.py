@@ -18,8 +18,8 @@ from flintlock.client.clusters.local_cluster import EmbeddedCluster, embedded_cl
 from flintlock.client.connection.client import Client
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import LoadedConfiguration
-from flintlock.config.options import HA_QUORUM, REST_ADDRESS, REST_PORT
-from flintlock.ha.zookeeper.settings import leader_url, uses_zookeeper
+from flintlock.config.options import REST_ADDRESS, REST_PORT
+from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import in_url, reached_at
 from flintlock.host.pid_files import announced, job_managers
 from flintlock.model.errors import Unavailable
@@ -55,7 +55,7 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
         if self.quorum is None:
             return local
         try:
-            leader = leader_url(self.quorum, wait_s=0.0)
+            leader = ha_backend(self.quorum).leader_url(self.quorum, wait_s=0.0)
         except Unavailable:
             leader = None  # the local addresses have to do
         return _leader_first(leader, local)
@@ -76,7 +76,7 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     configuration = settings.configuration
     port = configuration.get(REST_PORT)
     local = _local_urls(state_dir)
-    if uses_zookeeper(configuration):
+    if ha_backend(configuration).spans_hosts:
         return RunningCluster(urls=_quorum_urls(configuration, local), state_dir=state_dir, quorum=configuration)
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
         configured = f"http://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
@@ -120,10 +120,11 @@ def connected_cluster(
 
 def _quorum_urls(configuration: Configuration, local: tuple[str, ...]) -> tuple[str, ...]:
     """Return the leader's address, as the quorum has it, and the local ones. Raises Unavailable if there is none."""
-    reason = f"ZooKeeper at {configuration.get(HA_QUORUM)} ({HA_QUORUM.key}) has no leading JobManager"
+    backend = ha_backend(configuration)
+    reason = f"{backend.describe_register(configuration)} has no leading JobManager"
     leader = None
     try:
-        leader = leader_url(configuration, wait_s=0.0 if local else _FIRST_LEADER_S)
+        leader = backend.leader_url(configuration, wait_s=0.0 if local else _FIRST_LEADER_S)
     except Unavailable as error:
         reason = error.public
     found = _leader_first(leader, local)

@@ -23,7 +23,7 @@ from flintlock.client.connection.client import Client
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration
 from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
-from flintlock.ha.zookeeper.settings import uses_zookeeper
+from flintlock.ha.backends import ha_backend
 from flintlock.host import pid_files
 from flintlock.host.pid_files import ClusterFile, Started
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
@@ -91,7 +91,7 @@ def start_cluster(
             jobmanagers,
             taskmanagers,
             taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1),
-            led_here=not uses_zookeeper(settings.configuration),
+            led_here=not ha_backend(settings.configuration).spans_hosts,
         )
         return _ready(state_dir, children, expected, time.monotonic() + patience_s)
     except BaseException:

@@ -19,7 +19,7 @@ from flintlock.ha.embedded.election import FileElection
 from flintlock.ha.embedded.leader import SqliteLeaderRegister
 from flintlock.ha.embedded.silent_holder import HeartbeatRow
 from flintlock.ha.embedded.sqlite_file import open_reader, open_writer
-from flintlock.ha.embedded.stores import SqliteStores, StoreFile
+from flintlock.ha.embedded.stores import SqliteStores, StoreFile, remove_all_records
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.model.ids import FencingToken
 
@@ -39,6 +39,10 @@ class EmbeddedHaServices:
     def stores(self, token: FencingToken) -> SqliteStores:
         """Return the stores bound to a term."""
         return SqliteStores(self._file, token)
+
+    async def cleanup_all_data(self, token: FencingToken) -> None:
+        """Empty the database, in one transaction."""
+        await remove_all_records(self._file, token)
 
 
 @asynccontextmanager

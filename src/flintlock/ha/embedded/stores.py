@@ -78,6 +78,20 @@ def check_token(connection: sqlite3.Connection, token: FencingToken) -> None:
         connection.execute("UPDATE leadership SET epoch = ?, session = ?", (token.epoch, token.session))
 
 
+async def remove_all_records(file: StoreFile, token: FencingToken) -> None:
+    """Empty every table but those of the election."""
+
+    def work(connection: sqlite3.Connection) -> None:
+        check_token(connection, token)
+        tables = connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT IN ('leadership', 'heartbeat')"
+        ).fetchall()
+        for (name,) in tables:
+            connection.execute(f"DELETE FROM {name}")  # noqa: S608 (a name of our own schema)
+
+    await file.writer.write(work)
+
+
 class SqliteJobGraphStore(_TermStore):
     """Graphs, quarantined ones included, and idempotency keys."""
 

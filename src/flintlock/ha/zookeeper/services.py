@@ -13,6 +13,7 @@ from typing import Final
 
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.blobs import ZooKeeperBlobCopies
+from flintlock.ha.zookeeper.cleanup import Cleaner
 from flintlock.ha.zookeeper.election import LatchElection
 from flintlock.ha.zookeeper.leader import ZooKeeperLeaderRegister, ZooKeeperLeaderRetrieval
 from flintlock.ha.zookeeper.link import ZooKeeperLink
@@ -46,6 +47,10 @@ class ZooKeeperHaServices:
     def stores(self, token: FencingToken) -> ZooKeeperStores:
         """Return the stores bound to a term."""
         return ZooKeeperStores(self._storage, token)
+
+    async def cleanup_all_data(self, token: FencingToken) -> None:
+        """Remove all pointers, then all payloads."""
+        await Cleaner(self._storage, token).remove_all()
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ import time
 import msgspec
 
 from flintlock.api import cluster as shapes
-from flintlock.api.jobs import Errors
+from flintlock.api.jobs import Empty, Errors
 from flintlock.config.options import OPTIONS, WEB_CANCEL, WEB_REFRESH
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobs import JobQuery
 from flintlock.model.states import JobStatus
@@ -75,6 +76,12 @@ async def task_manager(call: RestCall) -> HttpResponse:
         if info.id == wanted:
             return json_response(translate.task_manager_details(info))
     raise no_such("TaskManager", wanted)
+
+
+async def shut_down(call: RestCall) -> HttpResponse:
+    """Shut the cluster down: all its processes end. Its jobs are suspended, and go on when it is started again."""
+    await call.services.dispatcher.shut_down_cluster(ShutDownCluster())
+    return json_response(Empty())
 
 
 async def resources(call: RestCall) -> HttpResponse:

@@ -76,6 +76,7 @@ def _description(version: str) -> HttpResponse:
 
 ROUTES: Final[tuple[Route, ...]] = (
     _get("/config", cluster.config, of_cluster.DashboardConfig, served_by=_ANY),
+    Route(method="DELETE", path="/cluster", handler=cluster.shut_down, answers=shapes.Empty, errors=(503,)),
     Route(
         method="GET", path="/overview", handler=cluster.overview, answers=of_cluster.ClusterOverview, errors=(503,),
         cache_s=_CACHE_S,

@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from contextvars import Context
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -24,24 +23,18 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration
-from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
-from flintlock.dispatcher.leader_watch import LeaderWatch
-from flintlock.dispatcher.runner import DispatcherRunner
-from flintlock.dispatcher.services import DispatcherServices, TermServices
-from flintlock.entrypoints.term import CurrentResourceManager, TermParts
+from flintlock.entrypoints.components import JobManagerComponents, JobManagerParts
+from flintlock.entrypoints.term import CurrentResourceManager
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
-from flintlock.gateways.leader import LeaderGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
-from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
-from flintlock.ha.protocols import Stores
+from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
-from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
-from flintlock.rpc.transport import Fence
+from flintlock.rpc.transport import Connector, Fence, Host
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
@@ -59,7 +52,7 @@ _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
 _WRITES: Final = frozenset({"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "expire"})
 
 
-class KeptBlobs:
+class RetainedBlobs:
     """Which jobs keep blobs; the simulation's jobs have none, but the Dispatcher's bookkeeping is checked."""
 
     def __init__(self) -> None:
@@ -175,53 +168,41 @@ class SimulatedCluster:
         configuration = Configuration(
             {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
         )
-        dispatcher, resource_manager = CurrentDispatcher(ha.election.paused), CurrentResourceManager()
-        self._resource_managers[process.name] = resource_manager
-        term = TermParts(
-            host=process,
-            connector=process,
-            resource_manager=resource_manager,
-            configuration=configuration,
-            versions=VERSIONS,
-            work_dir="work",
-            clock_ms=now_ms,
-            random=self.random,
-            paused=ha.election.paused,
-        )
 
-        def open_term(token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
+        def term_transport(token: FencingToken) -> tuple[Host, Connector]:
             def acts(what: str) -> None:
                 self._acts(token, what)
                 if ha.election.paused(token) is not None:
                     self.broken.append(f"epoch {token.epoch} {what} while it did not know whether it leads")
 
             acting = TermProcess(process, acts)
-            return replace(term, host=acting, connector=acting).open(token, stores)
+            return acting, acting
+
+        components = JobManagerComponents(
+            JobManagerParts(
+                ha=ha,
+                host=process,
+                connector=process,
+                blobs=RetainedBlobs(),
+                configuration=configuration,
+                versions=VERSIONS,
+                work_dir="work",
+                clock_ms=now_ms,
+                random=self.random,
+                hostname=process.name,
+                term_transport=term_transport,
+                watches_leader=self.faults.deaths_noticed,
+            )
+        )
+        self._resource_managers[process.name] = components.resource_manager
 
         def answers(_: FencingToken | None) -> None:
-            token = dispatcher.acting()
+            token = components.dispatcher.acting()
             if token is not None:
                 self._acts(token, "answered a client")
 
-        services = DispatcherServices(
-            blobs=KeptBlobs(), configuration=configuration, versions=VERSIONS, clock_ms=now_ms
-        )
-        listening = LeaderAddresses(rpc=process.address, rest="")
-        runner = DispatcherRunner(ha, services, open_term, dispatcher, listening)
-        process.serve(DispatcherGateway, dispatcher.gateway, answers)
-        process.serve(LeaderGateway, runner)
-        if self.faults.deaths_noticed:
-            known = KnownLeader()
-            watch = LeaderWatch(
-                known=known,
-                register=ha.leader,
-                connect=lambda address: process.connect(LeaderGateway, address, timeout_s=LIVENESS_CALL_TIMEOUT_S),
-                is_own=runner.is_in,
-                host=process.name,
-            )
-            process.spawn(known.follow(ha.leader.changes()), "known-leader")
-            process.spawn(watch.run(), "leader-watch")
-        await runner.run()
+        process.serve(DispatcherGateway, components.dispatcher.gateway, answers)
+        await components.run(LeaderAddresses(rpc=process.address, rest=""))
 
     def _acts(self, token: FencingToken, what: str) -> None:
         """Note what a leader does: nothing once a newer one leads. One that was taken for dead hears of it later."""
@@ -270,7 +251,7 @@ class SimulatedCluster:
             launcher=house,
             resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
             leader_moved=leader.moved,
-            job_masters=lambda: process.connect(JobMasterGateway, leader.look(), lambda: guard.token),
+            job_masters=lambda: process.connect(JobMasterGateway, leader.find(), lambda: guard.token),
             fetch_blob=_no_blobs,
             log_directory=Path("log"),
             prepare_log=lambda _: None,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from flintlock.entrypoints.leader_finding import LeaderFinder, told_by_zookeeper
+from flintlock.ha.leader_finding import LeaderFinder, finder_of
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.ha.payloads import LEADER_INFO
 from flintlock.ha.zookeeper import tree
@@ -23,7 +23,7 @@ from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, Fence, TokenSource, Withdraw
 from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
-from flintlock.testing.memory_ha import MemoryCluster, MemoryStores
+from flintlock.testing.memory_ha import MemoryCluster, MemoryStores, remove_all_records
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 
 G = TypeVar("G")
@@ -82,8 +82,12 @@ class SimulatedHa:
         """Return the stores bound to a term."""
         return MemoryStores(self._durable.records, token, partial(self._step, token))
 
+    async def cleanup_all_data(self, token: FencingToken) -> None:
+        """Remove every record."""
+        await remove_all_records(self._durable.records, token, partial(self._step, token))
+
     async def declare_dead(self, dead: FencingToken) -> None:
-        """Say that this leader is dead, as far as the ensemble can be told."""
+        """Declare this leader dead, if the ensemble can be reached."""
         try:
             await self.leader.declare_dead(dead)
         except FlintlockError:
@@ -95,7 +99,7 @@ def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderF
     link, known = FakeLink(durable.ensemble, process), KnownLeader()
     process.spawn(link.run(), "zookeeper-link")
     process.spawn(known.follow(ZooKeeperLeaderRetrieval(link, _PATHS).changes()), "known-leader")
-    return LeaderFinder(lambda: told_by_zookeeper(known), lambda: known.changed(known.latest))
+    return finder_of(known, "ZooKeeper")
 
 
 class TermProcess:

@@ -1,0 +1,68 @@
+"""How the status of a cluster becomes the exit code of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
+from flintlock.model.application import ApplicationStatus
+from flintlock.model.errors import InvariantBroken, Unavailable
+
+
+@pytest.fixture(autouse=True)
+def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["test", "--state-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (ApplicationStatus.SUCCEEDED, 0),
+        (ApplicationStatus.CANCELED, 0),
+        (ApplicationStatus.FAILED, 6),
+        (ApplicationStatus.UNKNOWN, 0),
+        (None, 0),
+    ],
+)
+def test_status_decides_the_exit_code(status: ApplicationStatus | None, code: int) -> None:
+    async def main(_: ProcessSettings) -> ApplicationStatus | None:
+        return status
+
+    assert start("test", main) == code
+
+
+def test_every_status_has_an_exit_code() -> None:
+    assert EXIT_CODES.keys() == set(ApplicationStatus)
+    assert [status for status in ApplicationStatus if not status.is_final] == [ApplicationStatus.UNKNOWN]
+
+
+def test_an_error_has_a_code_of_its_own() -> None:
+    async def unusable(_: ProcessSettings) -> ApplicationStatus:
+        raise Unavailable("the port is taken")
+
+    async def fatal(_: ProcessSettings) -> ApplicationStatus:
+        raise InvariantBroken("a bug")
+
+    assert start("test", unusable) == EXIT_UNUSABLE
+    assert start("test", fatal) == EXIT_FATAL
+
+
+def test_a_signal_cancels_the_process_which_then_ends_without_failure() -> None:
+    closed: list[str] = []
+
+    async def main(_: ProcessSettings) -> ApplicationStatus:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        finally:
+            closed.append("closed")
+        return ApplicationStatus.FAILED
+
+    assert start("test", main) == 0
+    assert closed == ["closed"]
