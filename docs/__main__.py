@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flintlock.config.options import OPTIONS
-from flintlock.dispatcher.core import PHASE_MOVES, Phase
+from flintlock.dispatcher.core import PHASE_MOVES, JobPhase
 from flintlock.model import log_events
 from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus
 from flintlock.model.tasks import REGION_MOVES, RegionPhase
@@ -132,7 +132,7 @@ def states() -> str:
         "INITIALIZING, a job whose result is stored but whose cleanup was interrupted in CLEANING.",
         *_state_machine(
             PHASE_MOVES,
-            [Phase.RESERVED, Phase.INITIALIZING, Phase.CLEANING],
+            [JobPhase.RESERVED, JobPhase.INITIALIZING, JobPhase.CLEANING],
             [phase for phase, following in PHASE_MOVES.items() if not following],
         ),
     ]

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, Resource
+from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, CleanupResource
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model import log_events
 from flintlock.model.errors import Fenced
@@ -23,7 +23,7 @@ from flintlock.model.ids import JobId
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-Removals: TypeAlias = Mapping[Resource, Callable[[], Awaitable[None]]]
+Removals: TypeAlias = Mapping[CleanupResource, Callable[[], Awaitable[None]]]
 """How each resource of a job is removed."""
 
 
@@ -35,7 +35,7 @@ async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: Le
     """
     gone = {resource: asyncio.Event() for resource in removals}
 
-    async def removed(resource: Resource) -> None:
+    async def removed(resource: CleanupResource) -> None:
         before = REMOVED_AFTER.get(resource)
         if before is not None and before in gone:
             await gone[before].wait()
@@ -47,12 +47,12 @@ async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: Le
             tasks.create_task(removed(resource), name=f"cleanup-{resource}-{job_id}")
 
 
-async def try_once(removals: Removals) -> dict[Resource, Exception]:
+async def try_once(removals: Removals) -> dict[CleanupResource, Exception]:
     """Try each removal once; return those that failed, with their errors.
 
     What comes after one that failed is not tried, and returned with that one's error. Raises Fenced.
     """
-    failed: dict[Resource, Exception] = {}
+    failed: dict[CleanupResource, Exception] = {}
     for resource in sorted(removals, key=lambda one: one in REMOVED_AFTER):
         before = REMOVED_AFTER.get(resource)
         if before is not None and before in failed:
@@ -69,7 +69,7 @@ async def try_once(removals: Removals) -> dict[Resource, Exception]:
 
 async def _until_gone(
     job_id: JobId,
-    resource: Resource,
+    resource: CleanupResource,
     remove: Callable[[], Awaitable[None]],
     backoff: Backoff,
     *,

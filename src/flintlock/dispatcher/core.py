@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
+from flintlock.ha.store_rules import duplicate_job
 from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
 from flintlock.model.graphcheck import MAX_PARALLELISM, check_graph
@@ -31,7 +32,7 @@ from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """What the Dispatcher still has to do for a registered job."""
 
     RESERVED = "RESERVED"  # the id is taken, nothing is durable: nobody sees the job
@@ -43,20 +44,20 @@ class Phase(StrEnum):
 
 
 #: The whole law. A submission begins RESERVED, a recovered job INITIALIZING, a dirty result CLEANING.
-PHASE_MOVES: Final[Mapping[Phase, frozenset[Phase]]] = {
-    Phase.RESERVED: frozenset({Phase.DISCARDING, Phase.INITIALIZING}),
-    Phase.DISCARDING: frozenset(),
-    Phase.INITIALIZING: frozenset({Phase.RUNNING, Phase.ENDING}),
-    Phase.RUNNING: frozenset({Phase.ENDING}),
-    Phase.ENDING: frozenset({Phase.CLEANING}),
-    Phase.CLEANING: frozenset(),
+PHASE_MOVES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
+    JobPhase.RESERVED: frozenset({JobPhase.DISCARDING, JobPhase.INITIALIZING}),
+    JobPhase.DISCARDING: frozenset(),
+    JobPhase.INITIALIZING: frozenset({JobPhase.RUNNING, JobPhase.ENDING}),
+    JobPhase.RUNNING: frozenset({JobPhase.ENDING}),
+    JobPhase.ENDING: frozenset({JobPhase.CLEANING}),
+    JobPhase.CLEANING: frozenset(),
 }
 
 #: Phases in which clients see the job through its registration.
-VISIBLE: Final = frozenset({Phase.INITIALIZING, Phase.RUNNING, Phase.ENDING, Phase.CLEANING})
+VISIBLE: Final = frozenset({JobPhase.INITIALIZING, JobPhase.RUNNING, JobPhase.ENDING, JobPhase.CLEANING})
 
 
-def moved(old: Phase, new: Phase) -> Phase:
+def moved(old: JobPhase, new: JobPhase) -> JobPhase:
     """Return `new`, or raise InvariantBroken if a job cannot go there from `old`."""
     if new not in PHASE_MOVES[old]:
         raise InvariantBroken(f"a job cannot go from {old} to {new} in the Dispatcher")
@@ -66,24 +67,16 @@ def moved(old: Phase, new: Phase) -> Phase:
 # Submission
 
 
-def duplicate(job_id: JobId, phase: Phase | None, ended: JobSummary | None) -> DuplicateJob | None:
+def duplicate(job_id: JobId, phase: JobPhase | None, ended: JobSummary | None) -> DuplicateJob | None:
     """Return why this id cannot be submitted: how it is registered now, and its line among the ended jobs.
 
     An id whose failed submission is still being removed is free: whoever takes it waits for the removal.
     """
-    if phase is Phase.CLEANING or (phase is None and ended is not None):
-        return duplicate_job(job_id, terminated=True)
-    if phase is None or phase is Phase.DISCARDING:
+    if phase is JobPhase.CLEANING or (phase is None and ended is not None):
+        return duplicate_job(job_id, ended=True)
+    if phase is None or phase is JobPhase.DISCARDING:
         return None
-    return duplicate_job(job_id, terminated=False)
-
-
-def duplicate_job(job_id: JobId, *, terminated: bool) -> DuplicateJob:
-    """Return the error for an id in use."""
-    how = "has ended already" if terminated else "exists already"
-    error = DuplicateJob(f"job {job_id} {how}: its id cannot be used again")
-    error.globally_terminated = terminated
-    return error
+    return duplicate_job(job_id, ended=False)
 
 
 def repeated(key: str, known: JobId, known_digest: str, digest: str) -> JobId:
@@ -203,7 +196,7 @@ def check_cancel_of_ended(job_id: JobId, status: JobStatus) -> None:
 # End and cleanup
 
 
-class Resource(StrEnum):
+class CleanupResource(StrEnum):
     """What a job leaves behind: each is removed, and retried, by itself."""
 
     GRAPH = "graph"
@@ -214,7 +207,7 @@ class Resource(StrEnum):
 
 #: What is removed only once something else is gone: blobs are unlinked after the pointer to them was removed in a
 #: fenced transaction, so that a leader that was overtaken unlinks nothing. All the rest goes concurrently.
-REMOVED_AFTER: Final[Mapping[Resource, Resource]] = {Resource.BLOBS: Resource.GRAPH}
+REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {CleanupResource.BLOBS: CleanupResource.GRAPH}
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
@@ -229,10 +222,10 @@ class Backoff(Struct, frozen=True, kw_only=True):
         return min(self.maximum_s, self.initial_s * 2.0**doublings)
 
 
-def cleanup_plan(*, blobs: Collection[str], scratch: Collection[str]) -> tuple[Resource, ...]:
+def cleanup_plan(*, blobs: Collection[str], scratch: Collection[str]) -> tuple[CleanupResource, ...]:
     """Return what the global cleanup of a job removes. A suspended job keeps all of it for the next leader."""
-    stored = (Resource.GRAPH, Resource.PROGRESS)
-    return stored + ((Resource.BLOBS,) if blobs else ()) + ((Resource.FILES,) if scratch else ())
+    stored = (CleanupResource.GRAPH, CleanupResource.PROGRESS)
+    return stored + ((CleanupResource.BLOBS,) if blobs else ()) + ((CleanupResource.FILES,) if scratch else ())
 
 
 def result_of(outcome: JobOutcome) -> JobResult:

@@ -22,10 +22,10 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.config.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
 from flintlock.dispatcher import core
-from flintlock.dispatcher.core import Backoff, Phase
+from flintlock.dispatcher.core import Backoff, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobServices
-from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
@@ -107,7 +107,7 @@ class Dispatcher:
         self._tasks: Final = tasks
         self._retention_s: Final = configuration.get(JOB_RETENTION)
         self._overrides: Final = configuration.get(PARALLELISM_OVERRIDES)
-        self._listing: Final = Listing()
+        self._listing: Final = JobListing()
         self._ended: Final = EndedJobs(term.stores)
         self._shared: Final = JobServices(
             term=term,
@@ -135,15 +135,15 @@ class Dispatcher:
             if self._listing.get(result.job_id) is None:
                 self._listing.put(recorded_snapshot(result).summary())
             operations = recovery.operations.get(result.job_id)
-            dirty = DispatchedJob(result.job_id, self._shared, Phase.CLEANING, result=result, operations=operations)
-            self._begin(dirty, dirty.live_dirty)
+            dirty = DispatchedJob(result.job_id, self._shared, JobPhase.CLEANING, result=result, operations=operations)
+            self._begin(dirty, dirty.clean_up_dirty)
         for number, job in enumerate(recovery.jobs, 1):
             job_id = job.stored.graph.job_id
             operations = recovery.operations.get(job_id)
             recovered = DispatchedJob(
-                job_id, self._shared, Phase.INITIALIZING, stored=job.stored, operations=operations
+                job_id, self._shared, JobPhase.INITIALIZING, stored=job.stored, operations=operations
             )
-            self._begin(recovered, partial(recovered.live_recovered, job.progress))
+            self._begin(recovered, partial(recovered.run_recovered, job.progress))
             if recovered.claim_operations():  # resumed after the job's own first step, which makes its JobMaster
                 self._child(recovered.resume_operations(), f"operations-{job_id}")
             self._listing.touch(job_id)
@@ -358,10 +358,10 @@ class Dispatcher:
             idempotency_key=message.idempotency_key,
             digest=message.digest,
         )
-        job = DispatchedJob(job_id, self._shared, Phase.RESERVED, stored=stored)
+        job = DispatchedJob(job_id, self._shared, JobPhase.RESERVED, stored=stored)
         accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
         predecessor = None if registered is None else registered.task
-        task = self._begin(job, partial(job.live_submitted, accepted, predecessor))
+        task = self._begin(job, partial(job.run_submitted, accepted, predecessor))
         task.add_done_callback(lambda _: _answer_unanswered(accepted, "the job was being stored"))
         return await asyncio.shield(accepted)
 

@@ -5,8 +5,9 @@
     recovered:  INITIALIZING -> ...
     dirty:      CLEANING -> gone
 
-The three `live_…` coroutines are the bodies of that task. Cancelled at any point, they leave the job as it is stored:
-suspended. What they raise is fatal to the term: Fenced (a newer leader goes on), or a result that cannot be written.
+`run_submitted`, `run_recovered` and `clean_up_dirty` are the bodies of that task. Cancelled at any point, they leave
+the job as it is stored: suspended. What they raise is fatal to the term: Fenced (a newer leader goes on), or a result
+that cannot be written.
 
 Rejected: acknowledging after the JobMaster is made. Acknowledged means *persisted*; a JobMaster that cannot be made is
 a FAILED job, not a failed submission, so the client need not wait for it.
@@ -27,9 +28,9 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.dispatcher import core
 from flintlock.dispatcher.attached_client import AttachedClient
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
-from flintlock.dispatcher.core import Backoff, Phase, Resource
+from flintlock.dispatcher.core import Backoff, CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
-from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.services import BlobReferences, TermServices
@@ -58,7 +59,7 @@ from flintlock.model.tasks import RegionRecord, RemoveFiles
 log: FilteringBoundLogger = structlog.get_logger()
 
 #: Phases that tell an operator something; the others follow from them, and are logged at debug level.
-_TELLING: Final = frozenset({Phase.INITIALIZING, Phase.ENDING, Phase.DISCARDING})
+_TELLING: Final = frozenset({JobPhase.INITIALIZING, JobPhase.ENDING, JobPhase.DISCARDING})
 
 #: Turns of the loop between acknowledging and making the JobMaster: one for the shield that protects the submission
 #: from its caller, one for the caller, whose answer then leaves before the JobMaster takes its time.
@@ -75,7 +76,7 @@ class JobServices:
     backoff: Backoff
     clock_ms: Callable[[], int]
     metrics: DispatcherMetrics | None
-    listing: Listing
+    listing: JobListing
     ended: EndedJobs
 
 
@@ -86,7 +87,7 @@ class DispatchedJob:
         self,
         job_id: JobId,
         services: JobServices,
-        phase: Phase,
+        phase: JobPhase,
         *,
         stored: StoredJob | None = None,
         result: JobResult | None = None,
@@ -110,8 +111,8 @@ class DispatchedJob:
         )
         self._updating = False  # a change of its requirements is in progress, or was when a former leader died
         self._settling = False  # such a change got no answer, and is set back
-        self._recovered = False  # written by `live_recovered`
-        self._aside_for: str | None = None  # why its graph is kept for inspection when it ends
+        self._recovered = False  # written by `run_recovered`
+        self._quarantine_reason: str | None = None  # why its graph is kept for inspection when it ends
 
     # What clients see
 
@@ -123,12 +124,12 @@ class DispatchedJob:
     @property
     def ending(self) -> bool:
         """Whether the JobMaster is done, and the end not durable yet."""
-        return self.phase is Phase.ENDING
+        return self.phase is JobPhase.ENDING
 
     @property
     def ended(self) -> bool:
         """Whether how the job ended is durable."""
-        return self.phase is Phase.CLEANING
+        return self.phase is JobPhase.CLEANING
 
     def snapshot(self) -> JobSnapshot:
         """Return the job as it is. May show a terminal status before `durable_end`: such a snapshot stays inside."""
@@ -296,7 +297,7 @@ class DispatchedJob:
 
     # Its life
 
-    async def live_submitted(self, accepted: asyncio.Future[Submitted], predecessor: asyncio.Task[None] | None) -> None:
+    async def run_submitted(self, accepted: asyncio.Future[Submitted], predecessor: asyncio.Task[None] | None) -> None:
         """Persist the job, acknowledge it, run it to its end and clean up. Waits for an earlier holder of the id."""
         if predecessor is not None:
             await asyncio.wait((predecessor,))
@@ -306,12 +307,12 @@ class DispatchedJob:
             await asyncio.sleep(0)
         await self._run_and_end(())
 
-    async def live_recovered(self, progress: tuple[RegionRecord, ...]) -> None:
-        """Run a job on from what it has durably reached, and clean up. One that cannot be initialised is set aside."""
+    async def run_recovered(self, progress: tuple[RegionRecord, ...]) -> None:
+        """Run a job on from what it has durably reached, and clean up. If it cannot be initialised: quarantine."""
         self._recovered = True
         await self._run_and_end(progress)
 
-    async def live_dirty(self) -> None:
+    async def clean_up_dirty(self) -> None:
         """Clean up after a job that has ended under an earlier leader; never run it."""
         await self._clean_up()
 
@@ -319,7 +320,7 @@ class DispatchedJob:
         """Store the job and acknowledge it. False: it was refused or could not be stored, and was taken back."""
         job = self._job()
         blobs = core.blobs_of(job.graph)
-        blobs_only = (Resource.BLOBS,) if blobs else ()
+        blobs_only = (CleanupResource.BLOBS,) if blobs else ()
         everything = core.cleanup_plan(blobs=blobs, scratch=())
         try:
             self._services.blobs.retain(self.job_id, blobs)
@@ -336,20 +337,20 @@ class DispatchedJob:
         except Exception as error:  # noqa: BLE001 - the client hears it, whatever it is
             await self._take_back(accepted, error, everything)
             return False
-        self._move(Phase.INITIALIZING, name=job.graph.name)
+        self._move(JobPhase.INITIALIZING, name=job.graph.name)
         self._services.listing.touch(self.job_id)
         accepted.set_result(Submitted(job_id=self.job_id))
         return True
 
     async def _take_back(
-        self, accepted: asyncio.Future[Submitted], error: Exception, resources: tuple[Resource, ...]
+        self, accepted: asyncio.Future[Submitted], error: Exception, resources: tuple[CleanupResource, ...]
     ) -> None:
         """Remove what the submission may have left, then answer with the error.
 
         The answer waits for one try of each removal, not for their success; the id stays taken until all is gone.
         """
         log.warning(log_events.JOB_NOT_ACCEPTED, job_id=self.job_id, error=repr(error))
-        self._move(Phase.DISCARDING)
+        self._move(JobPhase.DISCARDING)
         removals = self._removals(resources, ())
         failed = await try_once(removals)
         answer = error
@@ -376,10 +377,10 @@ class DispatchedJob:
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, error=repr(error))
             if self._recovered:  # it could be initialised once: somebody may want to know why not any more
-                self._aside_for = public_text(error)
+                self._quarantine_reason = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
         self._runner = runner
-        self._move(Phase.RUNNING, regions_recorded=len(progress))
+        self._move(JobPhase.RUNNING, regions_recorded=len(progress))
         if job.graph.client_timeout_s is not None:
             self._client.expect(job.graph.client_timeout_s)
         try:
@@ -416,17 +417,17 @@ class DispatchedJob:
         """Archive, make the end durable, let the waiting clients go."""
         services, snapshot = self._services, outcome.snapshot
         result = core.result_of(outcome)
-        self._move(Phase.ENDING, status=result.status)
+        self._move(JobPhase.ENDING, status=result.status)
         archived = False
         with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=self.job_id):
             await services.writes.archive(snapshot, outcome.results)
             archived = True
         if not archived:
             services.ended.keep_unarchived(outcome)
-        if self._aside_for is not None:  # before its end counts: the cleanup would remove the graph
-            await services.writes.set_aside(self.job_id, self._aside_for)
+        if self._quarantine_reason is not None:  # before its end counts: the cleanup would remove the graph
+            await services.writes.quarantine(self.job_id, self._quarantine_reason)
         await services.writes.end(result)
-        self._move(Phase.CLEANING, status=result.status)
+        self._move(JobPhase.CLEANING, status=result.status)
         self._result, self._runner, self._stored = result, None, None
         services.ended.remember(snapshot)
         services.listing.put(snapshot.summary())
@@ -448,14 +449,14 @@ class DispatchedJob:
             await self._services.writes.mark_clean(self.job_id)
             log.info(log_events.JOB_CLEANED_UP, job_id=self.job_id)
 
-    def _removals(self, resources: tuple[Resource, ...], scratch: tuple[str, ...]) -> Removals:
+    def _removals(self, resources: tuple[CleanupResource, ...], scratch: tuple[str, ...]) -> Removals:
         services, job_id = self._services, self.job_id
         stores = services.term.stores
         how: Removals = {
-            Resource.GRAPH: lambda: stores.graphs.remove(job_id),
-            Resource.PROGRESS: lambda: stores.progress.remove(job_id),
-            Resource.BLOBS: lambda: services.blobs.release(job_id),
-            Resource.FILES: lambda: services.term.resource_manager.remove_files(
+            CleanupResource.GRAPH: lambda: stores.graphs.remove(job_id),
+            CleanupResource.PROGRESS: lambda: stores.progress.remove(job_id),
+            CleanupResource.BLOBS: lambda: services.blobs.release(job_id),
+            CleanupResource.FILES: lambda: services.term.resource_manager.remove_files(
                 RemoveFiles(job_id=job_id, directories=scratch)
             ),
         }
@@ -466,7 +467,7 @@ class DispatchedJob:
             raise InvariantBroken(f"job {self.job_id} is {self.phase}: its graph is no longer at hand")
         return self._stored
 
-    def _move(self, phase: Phase, **facts: object) -> None:
+    def _move(self, phase: JobPhase, **facts: object) -> None:
         self.phase = core.moved(self.phase, phase)
         write = log.info if phase in _TELLING else log.debug
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)

@@ -16,7 +16,7 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobsOverview, JobSummary
 
 
-class Listing:
+class JobListing:
     """Lines by job, in order."""
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
 """What a term begins with: read from the stores, and put right where it cannot be read.
 
 Dirty results are read first: a job that has one has ended and is only cleaned up, whatever else is stored of it. The
-other graphs are run on. What cannot be read is set aside, shown as FAILED with the reason, and the rest goes on; only
+other graphs are run on. What cannot be read is quarantined, shown as FAILED with the reason, and the rest goes on; only
 a store that cannot be listed at all is fatal, and one that a newer version has written, in which nothing is wrong. A
 store that does not answer is asked again, as `ha.leader_gate` says; one that can be reached and does not answer for
 `PATIENCE_S` is fatal too, so that a JobManager that can read it may lead.
 
-A job of which nothing was ever deployed is set aside too if an artifact of it is gone or damaged. One that has run has
-its artifacts where it runs: it is adopted, and fails by itself, with the reason, if it ever needs them again.
+A job of which nothing was ever deployed is quarantined too if an artifact of it is gone or damaged. One that has run
+has its artifacts where it runs: it is adopted, and fails by itself, with the reason, if it ever needs them again.
 
 A job that is archived but has no result has not ended: its leader died in between. It is run on, and its JobMaster
 finds in its progress that nothing is left to do.
@@ -81,7 +81,7 @@ class _Recovering:
         self._clock_ms: Final = clock_ms
         self._gate: Final = gate
         self._writes: Final = TermWrites(stores, gate)
-        self._ended: Final[dict[JobId, JobSummary]] = {}  # what is listed as ended; what is set aside enters it
+        self._ended: Final[dict[JobId, JobSummary]] = {}  # what is listed as ended; what is quarantined enters it
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
@@ -140,14 +140,14 @@ class _Recovering:
         except Corrupt as error:  # it has ended; how, its archive may still tell
             if job_id not in self._ended:
                 await self._archive(quarantined_snapshot(job_id, None, error.public, self._clock_ms()))
-            await self._set_aside(job_id, error.public)
+            await self._quarantine(job_id, error.public)
             return True
         log.warning(log_events.JOB_GRAPH_OF_ENDED_JOB_FOUND, job_id=job_id)
         await self._writes.remove_graph(job_id)
         return True
 
     async def _recover_job(self, job_id: JobId) -> RecoveredJob | None:
-        """Return a job to run on. One that cannot be read is set aside, and listed as ended."""
+        """Return a job to run on. One that cannot be read is quarantined, and listed as ended."""
         stored: StoredJob | None = None
         try:
             stored = await self._known(lambda: self._stores.graphs.recover(job_id))
@@ -162,9 +162,9 @@ class _Recovering:
             return None
         except Exception as error:  # noqa: BLE001 - one unreadable job, however it is unreadable, stops nobody else
             reason = error.public if isinstance(error, Corrupt) else repr(error)
-            # Shown first, then set aside: a crash in between does both again.
+            # Shown first, then quarantined: a crash in between does both again.
             await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms()))
-            await self._set_aside(job_id, reason)
+            await self._quarantine(job_id, reason)
             return None
 
     async def _check_artifacts(self, stored: StoredJob) -> None:
@@ -177,14 +177,14 @@ class _Recovering:
             if artifact.blob in unsound:
                 raise Corrupt(f"its artifact {artifact.name!r} cannot be had: {unsound[artifact.blob]}")
 
-    async def _set_aside(self, job_id: JobId, reason: str) -> None:
+    async def _quarantine(self, job_id: JobId, reason: str) -> None:
         log.error(log_events.JOB_QUARANTINED, job_id=job_id, reason=reason)
         if job_id in self._with_operations:  # while there is a graph or a result that they can belong to
             recorder = OperationRecorder(
                 await self._operations(job_id), self._stores.operations, self._gate, self._clock_ms
             )
             await recorder.fail_unfinished(f"job {job_id} was quarantined: {reason}")
-        await self._writes.set_aside(job_id, reason)
+        await self._writes.quarantine(job_id, reason)
 
     async def _archive(self, snapshot: JobSnapshot) -> None:
         """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""

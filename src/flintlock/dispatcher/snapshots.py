@@ -50,13 +50,13 @@ def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: t
 
 
 def quarantined_snapshot(job_id: JobId, job: StoredJob | None, reason: str, now_ms: int) -> JobSnapshot:
-    """Return a job that was set aside: FAILED, with the reason. `job` is None where not even its graph is readable."""
+    """Return a quarantined job: FAILED, with the reason. `job` is None where not even its graph is readable."""
     if job is None or job.graph.job_id != job_id:
         job = None  # what is stored under this id belongs to another
     graph = job.graph if job is not None else JobGraph(job_id=job_id, name=f"unreadable job {job_id}")
     failure = Failure(
         kind=FailureKind.INTERNAL,
-        message=f"the job was set aside because what is stored of it cannot be read: {reason}",
+        message=f"the job was quarantined because what is stored of it cannot be read: {reason}",
         exception="Corrupt",
     )
     return _failed(graph, job.submitted_ms if job is not None else now_ms, failure, now_ms)

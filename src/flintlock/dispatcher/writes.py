@@ -49,8 +49,8 @@ class TermWrites:
         """Cleanup is done."""
         await self._gate.retry_until_acknowledged(lambda: self._stores.results.mark_clean(job_id))
 
-    async def set_aside(self, job_id: JobId, reason: str) -> None:
-        """Set a graph aside."""
+    async def quarantine(self, job_id: JobId, reason: str) -> None:
+        """Quarantine a graph."""
         await self._gate.retry_until_acknowledged(lambda: self._stores.graphs.quarantine(job_id, reason))
 
     async def remove_graph(self, job_id: JobId) -> None:

@@ -17,7 +17,8 @@ def fence(stored: FencingToken, token: FencingToken) -> FencingToken:
 
 def duplicate_job(job_id: JobId, *, ended: bool) -> DuplicateJob:
     """Return the error for an id that is in use."""
-    error = DuplicateJob(f"job {job_id} " + ("has ended already" if ended else "exists already"))
+    how = "has ended already" if ended else "exists already"
+    error = DuplicateJob(f"job {job_id} {how}: its id cannot be used again")
     error.globally_terminated = ended
     return error
 

@@ -7,7 +7,7 @@ from msgspec import structs
 from tests.unit.dispatcher.stage import CODE, VERSIONS, A, B, C, graph, record
 
 from flintlock.dispatcher import core
-from flintlock.dispatcher.core import Backoff, Phase, Resource
+from flintlock.dispatcher.core import Backoff, CleanupResource, JobPhase
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
 from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
@@ -36,15 +36,15 @@ def pickled(client: Versions | None) -> JobGraph:
 
 
 def test_every_phase_leads_to_an_end() -> None:
-    def ends(phase: Phase) -> bool:
+    def ends(phase: JobPhase) -> bool:
         return not core.PHASE_MOVES[phase] or all(ends(after) for after in core.PHASE_MOVES[phase])
 
-    assert all(ends(phase) for phase in Phase)
+    assert all(ends(phase) for phase in JobPhase)
 
 
 def test_illegal_phase_is_our_bug() -> None:
     with pytest.raises(InvariantBroken, match="CLEANING to RUNNING"):
-        core.moved(Phase.CLEANING, Phase.RUNNING)
+        core.moved(JobPhase.CLEANING, JobPhase.RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -52,15 +52,15 @@ def test_illegal_phase_is_our_bug() -> None:
     [
         (None, False, None),
         (None, True, True),
-        (Phase.DISCARDING, False, None),
-        (Phase.RESERVED, False, False),
-        (Phase.INITIALIZING, True, False),
-        (Phase.RUNNING, True, False),
-        (Phase.ENDING, False, False),
-        (Phase.CLEANING, True, True),
+        (JobPhase.DISCARDING, False, None),
+        (JobPhase.RESERVED, False, False),
+        (JobPhase.INITIALIZING, True, False),
+        (JobPhase.RUNNING, True, False),
+        (JobPhase.ENDING, False, False),
+        (JobPhase.CLEANING, True, True),
     ],
 )
-def test_duplicates(phase: Phase | None, ended: bool, terminated: bool | None) -> None:
+def test_duplicates(phase: JobPhase | None, ended: bool, terminated: bool | None) -> None:
     refusal = core.duplicate(A, phase, recorded_snapshot(ENDED).summary() if ended else None)
 
     assert (None if refusal is None else refusal.globally_terminated) is terminated
@@ -169,8 +169,8 @@ def test_cancel_of_a_canceled_job_is_fine() -> None:
 
 
 def test_blobs_and_files_are_removed_only_where_there_are_any() -> None:
-    assert core.cleanup_plan(blobs=(), scratch=()) == (Resource.GRAPH, Resource.PROGRESS)
-    assert core.cleanup_plan(blobs=(CODE,), scratch=("work",)) == tuple(Resource)
+    assert core.cleanup_plan(blobs=(), scratch=()) == (CleanupResource.GRAPH, CleanupResource.PROGRESS)
+    assert core.cleanup_plan(blobs=(CODE,), scratch=("work",)) == tuple(CleanupResource)
 
 
 @given(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.unit.dispatcher.stage import A
 
-from flintlock.dispatcher.listing import Listing
+from flintlock.dispatcher.listing import JobListing
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobsOverview, JobSummary, TaskCounts
@@ -35,7 +35,7 @@ class ListingLife(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.listing = Listing()
+        self.listing = JobListing()
         self.wanted: dict[JobId, JobSummary] = {}
         self.current: dict[JobId, JobSummary] = {}  # what a touched job's line turns out to be
         self.last: JobsOverview | None = None
@@ -75,7 +75,7 @@ TestListingLife.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_line_that_did_not_change_keeps_the_overview() -> None:
-    listing = Listing()
+    listing = JobListing()
     listing.put(line(A))
     first = listing.overview(lambda _, last: last)
     listing.touch(A)
@@ -85,7 +85,7 @@ def test_line_that_did_not_change_keeps_the_overview() -> None:
 
 
 def test_changed_job_is_asked_once_however_often_it_changed() -> None:
-    listing = Listing()
+    listing = JobListing()
     asked: list[JobId] = []
 
     def make(job_id: JobId, last: JobSummary | None) -> JobSummary:

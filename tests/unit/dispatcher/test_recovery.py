@@ -261,7 +261,7 @@ async def test_unreadable_graph_is_set_aside_and_shown_as_failed_while_the_other
         await stage.submitted(dispatcher, A)
         await stage.submitted(dispatcher, B)
     stage.cluster.graphs[A] = b"\xc1 not a graph"
-    for _ in range(2):  # the second leader finds it set aside already
+    for _ in range(2):  # the second leader finds it quarantined already
         async with stage.leading() as dispatcher:
             await settle()
 
