@@ -12,6 +12,7 @@ import msgspec
 import psutil
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from pyspark.sql import DataFrame
 from tests.cluster.processes import until
 from tests.cluster.runner_harness import Bench, bench, contents, pickle_step, step
@@ -19,9 +20,10 @@ from tests.cluster.runner_harness import Bench, bench, contents, pickle_step, st
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
-from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import ArtifactKind, EngineKind, JobVertex
+from flintlock.model.ids import RegionId, StepName
+from flintlock.model.jobgraph import ArtifactKind, EngineKind, Exchange, JobVertex
 from flintlock.model.operations import Function, Result, SaveMode, Sink, Source, Sql
+from flintlock.model.regions import regions_of
 from flintlock.model.staging import is_staging_directory, staging_directory
 from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskFinished, TaskRunning
 from flintlock.spark.runner.handle import ForkedRunner
@@ -718,6 +720,75 @@ def test_a_graph_with_a_static_setting_runs_on_a_driver_of_its_own(b: Bench) -> 
     assert [row[:2] for row in rows(ran.finished.results[0])] == [[1, 10], [2, 10]]
     assert rows(ran.finished.results[0])[0][2].endswith(Path(warehouse).name)
     assert len(ran.finished.sinks[0].moves) >= 1
+
+
+def test_a_dedicated_graph_materialises_counts_and_collects(b: Bench) -> None:
+    """Blocking exchanges, sinks and results have the same outcome as on a shared engine, with their numbers."""
+    task = b.task(
+        structs.replace(NUMBERS, exchange=Exchange.BLOCKING),
+        step("doubled", Sql(query="SELECT id * 2 AS id, timestamp '2024-01-01 12:00:00' AS t FROM numbers"), "numbers"),
+        step("out", Sink(format="json", path=b.path("dedicated-out")), "doubled"),
+        step("r", Result(limit=2), "doubled"),
+        engine=EngineKind.DEDICATED,
+        config={"spark.sql.session.timeZone": "Europe/Vienna", "spark.sql.warehouse.dir": b.path("warehouse-2")},
+        region=0,
+    )
+    made = b.run(task).finished
+    assert list(made.materialised) == ["numbers"]
+    assert [(output.step, output.rows) for output in made.outputs] == [("numbers", 30)]
+
+    rest = structs.replace(task, attempt=structs.replace(task.attempt, region=RegionId(1)))
+    rest = structs.replace(rest, region=regions_of(task.graph)[1], inputs=made.materialised)
+    ran = b.run(rest).finished
+
+    assert [(output.step, output.rows) for output in ran.outputs] == [("out", 30), ("r", 2)]
+    assert rows(ran.results[0])[0][1] == "2024-01-01T11:00:00Z"
+    assert ran.results[0].truncated
+    assert ran.metrics.write_records == 30
+    assert ran.metrics.read_records >= 30
+    assert len(ran.sinks[0].moves) >= 1
+
+
+def test_a_dedicated_graphs_errors_name_their_step(b: Bench) -> None:
+    """Analysis and failures at run time are attributed as on a shared engine."""
+    wrong = step("q", Sql(query="SELECT nope FROM numbers"), "numbers")
+    failure = b.run(b.task(NUMBERS, wrong, step("r", Result(), "q"), engine=EngineKind.DEDICATED)).failure
+    assert (failure.kind, failure.step) == (FailureKind.ANALYSIS, "q")
+    assert "UNRESOLVED_COLUMN" in (failure.error_class or "")
+
+    def bad(numbers: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        def inverse(x: int) -> int:
+            return 1 // (x - x)
+
+        return numbers.select(F.udf(inverse, "long")("id"))
+
+    task = b.task(
+        NUMBERS,
+        pickle_step("bad", "numbers"),
+        step("r", Result(), "bad"),
+        engine=EngineKind.DEDICATED,
+        artifacts=(b.pickled("bad", bad),),
+    )
+    failure = b.run(task).failure
+    assert (failure.kind, failure.step, failure.exception) == (FailureKind.USER_CODE, "bad", "ZeroDivisionError")
+
+
+def test_a_dedicated_graph_can_be_cancelled(b: Bench) -> None:
+    """The driver's jobs are cancelled, and the runner ends with its JVM."""
+    slow = step("slow", Sql(query="SELECT count(*) FROM range(100000000000) WHERE sqrt(id) < 0"))
+    task = b.task(slow, step("r", Result(), "slow"), engine=EngineKind.DEDICATED)
+
+    async def stop(runner: ForkedRunner) -> None:
+        await runner.command(CancelTask(attempt=task.attempt))
+
+    async def scenario() -> Any:
+        async with asyncio.timeout(60):
+            return await b.ran(task, during=stop)
+
+    ran = b.loop.run(scenario())
+    assert ran.failure.exception == "Interrupted"
 
 
 # --- the pool

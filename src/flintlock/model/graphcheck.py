@@ -19,7 +19,7 @@ from msgspec import structs
 
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
+from flintlock.model.jobgraph import MAX_PARALLELISM, Exchange, JobGraph, JobType, JobVertex
 from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
 from flintlock.model.suggestions import suggestion
@@ -98,8 +98,6 @@ def _job_problems(graph: JobGraph) -> Iterator[Problem]:
             step=alone[0].name,
             message="a program is a job of its own: it cannot have other steps beside it",
         )
-    if graph.engine is EngineKind.DEDICATED and not alone:
-        yield Problem(field="engine", message="only programs can have a dedicated engine")
     if graph.vertices and all(vertex.has_output for vertex in graph.vertices):
         yield Problem(field="steps", message="nothing to do: the job has neither a sink nor a result")
 

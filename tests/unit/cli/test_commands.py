@@ -348,7 +348,6 @@ def test_a_wrong_job_is_exit_2_with_every_problem(capsys: pytest.CaptureFixture[
         (["--param", "n", "job.py:job"], "--param n: must have the form key=value"),
         (["--local", "--param", "m=1", "job.py:job"], "the job has no parameter 'm'; it has n"),
         (["-D", "rest.prot=1", "job.py:job"], "'rest.prot': unknown option; did you mean 'rest.port'?"),
-        (["--local", "--engine", "dedicated", "job.py:job"], "only programs can have a dedicated engine"),
         (["--local", "--py-files", "nope.py", "job.py:job"], "there is no file or folder 'nope.py'"),
     ],
 )

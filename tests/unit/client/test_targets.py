@@ -123,6 +123,7 @@ def test_a_file_may_be_called_as_a_module_that_exists() -> None:
     assert hasattr(json, "dumps")
 
 
-def test_a_graph_on_a_dedicated_engine_is_invalid() -> None:
-    with pytest.raises(Invalid, match="only programs can have a dedicated engine"):
-        read_target("graph.py:job").package(Overrides(engine=EngineKind.DEDICATED))
+def test_a_graph_can_have_a_dedicated_engine() -> None:
+    packed = read_target("graph.py:job").package(Overrides(engine=EngineKind.DEDICATED))
+
+    assert packed.spec.engine is EngineKind.DEDICATED

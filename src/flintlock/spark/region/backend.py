@@ -26,7 +26,8 @@ from pyspark.sql.types import StructType
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.model.jobgraph import Scalar
-from flintlock.model.tasks import FailureKind
+from flintlock.model.tasks import FailureKind, TaskMetrics
+from flintlock.spark.engine.metrics import count, flush_events, job_ids
 from flintlock.spark.region.failures import TaskError
 from flintlock.spark.region.progress import Progress
 
@@ -70,6 +71,10 @@ class Door(Protocol):
 
     def operation(self, frame: DataFrame) -> str | None:
         """Return Spark's id of the operation that last executed this frame, where it has one."""
+        ...
+
+    def written(self) -> TaskMetrics | None:
+        """Return what was written since the last call; None if the TaskManager measures operations by their ids."""
         ...
 
     def interrupt(self) -> None:
@@ -164,6 +169,14 @@ class ConnectBackend:
         info = frame.executionInfo
         return info.operation_id if info is not None else None
 
+    def written(self) -> TaskMetrics | None:
+        """Return None: operations have ids, and the TaskManager's engine knows their numbers."""
+        return None
+
+    def modifiable(self, config: Mapping[str, str]) -> dict[str, str]:
+        """Return those of the settings that a running session can change: not those fixed when Spark starts."""
+        return {key: value for key, value in config.items() if self._session.conf.isModifiable(key)}
+
     def interrupt(self) -> None:
         """Interrupt every operation of the session."""
         self._session.interruptAll()
@@ -174,6 +187,7 @@ class ClassicBackend:
 
     def __init__(self, session: SparkSession) -> None:
         self._session: Final = session
+        self._counted: Final[set[int]] = set()  # the Spark jobs that `written` has counted
 
     @property
     def spark(self) -> SparkSession:
@@ -194,15 +208,28 @@ class ClassicBackend:
         return frame
 
     def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
-        """Execute."""
+        """Execute. Instants are in UTC, as from Connect, whatever the session's time zone is."""
+        from pyspark.sql.pandas import types
+
         table = cast("Table", frame.toArrow())
         if table.nbytes > max_bytes:
             raise TooLarge
-        return table, frame.schema
+        arrow = cast("Any", types).to_arrow_schema(
+            frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
+        )
+        return table.cast(arrow), frame.schema
 
     def operation(self, frame: DataFrame) -> str | None:  # noqa: ARG002 - the other door needs it
         """Return None: classic operations have no ids."""
         return None
+
+    def written(self) -> TaskMetrics | None:
+        """Return what the Spark jobs since the last call have written, as the driver counted it."""
+        driver: Any = getattr(self._session.sparkContext, "_jsc").sc()  # noqa: B009 - py4j has no types
+        flush_events(driver)
+        new = [job for job in job_ids(driver) if job not in self._counted]
+        self._counted.update(new)
+        return count(driver, new)
 
     def interrupt(self) -> None:
         """Cancel every job."""

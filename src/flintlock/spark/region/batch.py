@@ -21,7 +21,7 @@ from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
-from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished
+from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished, TaskMetrics
 from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_target_check
 from flintlock.spark.region.backend import Door, TooLarge
 from flintlock.spark.region.failures import TaskError, kind_of
@@ -222,7 +222,8 @@ class Work:
         operation = self._door.operation(frame)
         if operation is not None:
             self._operations[step] = operation
-        self._outputs.append(StepOutput(step=step))
+        counted = self._door.written() or TaskMetrics()
+        self._outputs.append(StepOutput(step=step, rows=counted.write_records, bytes=counted.write_bytes))
 
 
 def writer_options(vertex: JobVertex, sink: Sink, job_id: JobId) -> dict[str, str]:

@@ -36,6 +36,11 @@ class Interruption:
         finally:
             self._armed = False
 
+    @property
+    def requested(self) -> bool:
+        """Whether an interrupt was requested."""
+        return self._requested
+
     def request(self, stop_spark: Callable[[], None]) -> None:
         """Interrupt, now or as soon as there is something to interrupt. Called from the receiving thread."""
         self._requested = True

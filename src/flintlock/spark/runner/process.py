@@ -199,6 +199,9 @@ class RunnerProcess:
         except ExitCode as error:
             return ProgramExited(code=error.code)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
+            if isinstance(error, KeyboardInterrupt) and self._interruption.requested:
+                # A SparkContext in this process, as on a dedicated engine, handles the signal in its own way.
+                return TaskFailed(failure=_INTERRUPTED)
             return TaskFailed(failure=attempt.failure(error, message.scratch))
 
     def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
@@ -243,7 +246,9 @@ class RunnerProcess:
             self._start_receiving()
             with self._interruption.armed():
                 backend = self._session()
-                backend.configure(config)
+                # A dedicated driver starts with the settings that the shared engine cannot change.
+                dedicated_engine = graph.engine is EngineKind.DEDICATED
+                backend.configure(backend.modifiable(config) if dedicated_engine else config)
                 if _has_functions(graph, None):
                     artifacts.upload(backend.spark)
                 attempt.frames = Frames(backend, graph, artifacts)
