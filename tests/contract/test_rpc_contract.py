@@ -13,6 +13,7 @@ import structlog
 from msgspec import Struct
 
 from flintlock.model import errors
+from flintlock.model.causes import CauseId, caused_by, current_cause
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
@@ -245,6 +246,27 @@ async def test_message_and_answer_arrive_whole(world: World) -> None:
     echo = world.client.connect(EchoGateway, host.address)
 
     assert await echo.echo(Ask(number=3, words=("a", "ü"))) == Told(number=3, words=frozenset({"a", "ü"}))
+
+
+@contract
+async def test_the_callers_cause_is_the_handlers(world: World) -> None:
+    class Remembering(Echo):
+        def __init__(self) -> None:
+            super().__init__()
+            self.causes: list[CauseId | None] = []
+
+        async def touch(self) -> None:
+            self.causes.append(current_cause())
+
+    implementation = Remembering()
+    echo = world.client.connect(EchoGateway, (await world.start(implementation)).address, lambda: TOKEN)
+    with caused_by(CauseId("request-1")):
+        await echo.touch()
+    with caused_by(CauseId("request-2")):
+        await echo.touch()
+    await echo.touch()
+
+    assert implementation.causes == ["request-1", "request-2", None]
 
 
 @contract

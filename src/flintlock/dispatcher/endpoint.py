@@ -34,6 +34,7 @@ from flintlock.dispatcher.tolerance import log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
+from flintlock.model.causes import caused_by, current_cause
 from flintlock.model.commands import (
     CancelJob,
     JobCommand,
@@ -131,6 +132,15 @@ class Dispatcher:
         await self._prune_blobs(recovery)  # before anybody can submit a job that is not among these
         for line in recovery.ended:
             self._listing.put(line)
+        with caused_by(recovery.cause):
+            await self._begin_recovered(recovery)
+        if self._services.metrics is not None:
+            self._services.metrics.recovered(len(recovery.jobs))
+        self._child(self._expire(), "dispatcher-retention")
+        self._child(self._expire_blobs(), "dispatcher-blob-retention")
+
+    async def _begin_recovered(self, recovery: Recovery) -> None:
+        """Start the jobs of earlier terms, and the cleanup of those that have ended."""
         for result in recovery.dirty:
             if self._listing.get(result.job_id) is None:
                 self._listing.put(recorded_snapshot(result).summary())
@@ -149,10 +159,6 @@ class Dispatcher:
             self._listing.touch(job_id)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        if self._services.metrics is not None:
-            self._services.metrics.recovered(len(recovery.jobs))
-        self._child(self._expire(), "dispatcher-retention")
-        self._child(self._expire_blobs(), "dispatcher-blob-retention")
 
     def stop(self) -> None:
         """Answer nothing any more and suspend every job. Idempotent: a second cancel would cut short their goodbyes."""
@@ -357,6 +363,7 @@ class Dispatcher:
             submitted_ms=self._services.clock_ms(),
             idempotency_key=message.idempotency_key,
             digest=message.digest,
+            cause=current_cause() or "",
         )
         job = DispatchedJob(job_id, self._shared, JobPhase.RESERVED, stored=stored)
         accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()

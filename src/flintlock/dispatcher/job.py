@@ -39,6 +39,7 @@ from flintlock.dispatcher.tolerance import is_fatal_to_term, log_and_continue
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
+from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, JobOperation, JobOperations, RescaleJob, TriggerOperation
 from flintlock.model.errors import (
     Conflict,
@@ -101,7 +102,8 @@ class DispatchedJob:
         self._stored = stored  # None once the job has ended: clients then read the archive
         self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
         self._result = result  # from the durable end on
-        self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster to tell
+        self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster
+        self._cancel_cause: CauseId | None = None  # of that cancel
         self._client: Final = AttachedClient(self._client_gone)  # expected while the job has a JobMaster
         self._operations: Final = OperationRecorder(
             operations or JobOperations(job_id=job_id),
@@ -162,7 +164,7 @@ class DispatchedJob:
         if self._runner is not None:
             self._runner.command(CancelJob(job_id=self.job_id))
         elif self._cancel_asked_ms is None:
-            self._cancel_asked_ms = self._services.clock_ms()
+            self._cancel_asked_ms, self._cancel_cause = self._services.clock_ms(), current_cause()
         self._services.listing.touch(self.job_id)
 
     def client_seen(self, expires_ms: int) -> None:
@@ -175,8 +177,9 @@ class DispatchedJob:
         if self._services.term.gate.paused is not None and timeout_s is not None:
             self._client.expect(timeout_s)  # it could not be heard: it gets the whole timeout anew
             return
-        log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
-        with suppress(Conflict):  # it is publishing: it goes on to its end
+        # A Conflict means that it is publishing: it runs to its end.
+        with caused_by(internal_cause("client-timeout", self.job_id)), suppress(Conflict):
+            log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
             self.cancel()
 
     # Requirements
@@ -380,7 +383,8 @@ class DispatchedJob:
                 self._quarantine_reason = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
         self._runner = runner
-        self._move(JobPhase.RUNNING, regions_recorded=len(progress))
+        recovered = {"submission_cause": job.cause} if self._recovered and job.cause else {}
+        self._move(JobPhase.RUNNING, regions_recorded=len(progress), **recovered)
         if job.graph.client_timeout_s is not None:
             self._client.expect(job.graph.client_timeout_s)
         try:
@@ -403,7 +407,8 @@ class DispatchedJob:
         """Tell the JobMaster of a cancel that was queued. One that comes too late for it changes nothing."""
         if self._cancel_asked_ms is not None:
             try:
-                runner.command(CancelJob(job_id=self.job_id))
+                with caused_by(self._cancel_cause):
+                    runner.command(CancelJob(job_id=self.job_id))
             except Conflict as error:  # a recovered job that is publishing: it goes on to its end
                 log.warning(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 
@@ -469,7 +474,7 @@ class DispatchedJob:
 
     def _move(self, phase: JobPhase, **facts: object) -> None:
         self.phase = core.moved(self.phase, phase)
-        write = log.info if phase in _TELLING else log.debug
+        write = log.info if phase in _TELLING or "submission_cause" in facts else log.debug
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)
 
 

@@ -29,6 +29,7 @@ from flintlock.dispatcher.services import DispatcherServices, TermOpener
 from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
+from flintlock.model.causes import caused_by, internal_cause
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import FencingToken
 
@@ -92,7 +93,8 @@ class DispatcherLeaderProcess:
             self._move(LeaderState.RUNNING)
             try:
                 async with self._open_term(self.token, self._stores) as term:
-                    recovery = await recover(self._stores, self._services.blobs, self._services.clock_ms, term.gate)
+                    with caused_by(internal_cause("recovery", self.token.epoch)):
+                        recovery = await recover(self._stores, self._services.blobs, self._services.clock_ms, term.gate)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
                     async with dispatching(self._services, term, recovery) as dispatcher:
                         await asyncio.sleep(0)  # each recovered job takes its first step: its JobMaster is there

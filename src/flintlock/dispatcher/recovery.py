@@ -35,6 +35,7 @@ from flintlock.dispatcher.writes import TermWrites
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
+from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unavailable
 from flintlock.model.ids import JobId
@@ -63,6 +64,7 @@ class Recovery(Struct, frozen=True, kw_only=True):
     dirty: tuple[JobResult, ...] = ()
     ended: tuple[JobSummary, ...] = ()
     operations: dict[JobId, JobOperations] = {}  # of those in `jobs` and `dirty` that have any
+    cause: CauseId | None = None  # of all that the term does with them
 
 
 async def recover(
@@ -102,7 +104,9 @@ class _Recovering:
         operations = {
             job_id: await self._operations(job_id) for job_id in unfinished if job_id in self._with_operations
         }
-        return Recovery(jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()), operations=operations)
+        return Recovery(
+            jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()), operations=operations, cause=current_cause()
+        )
 
     async def _operations(self, job_id: JobId) -> JobOperations:
         """Return the operations of a job. Those that cannot be read are as if there were none."""

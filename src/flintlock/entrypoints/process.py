@@ -24,6 +24,7 @@ from flintlock.config.files import load
 from flintlock.host.parent_death import die_with_parent
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
+from flintlock.model.causes import add_cause
 from flintlock.model.errors import Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
 
@@ -158,6 +159,7 @@ def _configure_logs() -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            add_cause,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

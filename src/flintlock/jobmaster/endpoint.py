@@ -56,14 +56,16 @@ from flintlock.jobmaster.events import (
     StartTimer,
     StepContext,
     Suspended,
+    TimedOut,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of, ranges_of
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
+from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
-from flintlock.model.ids import RegionId
+from flintlock.model.ids import RegionId, RequestId
 from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
     DeployedTasks,
@@ -121,12 +123,14 @@ class JobMaster:
 
     __slots__ = (
         "_backlog",
+        "_cause",
         "_crash",
         "_declaring",
         "_droppable",
         "_ended",
         "_listener",
         "_recording",
+        "_request_causes",
         "_scope",
         "_services",
         "_snapshot",
@@ -142,10 +146,13 @@ class JobMaster:
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._ended = asyncio.Event()  # set by the job's end, or by a crash
         self._crash: Exception | None = None  # an error that no step handles; raised by run
-        self._backlog: list[JobEffect] = []  # effects of events before it ran; emptied by run
+        self._backlog: list[tuple[JobEffect, CauseId | None]] = []  # effects of events before it ran; emptied by run
         self._droppable: set[asyncio.Task[None]] = set()  # tasks that are cancelled at the job's end
         self._recording: dict[RegionId, asyncio.Task[None]] = {}  # the latest unfinished record of each region
-        self._undeclared: ResourceRequirements | None = None  # not yet acknowledged by the ResourceManager
+        self._cause: CauseId | None = None  # of what started it: for messages that bring none; written by run
+        self._request_causes: dict[RequestId, CauseId | None] = {}  # of each declared request; written by Declare
+        #: Not yet acknowledged by the ResourceManager.
+        self._undeclared: tuple[ResourceRequirements, CauseId | None] | None = None
         self._declaring: asyncio.Task[None] | None = None  # sends `_undeclared`
 
     # For the Dispatcher
@@ -158,6 +165,7 @@ class JobMaster:
         """
         job_id = self._state.plan.job_id
         self._services.directory.register(job_id, self)
+        self._cause = current_cause()
         try:
             async with asyncio.TaskGroup() as scope:
                 self._scope = scope
@@ -201,8 +209,12 @@ class JobMaster:
     # For the cluster
 
     async def slots_granted(self, message: SlotGrant) -> None:
-        """Use the slots, or ignore them if no region waits for them."""
-        self._receive(message)
+        """Use the slots, or ignore them if no region waits for them.
+
+        The cause is that of the request: the ResourceManager may have granted it while it handled another job.
+        """
+        with caused_by(self._request_causes.get(message.request)):
+            self._receive(message)
 
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Fail the attempts at that TaskManager."""
@@ -231,7 +243,8 @@ class JobMaster:
     def _receive(self, event: ClusterMessage) -> None:
         if self._scope is None:
             raise self._stopped_error()
-        self._handle(event)
+        with caused_by(current_cause() or self._cause):
+            self._handle(event)
         if self._crash is not None:
             raise self._stopped_error() from self._crash
 
@@ -266,8 +279,9 @@ class JobMaster:
 
     def _begin(self) -> None:
         backlog, self._backlog = self._backlog, []
-        for effect in backlog:
-            self._perform(effect)
+        for effect, cause in backlog:
+            with caused_by(cause):
+                self._perform(effect)
         self._handle(JobStarted())
 
     def _perform(self, effect: JobEffect) -> None:
@@ -275,7 +289,7 @@ class JobMaster:
             case Moved():
                 self._log(effect)
             case _ if self._scope is None:
-                self._backlog.append(effect)
+                self._backlog.append((effect, current_cause()))
             case Declare(requirements):
                 self._queue_declaration(self._scope, requirements)
             case Record(record):
@@ -330,17 +344,21 @@ class JobMaster:
         self._handle(Recorded(record))
 
     def _queue_declaration(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
-        self._undeclared = requirements
+        cause, known = current_cause(), self._request_causes
+        self._undeclared = (requirements, cause)
+        self._request_causes = {request.id: known.get(request.id, cause) for request in requirements.requests}
         if self._declaring is None:
             self._declaring = self._spawn(scope, self._declare_requirements, "declare")
 
     async def _declare_requirements(self) -> None:
         pauses = backoff()
-        while (requirements := self._undeclared) is not None:
+        while (undeclared := self._undeclared) is not None:
+            requirements, cause = undeclared
             try:
-                await self._services.resource_manager.declare_requirements(requirements)
+                with caused_by(cause):
+                    await self._services.resource_manager.declare_requirements(requirements)
                 pauses = backoff()
-                if self._undeclared is requirements:
+                if self._undeclared is undeclared:
                     self._undeclared = None
             except Unavailable as error:
                 self._warn(log_events.RESOURCEMANAGER_UNAVAILABLE, error)
@@ -414,8 +432,11 @@ class JobMaster:
             self._handle(FailureLabelled(effect.attempt, labels))
 
     async def _wait(self, effect: StartTimer) -> None:
+        """Deliver a timer's event: under the cause of the step that started it, except for the job's timeout."""
         await asyncio.sleep(effect.delay_s)
-        self._handle(effect.event)
+        timed_out = isinstance(effect.event, TimedOut)
+        with caused_by(internal_cause("job-timeout", self._state.plan.job_id) if timed_out else current_cause()):
+            self._handle(effect.event)
 
     async def _release_all(self, crash: Exception) -> None:
         """Release the slots and tasks of a crashed job, with one try for each; leases and heartbeats do the rest."""

@@ -55,6 +55,7 @@ class StoredJob(Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     digest: str = ""
     requirements: dict[VertexId, ParallelismRange] = {}  # changed since; the latest of each step
+    cause: str = ""  # id of the request that submitted it (`model.causes`); "" if it had none
 
 
 class ExecutionInfo(Struct, frozen=True, kw_only=True):

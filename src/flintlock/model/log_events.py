@@ -234,6 +234,8 @@ FILES_NOT_REMOVED: Final = _event(
 REPORTS_UNDELIVERED: Final = _event(
     "TaskManager", "reports-undelivered", "Reports of ended tasks could not be delivered before the TaskManager ended."
 )
+TASK_DEPLOYED: Final = _event("TaskManager", "task-deployed", "A task was accepted and is being started.")
+TASK_COMMANDED: Final = _event("TaskManager", "task-commanded", "A command to a task has arrived, such as a cancel.")
 ENGINE_STARTING: Final = _event("TaskManager", "engine-starting", "A Spark engine is being started.")
 ENGINE_READY: Final = _event("TaskManager", "engine-ready", "A Spark engine accepts work.")
 ENGINE_DIED: Final = _event(

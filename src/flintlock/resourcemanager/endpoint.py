@@ -21,6 +21,7 @@ from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.model import log_events
+from flintlock.model.causes import caused_by, internal_cause
 from flintlock.model.errors import Fenced, FlintlockError, Refused, Unavailable
 from flintlock.model.ids import FencingToken, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -91,6 +92,7 @@ class ResourceManager:
         )
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._over = False  # it has run
+        self._timeouts = 0  # so far: their number is part of their cause ids
         self._due_s = 0.0  # when `_watch_timers` wakes next
         self._sooner = asyncio.Event()  # set when it has to wake before that
         self._registered: dict[TaskManagerId, TaskManagerEntered] = {}  # the incarnations that count
@@ -208,7 +210,9 @@ class ResourceManager:
                 async with asyncio.timeout_at(self._due_s):
                     await self._sooner.wait()
             except TimeoutError:
-                self._perform(self._core.on_tick(_now_s()))
+                self._timeouts += 1
+                with caused_by(internal_cause("resourcemanager-timeout", self._answer.token.epoch, self._timeouts)):
+                    self._perform(self._core.on_tick(_now_s()))
 
     def _perform(self, effects: Iterable[ResourceManagerEffect]) -> None:
         for effect in effects:
@@ -260,15 +264,17 @@ class ResourceManager:
                 reason=error.public,
             )
             return
-        self._perform(
-            self._core.lose(incarnation.id, incarnation.instance, gone.reason, _now_s(), returns=gone.returns)
-        )
+        with caused_by(internal_cause("taskmanager-lost", incarnation.id)):
+            self._perform(
+                self._core.lose(incarnation.id, incarnation.instance, gone.reason, _now_s(), returns=gone.returns)
+            )
 
     def _lose(self, task_manager: TaskManagerId, reason: str) -> None:
         """Remove the incarnation of that TaskManager that counts, if any: its process has ended, or is about to."""
         incarnation = self._registered.get(task_manager)
         if incarnation is not None:
-            self._perform(self._core.lose(task_manager, incarnation.instance, reason, _now_s()))
+            with caused_by(internal_cause("taskmanager-lost", task_manager)):
+                self._perform(self._core.lose(task_manager, incarnation.instance, reason, _now_s()))
 
     def _forget_job(self, job_id: JobId) -> None:
         self._perform(self._core.declare(ResourceRequirements(job_id=job_id), self._clock_ms(), _now_s()))

@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.model import log_events
+from flintlock.model.causes import CauseId, caused_by, current_cause
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import AttemptId, JobId
 from flintlock.model.slots import DeployedTasks, Heartbeat, NoResources, SlotGrant, TaskManagerLost
@@ -39,7 +40,8 @@ class JobMasterOutbox:
         self._is_granted = is_granted
         self._forget = forget  # called for each job that has no JobMaster
         self._scope: asyncio.TaskGroup | None = None
-        self._queues: dict[JobId, deque[JobMasterMessage]] = {}  # each emptied by the job's own delivery task
+        #: Messages with the cause of each; emptied by the job's own delivery task.
+        self._queues: dict[JobId, deque[tuple[JobMasterMessage, CauseId | None]]] = {}
 
     def open(self, scope: asyncio.TaskGroup) -> None:
         """Begin to deliver, including what was sent before."""
@@ -55,9 +57,9 @@ class JobMasterOutbox:
         """Queue a message to its job; it is retried until its JobMaster has answered."""
         waiting = self._queues.get(message.job_id)
         if waiting is not None:
-            waiting.append(message)
+            waiting.append((message, current_cause()))
             return
-        self._queues[message.job_id] = deque((message,))
+        self._queues[message.job_id] = deque(((message, current_cause()),))
         if self._scope is not None:
             self._start_delivery(self._scope, message.job_id)
 
@@ -71,7 +73,9 @@ class JobMasterOutbox:
         try:
             while messages:
                 try:
-                    await self._deliver_one(messages[0])
+                    message, cause = messages[0]
+                    with caused_by(cause):
+                        await self._deliver_one(message)
                     messages.popleft()
                     wait_s = _FIRST_WAIT_S
                 except NotFound:

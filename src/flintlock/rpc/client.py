@@ -14,6 +14,7 @@ import grpc
 import msgspec
 from grpc import aio
 
+from flintlock.model.causes import current_cause
 from flintlock.model.errors import FlintlockError, Refused, TooLarge, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc import wire
@@ -115,7 +116,9 @@ class _Connection:
             self._sent = (token, wire.headers(token))
         method = self._channels.channel(self._address).method(shape)
         try:
-            answer = await method(request, timeout=self._timeout_s, metadata=self._sent[1])
+            answer = await method(
+                request, timeout=self._timeout_s, metadata=wire.with_cause(self._sent[1], current_cause())
+            )
         except aio.AioRpcError as error:
             raise self._translate(error, shape) from error
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 
 from flintlock.model import log_events
+from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.errors import FlintlockError, InvariantBroken, Refused, TooLarge, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.description import Message, MethodShape, describe
@@ -61,12 +62,20 @@ class Exports:
 
         return withdraw
 
-    async def answer(self, gateway: str, method: str, token: FencingToken | None, request: bytes) -> bytes | RpcFailure:
-        """Carry out one call. Never raises, except when cancelled or when the process is being ended.
+    async def answer(
+        self, gateway: str, method: str, token: FencingToken | None, request: bytes, cause: CauseId | None = None
+    ) -> bytes | RpcFailure:
+        """Carry out one call, under its cause. Never raises, except when cancelled or when the process is being ended.
 
         Everything up to the handler's first `await` happens in one step: no other task runs between the fence's
         check and the handler.
         """
+        with caused_by(cause):
+            return await self._answer(gateway, method, token, request)
+
+    async def _answer(
+        self, gateway: str, method: str, token: FencingToken | None, request: bytes
+    ) -> bytes | RpcFailure:
         where: object = f"{gateway}.{method}"
         try:
             export = self._exports.get(gateway)

@@ -18,6 +18,7 @@ import structlog
 from grpc import aio
 
 from flintlock.model import log_events
+from flintlock.model.causes import CauseId
 from flintlock.model.errors import InvariantBroken, Refused
 from flintlock.model.ids import FencingToken
 from flintlock.rpc import wire
@@ -107,14 +108,15 @@ class RpcServer:
     ) -> bytes:
         """Carry out one call that arrived over gRPC; answer it, or end it with its failure's status."""
         try:
-            token = wire.read_headers(context.invocation_metadata() or ())
+            metadata = context.invocation_metadata() or ()
+            token = wire.read_headers(metadata)
         except Refused as refusal:
             _log.warning(
                 log_events.RPC_REFUSED, peer=context.peer(), method=f"{gateway}.{method}", reason=refusal.public
             )
             outcome = failure_of(refusal)
         else:
-            outcome = await asyncio.shield(self._begin(gateway, method, token, request))
+            outcome = await asyncio.shield(self._begin(gateway, method, token, request, wire.read_cause(metadata)))
         if not isinstance(outcome, RpcFailure):
             return outcome
         await context.abort(
@@ -125,12 +127,12 @@ class RpcServer:
         raise AssertionError("abort never returns")
 
     def _begin(
-        self, gateway: str, method: str, token: FencingToken | None, request: bytes
+        self, gateway: str, method: str, token: FencingToken | None, request: bytes, cause: CauseId | None
     ) -> asyncio.Task[bytes | RpcFailure]:
         if self._tasks is None:
             raise InvariantBroken("a call arrived before the server was started")
         task = self._tasks.create_task(
-            self._exports.answer(gateway, method, token, request), name=f"rpc {gateway}.{method}"
+            self._exports.answer(gateway, method, token, request, cause), name=f"rpc {gateway}.{method}"
         )
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)

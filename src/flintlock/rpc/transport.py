@@ -6,6 +6,9 @@ the answer. So no handler is ever interrupted between two steps because of its c
 
 Rejected: gRPC's default of cancelling the handler together with the call. A submission would then be cut off between
 "persisted" and "started" by a client's Ctrl-C. Calls that wait for something carry a bound on that wait with them.
+
+A call carries the cause of its caller (`model.causes`): the handler, and the tasks that it starts, run under it. A
+caller without a cause leaves the handler without one.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 from grpc import aio
 
+from flintlock.model.causes import CauseId, well_formed
 from flintlock.model.errors import (
     Conflict,
     Corrupt,
@@ -37,6 +38,7 @@ PROTOCOL_VERSION: Final = "1"
 VERSION_HEADER: Final = "flintlock-protocol"
 EPOCH_HEADER: Final = "flintlock-epoch"
 SESSION_HEADER: Final = "flintlock-session"
+CAUSE_HEADER: Final = "flintlock-cause"
 FAILURE_TRAILER: Final = "flintlock-failure-bin"
 
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
@@ -123,6 +125,16 @@ def headers(token: FencingToken | None) -> Metadata:
     if token is None:
         return (version,)
     return (version, (EPOCH_HEADER, str(token.epoch)), (SESSION_HEADER, token.session))
+
+
+def with_cause(metadata: Metadata, cause: CauseId | None) -> Metadata:
+    """Return the headers with the cause of the call, if it has one."""
+    return metadata if cause is None else (*metadata, (CAUSE_HEADER, cause))
+
+
+def read_cause(metadata: Iterable[tuple[str, str | bytes]]) -> CauseId | None:
+    """Return the cause of a call; one that is not well-formed is ignored: it only serves the log."""
+    return next((well_formed(value) for key, value in metadata if key == CAUSE_HEADER), None)
 
 
 def read_headers(metadata: Iterable[tuple[str, str | bytes]]) -> FencingToken | None:

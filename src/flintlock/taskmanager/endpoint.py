@@ -99,7 +99,7 @@ class TaskManager:
             try:
                 cause = await self._run_engine()
                 backoff_s = _FIRST_BACKOFF_S
-                log.error(log_events.ENGINE_DIED, cause=cause)
+                log.error(log_events.ENGINE_DIED, reason=cause)
             except Unavailable as error:
                 log.error(log_events.ENGINE_START_FAILED, reason=error.public, retry_s=backoff_s)
                 await asyncio.sleep(backoff_s)
@@ -113,10 +113,12 @@ class TaskManager:
         if not engine.lease.accepts_work():
             raise Unavailable("this TaskManager has no lease to run anything: it has lost its leader")
         engine.session.deploy(message)
+        log.info(log_events.TASK_DEPLOYED, attempt=str(message.attempt))
         engine.work.update_watchdog()
 
     async def command(self, message: TaskCommand) -> TaskAnswer:
         """Carry out a command to an attempt and return its answer."""
+        log.info(log_events.TASK_COMMANDED, attempt=str(message.attempt), command=type(message).__name__)
         return await self._engine().session.command(message)
 
     async def publish(self, message: PublishFiles) -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from msgspec import structs
 
 from flintlock.model.application import ShutDownCluster
+from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CancelJob, JobCommand, JobOperation, OperationQuery, RescaleJob, TriggerOperation
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound, Refused, Unavailable
 from flintlock.model.graphcheck import check_graph
@@ -282,6 +283,7 @@ class FakeJobMasters:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
         self.delay_s = 0.0  # how long it takes to answer
         self.reports: list[TaskReport] = []
+        self.causes: list[CauseId | None] = []  # of each report
         self.tries = 0  # reports that came, answered or not
 
     def of(self, attempt: AttemptId) -> list[TaskReport]:
@@ -311,6 +313,7 @@ class FakeJobMasters:
         await asyncio.sleep(self.delay_s)
         self._fail()
         self.reports.append(message)
+        self.causes.append(current_cause())
 
     def _fail(self) -> None:
         if self.fail_with is not None:

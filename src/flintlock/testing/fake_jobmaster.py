@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flintlock.gateways.jobmaster import JobListener
+from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, NotFound
 from flintlock.model.ids import JobId, StepName
@@ -39,6 +40,7 @@ class FakeJobMasterRunner:
         self.answers_with: Exception | None = None  # what asking for its snapshot raises
         self.stops_in_s = 0.0  # how long it takes to let go when its `run` is cancelled
         self.required: list[JobRequirements] = []  # latest last
+        self.cause: CauseId | None = None  # of its `run`
         self.suspended = False  # its `run` was cancelled, and has ended
         self._listener: Final = listener
         self._clock_ms: Final = clock_ms
@@ -52,6 +54,7 @@ class FakeJobMasterRunner:
 
     async def run(self) -> JobOutcome:
         """Run until it is told how the job ends."""
+        self.cause = current_cause()
         if self.status is JobStatus.INITIALIZING:
             self.move(JobStatus.CREATED)
             self.move(JobStatus.RUNNING)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.model.application import ShutDownCluster
+from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
@@ -49,6 +50,7 @@ class FakeTaskManager:
     def __init__(self) -> None:
         self.deployed: list[DeployTask] = []
         self.commands: list[TaskCommand] = []
+        self.causes: list[tuple[str, CauseId | None]] = []  # of each deployment and command
         self.published: list[PublishFiles] = []
         self.removed: list[RemoveFiles] = []
         self.shut_downs: list[ShutDownCluster] = []
@@ -63,6 +65,7 @@ class FakeTaskManager:
         """Remember the deployment."""
         self._try()
         self.deployed.append(message)
+        self.causes.append(("deploy", current_cause()))
         if self.on_deploy is not None:
             await self.on_deploy(message)
 
@@ -70,6 +73,7 @@ class FakeTaskManager:
         """Record the command."""
         self._try()
         self.commands.append(message)
+        self.causes.append((type(message).__name__, current_cause()))
         return CommandAccepted()
 
     async def publish(self, message: PublishFiles) -> None:
@@ -130,6 +134,7 @@ class FakeResourceManager:
         self.automatic = automatic
         self.place_on = TaskManagerId("tm-1")
         self.declarations: list[ResourceRequirements] = []
+        self.causes: list[CauseId | None] = []  # of each declaration
         self.granted: dict[tuple[JobId, str], SlotGrant] = {}
         self.fail_with: FlintlockError | None = None
         self.removed: list[RemoveFiles] = []
@@ -146,6 +151,7 @@ class FakeResourceManager:
         if self.fail_with is not None:
             raise self.fail_with
         self.declarations.append(message)
+        self.causes.append(current_cause())
         kept = {(message.job_id, str(request.id)) for request in message.requests}
         for key in [key for key in self.granted if key[0] == message.job_id and key not in kept]:
             del self.granted[key]
@@ -222,6 +228,7 @@ class FakeJobMaster:
 
     def __init__(self) -> None:
         self.heard: list[SlotGrant | TaskManagerLost | NoResources] = []  # in order of arrival
+        self.causes: list[CauseId | None] = []  # of each of them
         self.reconciled: list[DeployedTasks] = []
         self.unwanted: set[AttemptId] = set()  # what `reconcile` says nobody wants
         self.reports: list[TaskReport] = []
@@ -242,16 +249,19 @@ class FakeJobMaster:
         """Remember it."""
         self._try()
         self.heard.append(message)
+        self.causes.append(current_cause())
 
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Remember it."""
         self._try()
         self.heard.append(message)
+        self.causes.append(current_cause())
 
     async def no_resources(self, message: NoResources) -> None:
         """Remember it."""
         self._try()
         self.heard.append(message)
+        self.causes.append(current_cause())
 
     async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
         """Remember it; unwanted are those that a test says."""

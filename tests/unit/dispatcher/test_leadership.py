@@ -277,6 +277,20 @@ async def test_lifecycle_of_a_leader_process() -> None:
 
 
 @virtual_time
+async def test_recovered_jobs_run_under_the_cause_of_the_recovery() -> None:
+    manager = JobManager(MemoryCluster())
+    async with manager.stage.leading() as dispatcher:
+        await manager.stage.submitted(dispatcher)
+    stores, token = manager.stage.stores(), manager.stage.cluster.token
+    process = DispatcherLeaderProcess(token, stores, manager.stage.services, manager.open_term)
+    async with asyncio.TaskGroup() as tasks:
+        leading = tasks.create_task(process.run(Listener()))
+        await settle()
+        assert manager.stage.runner().cause == f"recovery-{token.epoch}"
+        leading.cancel()
+
+
+@virtual_time
 async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
     """Not even where the stores answer so fast that recovery never pauses."""
 

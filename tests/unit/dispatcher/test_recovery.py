@@ -25,6 +25,7 @@ from flintlock.dispatcher.endpoint import dispatching
 from flintlock.dispatcher.recovery import WIDTH, RecoveredJob, Recovery, recover
 from flintlock.ha import payloads
 from flintlock.ha.leader_gate import PATIENCE_S
+from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, DuplicateJob, Incompatible, InvariantBroken, Unavailable
 from flintlock.model.ids import JobId, RegionId
@@ -65,6 +66,18 @@ async def test_job_submitted_before_a_change_of_leader_is_recovered_with_its_pro
         assert len(stage.job_masters.made) == 2
         assert [entry.region for entry in stage.runner().progress] == [RegionId(0)]
         assert stage.runner().job.submitted_ms == stage.job_masters.made[0].job.submitted_ms
+
+
+@virtual_time
+async def test_the_cause_of_a_submission_is_stored_with_the_job() -> None:
+    stage = Stage()
+    async with stage.leading() as dispatcher:
+        with caused_by(CauseId("order-17")):
+            await stage.submitted(dispatcher)
+        assert stage.runner().cause == "order-17"
+    async with stage.leading() as dispatcher:
+        await settle()
+        assert stage.runner().job.cause == "order-17"
 
 
 @virtual_time

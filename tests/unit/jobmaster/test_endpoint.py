@@ -28,6 +28,7 @@ from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
@@ -181,6 +182,54 @@ async def test_a_small_job_runs_to_its_end() -> None:
     assert [record.phase for record in stage.store.history] == [RegionPhase.DEPLOYED, RegionPhase.FINISHED]
     assert stage.resources.wanted(JOB) == ()
     assert set(stage.changes) == {JOB}
+
+
+@virtual_time
+async def test_what_a_job_does_carries_the_cause_of_what_set_it_off() -> None:
+    """Deployments carry that of the submission, although another job's event granted; cancellations the cancel's."""
+    stage = Stage()
+    stage.resources.automatic = False
+    with caused_by(CauseId("submission")):
+        task = asyncio.get_running_loop().create_task(stage.master.run(), name="job")
+    await settle()
+    with caused_by(CauseId("another-job")):
+        await stage.resources.grant(JOB, stage.resources.wanted(JOB)[0])
+    await settle()
+    with caused_by(CauseId("cancel-request")):
+        stage.master.command(CancelJob(job_id=JOB))
+    await settle()
+    await stage.report(TaskCanceled())
+    await task
+
+    assert stage.resources.causes == ["submission", "submission"]
+    assert stage.machine.causes == [("deploy", "submission"), ("CancelTask", "cancel-request")]
+
+
+@virtual_time
+async def test_a_cancel_before_the_job_runs_keeps_its_cause() -> None:
+    stage = Stage(FILES)
+    async with stage.running():
+        await settle()
+    progress = tuple(stage.store.history)
+    stage.master = stage.make(progress)
+    with caused_by(CauseId("cancel-request")):
+        stage.master.command(CancelJob(job_id=JOB))
+    stage.machine.causes.clear()
+    with caused_by(CauseId("recovery-2")):
+        async with stage.running():
+            await asyncio.sleep(1.5)
+
+    assert stage.machine.causes[0] == ("CancelTask", "cancel-request")
+
+
+@virtual_time
+async def test_the_timeout_of_a_job_is_a_cause_of_its_own() -> None:
+    stage = Stage(config={"job.timeout": "5 s"})
+    with caused_by(CauseId("submission")):
+        async with stage.running():
+            await asyncio.sleep(5.5)
+
+    assert stage.machine.causes == [("deploy", "submission"), ("CancelTask", f"job-timeout-{JOB}")]
 
 
 @virtual_time

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
 
 from flintlock.config.configuration import Configuration
+from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -95,6 +96,24 @@ async def test_a_registered_task_manager_gets_the_leaders_token() -> None:
         answer = await enter(manager, offer())
     assert answer.token == TOKEN
     assert (answer.heartbeat_interval_s, answer.heartbeat_timeout_s) == (3.0, 50.0)
+
+
+@virtual_time
+async def test_messages_to_jobmasters_carry_the_cause_of_each() -> None:
+    """Also where one waits behind the other; a TaskManager that is silent for too long is a cause of its own."""
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
+        with caused_by(CauseId("first")):
+            await manager.declare_requirements(wants(A, first=1))
+        await enter(manager, offer())
+        with caused_by(CauseId("second")):
+            await manager.declare_requirements(wants(A, first=1, second=1))
+        await settle()
+        granted, harness.jobs.causes = harness.jobs.causes, []
+        await asyncio.sleep(60)
+    assert granted == [None, "second"]  # the first was granted by the registration
+    assert len(harness.jobs.losses) == 1
+    assert all(cause and cause.startswith(f"resourcemanager-timeout-{TOKEN.epoch}-") for cause in harness.jobs.causes)
 
 
 @virtual_time

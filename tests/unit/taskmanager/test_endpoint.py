@@ -7,13 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.taskmanager.harness import WARM_UP_S, TaskManagerHarness, until
 from tests.unit.taskmanager.orders import attempt_id, order
 
 from flintlock.model.application import ShutDownCluster
+from flintlock.model.causes import CauseId, add_cause, caused_by
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, TaskManagerId
+from flintlock.model.log_events import TASK_DEPLOYED
 from flintlock.model.slots import AttemptSlots
 from flintlock.model.tasks import (
     FailureKind,
@@ -81,6 +84,18 @@ async def test_an_attempt_runs_and_its_messages_are_reported(harness: TaskManage
         }
         assert runner.artifacts == {"lib.zip": str(tmp_path / "lib")}
         assert runner.killed
+
+
+@virtual_time
+async def test_reports_of_an_attempt_carry_the_cause_of_its_deployment(harness: TaskManagerHarness) -> None:
+    async with harness.running() as task_manager:
+        with caused_by(CauseId("order-17")), capture_logs(processors=[add_cause]) as logs:
+            await task_manager.deploy(order(A, 0))
+        (await harness.runner(A)).send(TaskRunning(), TaskFinished())
+        await until(lambda: len(harness.job_masters.reports) == 2)
+
+    assert harness.job_masters.causes == ["order-17", "order-17"]
+    assert [(line["event"], line["cause"]) for line in logs] == [(TASK_DEPLOYED, "order-17")]
 
 
 @virtual_time

@@ -26,6 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct
 
+from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.errors import TooLarge, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc.description import Message, MethodShape, proxy
@@ -255,6 +256,7 @@ class SimulatedProcess:
             shape=shape,
             token=token() if token is not None else None,
             request=request,
+            cause=current_cause(),
             answer=answer,
         )
         self._network.carry(self.name, address, shape.path, call.arrive, repeatable=True)
@@ -345,7 +347,7 @@ class SimulatedProcess:
         self.spawn(self._answer(call), f"rpc {call.shape}")
 
     async def _answer(self, call: _Call) -> None:
-        outcome = await self._exports.answer(call.shape.gateway, call.shape.name, call.token, call.request)
+        outcome = await self._exports.answer(call.shape.gateway, call.shape.name, call.token, call.request, call.cause)
         if self.alive:
             self._inbound.pop(call, None)
             call.answered(outcome)
@@ -354,7 +356,7 @@ class SimulatedProcess:
 class _Call:
     """One call on its way: there, and back."""
 
-    __slots__ = ("_answer", "_caller", "_network", "address", "request", "shape", "token")
+    __slots__ = ("_answer", "_caller", "_network", "address", "cause", "request", "shape", "token")
 
     def __init__(
         self,
@@ -365,6 +367,7 @@ class _Call:
         shape: MethodShape,
         token: FencingToken | None,
         request: bytes,
+        cause: CauseId | None,
         answer: asyncio.Future[_Outcome],
     ) -> None:
         self._network = network
@@ -374,6 +377,7 @@ class _Call:
         self.shape = shape
         self.token = token
         self.request = request
+        self.cause = cause
 
     def arrive(self) -> None:
         """Reach whoever is at the address by now."""
