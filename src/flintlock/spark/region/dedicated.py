@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -74,7 +75,10 @@ def session() -> ClassicBackend:
     """Return the driver's session, for a region, once `connect` has found it."""
     from pyspark.sql import SparkSession
 
-    return ClassicBackend(SparkSession.builder.getOrCreate())
+    handler = signal.getsignal(signal.SIGINT)
+    session = SparkSession.builder.getOrCreate()
+    signal.signal(signal.SIGINT, handler)  # a SparkContext installs a handler that calls the JVM; ours only raises
+    return ClassicBackend(session)
 
 
 def keep_counting() -> None:

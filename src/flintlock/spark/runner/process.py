@@ -199,8 +199,9 @@ class RunnerProcess:
         except ExitCode as error:
             return ProgramExited(code=error.code)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
-            if isinstance(error, KeyboardInterrupt) and self._interruption.requested:
-                # A SparkContext in this process, as on a dedicated engine, handles the signal in its own way.
+            if self._interruption.requested:
+                # Spark's own error about its cancelled work may be raised first, and the SparkContext of a program
+                # handles the signal in its own way.
                 return TaskFailed(failure=_INTERRUPTED)
             return TaskFailed(failure=attempt.failure(error, message.scratch))
 
