@@ -79,7 +79,7 @@ def test_packages_come_in_archives(install: Callable[..., Artifacts], tmp_path: 
     assert [path.name for path in artifacts.uploads] == [upload]
 
 
-def test_a_file_lies_where_user_code_opens_it_and_goes_nowhere_else(install: Callable[..., Artifacts]) -> None:
+def test_a_plain_file_is_in_the_directory_and_not_sent_to_workers(install: Callable[..., Artifacts]) -> None:
     artifacts = install(ArtifactKind.FILE, **{"data.csv": b"1"})
     assert (artifacts.directory / "data.csv").read_bytes() == b"1"
     assert artifacts.uploads == ()
@@ -91,14 +91,14 @@ def test_no_name_leads_out_of_the_directory(install: Callable[..., Artifacts]) -
     assert artifacts.path("/abs") == artifacts.directory / "abs"
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_artifact_is_named(tmp_path: Path) -> None:
     graph = JobGraph(job_id=JOB, name="j", artifacts=(Artifact(name="lib.zip", blob=BlobKey("sha256-x")),))
     with pytest.raises(TaskError, match=r"'lib.zip' \(sha256-x\)") as caught:
         Artifacts(tmp_path).install(graph, {})
     assert caught.value.kind is FailureKind.MISSING_ARTIFACT
 
 
-def test_an_attribute_that_is_not_there_is_named(install: Callable[..., Artifacts]) -> None:
+def test_a_missing_attribute_is_named(install: Callable[..., Artifacts]) -> None:
     artifacts = install(**{"flintlock_sample_three.py": b"x = 1\n"})
     with pytest.raises(TaskError, match="there is no 'nope' in module 'flintlock_sample_three'"):
         artifacts.function(Function(reference="flintlock_sample_three:nope"))
@@ -106,6 +106,6 @@ def test_an_attribute_that_is_not_there_is_named(install: Callable[..., Artifact
         artifacts.function(Function(reference="flintlock_sample_three:x"))
 
 
-def test_a_module_that_is_not_there_is_the_users_error(install: Callable[..., Artifacts]) -> None:
+def test_a_missing_module_is_an_error_of_user_code(install: Callable[..., Artifacts]) -> None:
     with pytest.raises(ModuleNotFoundError):
         install().function(Function(reference="flintlock_sample_nowhere:f"))

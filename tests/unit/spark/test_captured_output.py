@@ -58,9 +58,9 @@ def test_what_a_dead_process_left_in_its_pipe_is_read_even_if_another_has_it_ope
     reader, writer = os.pipe()
     output = CapturedOutput(reader)
     output.open(str(log), 100)
-    os.write(writer, b"last words")
+    os.write(writer, b"last line")
     output.close()  # would wait for ever if it waited for the end of the stream
-    assert log.read_text() == "last words"
+    assert log.read_text() == "last line"
     os.close(writer)
 
 

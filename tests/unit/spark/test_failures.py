@@ -1,4 +1,4 @@
-"""Exceptions become failures: the user's frames, Spark's words in their places, the step that is at fault."""
+"""Exceptions become failures: the user's frames, Spark's error details, the step that failed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from flintlock.spark.region.failures import (
     Interrupted,
     StepSources,
     TaskError,
-    clues_of,
     code_at,
     failure_of,
-    is_users,
+    is_user_source,
     kind_of,
     python_traceback,
+    sources_of,
 )
 
 WORKER = """
@@ -80,11 +80,11 @@ def analysis_error(message: str, *contexts: Any, **more: Any) -> AnalysisExcepti
     )
 
 
-def test_a_workers_traceback_is_read_out_of_the_message() -> None:
-    told = python_traceback(WORKER)
-    assert told is not None
-    assert (told.exception, told.message) == ("ZeroDivisionError", "integer division or modulo by zero")
-    assert told.frames == (
+def test_a_workers_traceback_is_parsed_from_the_message() -> None:
+    parsed = python_traceback(WORKER)
+    assert parsed is not None
+    assert (parsed.exception, parsed.message) == ("ZeroDivisionError", "integer division or modulo by zero")
+    assert parsed.frames == (
         Frame("/jobs/revenue.py", 17, "bad", "return helper(x)"),
         Frame("/jobs/lib.py", 15, "helper", "return 1//(x-x)"),
     )
@@ -96,10 +96,10 @@ def test_of_chained_tracebacks_the_last_counts() -> None:
         "During handling of the above exception, another exception occurred:\n\n"
         'Traceback (most recent call last):\n  File "/b.py", line 2, in g\n    y\nmy.errors.Bad: two\nlines\n'
     )
-    told = python_traceback(text)
-    assert told is not None
-    assert (told.exception, told.message) == ("my.errors.Bad", "two\nlines")
-    assert [frame.file for frame in told.frames] == ["/b.py"]
+    parsed = python_traceback(text)
+    assert parsed is not None
+    assert (parsed.exception, parsed.message) == ("my.errors.Bad", "two\nlines")
+    assert [frame.file for frame in parsed.frames] == ["/b.py"]
 
 
 def test_a_text_without_traceback_has_none() -> None:
@@ -115,7 +115,7 @@ def test_an_error_of_a_python_worker_is_user_code() -> None:
     assert failure.step == "out"
 
 
-def test_an_analysis_error_keeps_its_words_and_loses_plan_and_stack() -> None:
+def test_an_analysis_error_keeps_its_message_without_plan_and_stack() -> None:
     message = (
         "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. "
         "SQLSTATE: 42703; line 1 pos 7;\n'Project ['nope]\n+- SubqueryAlias a\n"
@@ -131,7 +131,7 @@ def test_an_analysis_error_keeps_its_words_and_loses_plan_and_stack() -> None:
     assert failure.jvm_stack_trace == "org.apache.spark.sql.AnalysisException\n\tat a.b"
 
 
-def test_a_context_that_stands_in_the_message_is_told_once() -> None:
+def test_a_context_inside_the_message_is_reported_once() -> None:
     summary = "== SQL (line 1, position 8) ==\nselect 1/0\n       ^^^\n"
     error = ArithmeticException(
         f"[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n{summary}",
@@ -157,7 +157,7 @@ def test_a_syntax_error_shows_the_query() -> None:
     assert failure.query_context == "selec 1\n^^^"
 
 
-def test_a_stage_failure_hands_its_stack_on() -> None:
+def test_a_stage_failure_includes_the_jvm_stack() -> None:
     error = SparkException("Job aborted due to stage failure: Python worker exited unexpectedly\n\tat a.b\n\tat c.d")
     failure = failure_of(error)
     assert failure.kind is FailureKind.SPARK_TASK
@@ -181,17 +181,17 @@ def test_what_pyspark_refuses_by_itself_is_user_code() -> None:
     assert kind_of(PySparkValueError("no")) is FailureKind.USER_CODE
 
 
-def test_our_own_words_are_told_without_a_type() -> None:
+def test_a_task_error_has_no_exception_type() -> None:
     failure = failure_of(TaskError(FailureKind.CONFIGURATION, "set engine: dedicated", StepName("x")), StepName("y"))
     assert (failure.kind, failure.exception, failure.step) == (FailureKind.CONFIGURATION, "", "x")
 
 
-def test_an_error_without_any_line_of_the_users_is_ours() -> None:
+def test_an_error_without_a_line_of_user_code_is_internal() -> None:
     assert kind_of(RuntimeError("x")) is FailureKind.INTERNAL
     assert kind_of(Interrupted("x")) is FailureKind.USER_CODE
 
 
-def test_user_frames_hold_file_line_and_text() -> None:
+def test_user_frames_have_file_line_and_text() -> None:
     def broken() -> None:
         raise LookupError("gone")  # this very line
 
@@ -220,8 +220,8 @@ def test_user_frames_hold_file_line_and_text() -> None:
         (sys.modules["typing"].__file__ or "", False),
     ],
 )
-def test_whose_file_it_is(file: str, users: bool) -> None:
-    assert is_users(file) is users
+def test_files_of_users_are_recognised(file: str, users: bool) -> None:
+    assert is_user_source(file) is users
 
 
 def test_a_syntax_error_in_user_code_shows_the_line() -> None:
@@ -243,7 +243,9 @@ def two() -> None:
     one()
 
 
-CLUES: StepSources = clues_of({StepName("first"): one, StepName("second"): two}, {StepName("q"): "select nope from a"})
+SOURCES: StepSources = sources_of(
+    {StepName("first"): one, StepName("second"): two}, {StepName("q"): "select nope from a"}
+)
 
 
 def _line(code: CodeType, offset: int) -> int:
@@ -255,23 +257,23 @@ def test_a_line_inside_a_steps_function_names_the_step_and_the_function() -> Non
     inner = code_at(__file__, line, [two.__code__, one.__code__])
     assert inner is not None
     assert inner.co_name == "inner"
-    failure = failure_of(analysis_error("no", call_site(f"{__file__}:{line}")), StepName("out"), CLUES)
+    failure = failure_of(analysis_error("no", call_site(f"{__file__}:{line}")), StepName("out"), SOURCES)
     assert failure.step == "first"
     assert failure.frames == (Frame(__file__, line, "inner", "return 1"),)
-    assert failure.query_context is None  # the frame tells it
+    assert failure.query_context is None  # the frame shows it
 
 
-def test_a_piece_of_sql_names_the_step() -> None:
-    failure = failure_of(analysis_error("no", sql_context("", "nope", 7)), StepName("out"), CLUES)
+def test_a_fragment_of_sql_names_the_step() -> None:
+    failure = failure_of(analysis_error("no", sql_context("", "nope", 7)), StepName("out"), SOURCES)
     assert failure.step == "q"
 
 
 def test_without_any_trace_the_output_is_named() -> None:
-    assert failure_of(analysis_error("no"), StepName("out"), CLUES).step == "out"
+    assert failure_of(analysis_error("no"), StepName("out"), SOURCES).step == "out"
 
 
-def test_a_step_that_was_being_built_is_at_fault() -> None:
-    failure = failure_of(analysis_error("no", sql_context("", "nope", 7)), StepName("second"), CLUES)
+def test_an_error_while_a_step_is_built_names_that_step() -> None:
+    failure = failure_of(analysis_error("no", sql_context("", "nope", 7)), StepName("second"), SOURCES)
     assert failure.step == "second"
 
 
@@ -284,7 +286,7 @@ def test_long_texts_are_cut_in_the_middle() -> None:
 # --- lack of memory, lost engines
 
 
-def test_a_worker_out_of_memory_is_told_as_such() -> None:
+def test_a_worker_out_of_memory_has_that_kind() -> None:
     text = WORKER.replace("ZeroDivisionError: integer division or modulo by zero", "MemoryError")
     failure = failure_of(PythonException(message=text), StepName("out"))
     assert (failure.kind, failure.exception) == (FailureKind.OUT_OF_MEMORY, "MemoryError")
@@ -300,12 +302,12 @@ def test_a_worker_out_of_memory_is_told_as_such() -> None:
         "Not enough memory to build and broadcast the table to all worker nodes",
     ],
 )
-def test_a_spark_task_out_of_memory_is_told_as_such(message: str) -> None:
+def test_a_spark_task_out_of_memory_has_that_kind(message: str) -> None:
     assert kind_of(SparkException(message)) is FailureKind.OUT_OF_MEMORY
-    assert kind_of(ValueError(message), in_user_code=True) is FailureKind.USER_CODE, "only Spark's own words count"
+    assert kind_of(ValueError(message), in_user_code=True) is FailureKind.USER_CODE, "only Spark's own messages count"
 
 
-def test_a_worker_that_vanished_is_a_spark_task_failure() -> None:
+def test_a_worker_that_exited_is_a_spark_task_failure() -> None:
     message = "Job aborted: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
     assert kind_of(SparkException(message)) is FailureKind.SPARK_TASK
 
@@ -329,7 +331,7 @@ def wrapped(*, hidden: bool) -> Exception:
         return error
 
 
-def test_a_lost_engine_is_found_under_what_user_code_makes_of_it() -> None:
+def test_a_lost_engine_is_found_among_the_causes_of_an_error_of_user_code() -> None:
     assert kind_of(wrapped(hidden=False), in_user_code=True) is FailureKind.ENGINE_LOST
     assert kind_of(wrapped(hidden=True), in_user_code=True) is FailureKind.USER_CODE
     assert kind_of(RuntimeError("cannot load prices"), in_user_code=True) is FailureKind.USER_CODE

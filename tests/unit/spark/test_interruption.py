@@ -33,7 +33,7 @@ def waits() -> None:
     threading.Event().wait(60)
 
 
-def test_user_code_that_waits_is_woken_and_spark_is_stopped() -> None:
+def test_waiting_user_code_is_interrupted_and_spark_is_stopped() -> None:
     stopped = threading.Event()
     with pytest.raises(Interrupted):
         interrupted_while(waits, stopped.set)
@@ -51,14 +51,14 @@ def test_a_broad_except_does_not_swallow_it() -> None:
         interrupted_while(careless, lambda: None)
 
 
-def test_one_that_came_early_counts_as_soon_as_there_is_something_to_interrupt() -> None:
+def test_an_early_interrupt_prevents_user_code_from_running() -> None:
     interruption = Interruption()
     interruption.request(lambda: None)
     with pytest.raises(Interrupted), interruption.armed():
         pytest.fail("user code ran")
 
 
-def test_after_the_work_it_changes_nothing() -> None:
+def test_an_interrupt_after_the_end_has_no_effect() -> None:
     interruption = Interruption()
     with interruption.armed():
         pass
@@ -66,7 +66,7 @@ def test_after_the_work_it_changes_nothing() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_an_engine_that_does_not_answer_does_not_matter() -> None:
+def test_an_engine_that_does_not_respond_does_not_prevent_the_interrupt() -> None:
     def fails() -> None:
         raise ConnectionError
 
@@ -86,12 +86,12 @@ class Stage:
 
 
 def test_stages_add_up_over_actions() -> None:
-    told: list[TaskProgress] = []
-    progress = Progress(told.append)
-    progress.doing("writing a")
+    reports: list[TaskProgress] = []
+    progress = Progress(reports.append)
+    progress.begin("writing a")
     progress([Stage(1, 2)], inflight_tasks=2, operation_id="x", done=False)
     progress([Stage(1, 4), Stage(2, 1)], inflight_tasks=1, operation_id="x", done=False)
-    progress.doing("writing b")
+    progress.begin("writing b")
     progress([Stage(3, 0)], inflight_tasks=1, operation_id="y", done=True)
-    assert (told[0].activity, told[-1].activity) == ("writing a", "writing b")
+    assert (reports[0].activity, reports[-1].activity) == ("writing a", "writing b")
     assert progress.metrics == TaskMetrics(read_bytes=50, stages_done=1, stages_total=3, tasks_done=5, tasks_total=12)

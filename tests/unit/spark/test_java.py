@@ -127,7 +127,7 @@ def _flags_in(jar: Path, entry: str) -> set[str]:
     return {data[at + 3 : at + 3 + int.from_bytes(data[at + 1 : at + 3], "big")].decode() for at in starts}
 
 
-@pytest.mark.skipif(not os.environ.get("PATH"), reason="no PATH to look at")
+@pytest.mark.skipif(not os.environ.get("PATH"), reason="no PATH to search")
 def test_what_this_machine_has_can_run_spark() -> None:
     java = find_java(os.environ)
 

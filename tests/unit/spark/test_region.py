@@ -1,4 +1,4 @@
-"""From steps to frames, on a door that only remembers what it was asked for."""
+"""Building the frames of steps, on a backend that only records its calls."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flintlock.model.operations import Function, Operation, Result, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.failures import TaskError
-from flintlock.spark.region.plan import MAX_PATHS, Frames, bind
+from flintlock.spark.region.plan import MAX_PATHS, StepFrames, bind
 
 JOB = JobId("ab" * 16)
 
 
 class FakeFrame(DataFrame):
-    """A frame that knows how it was made."""
+    """A frame that records how it was made."""
 
     def __new__(cls, made: str) -> Self:
         frame = object.__new__(cls)
@@ -52,18 +52,18 @@ class FakeFrame(DataFrame):
 
 class FakeReader:
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
     def __getattr__(self, name: str) -> Callable[..., FakeReader]:
-        def note(*args: Any, **kwargs: Any) -> FakeReader:
+        def record(*args: Any, **kwargs: Any) -> FakeReader:
             if args or kwargs:
-                self.said.append(f"{name}({', '.join([*map(repr, args), *(f'{k}={v}' for k, v in kwargs.items())])})")
+                self.calls.append(f"{name}({', '.join([*map(repr, args), *(f'{k}={v}' for k, v in kwargs.items())])})")
             return self
 
-        return note
+        return record
 
     def load(self, paths: list[str] | None = None) -> FakeFrame:
-        return FakeFrame(".".join([*self.said, f"load({paths})"]))
+        return FakeFrame(".".join([*self.calls, f"load({paths})"]))
 
     def table(self, name: str) -> FakeFrame:
         return FakeFrame(f"table({name})")
@@ -78,8 +78,8 @@ class FakeSpark:
         return FakeReader()
 
 
-class FakeDoor:
-    """Answers with frames that tell what was asked."""
+class FakeBackend:
+    """Returns frames that describe the calls that made them."""
 
     def __init__(self) -> None:
         self.spark: Any = FakeSpark()
@@ -88,7 +88,7 @@ class FakeDoor:
     def sql(self, query: str, views: Sequence[tuple[str, DataFrame]], params: Mapping[str, object]) -> DataFrame:
         return FakeFrame(f"sql({query}; {', '.join(name for name, _ in views)}; {dict(params)})")
 
-    def named(self, frame: DataFrame, name: str) -> DataFrame:
+    def as_view(self, frame: DataFrame, name: str) -> DataFrame:
         self.named_views.append(name)
         return FakeFrame(f"{name} as {made(frame)}")
 
@@ -99,11 +99,11 @@ def vertex(name: str, operation: Operation, *inputs: str, **more: Any) -> JobVer
     )
 
 
-def frames_of(tmp_path: Path, *vertices: JobVertex, door: FakeDoor | None = None, **more: Any) -> Frames:
+def frames_of(tmp_path: Path, *vertices: JobVertex, backend: FakeBackend | None = None, **more: Any) -> StepFrames:
     inputs = more.pop("inputs", {})
     graph = JobGraph(job_id=JOB, name="j", vertices=vertices, **more)
-    fake: Any = door or FakeDoor()
-    return Frames(fake, graph, Artifacts(tmp_path), inputs)
+    fake: Any = backend or FakeBackend()
+    return StepFrames(fake, graph, Artifacts(tmp_path), inputs)
 
 
 def made(frame: DataFrame) -> str:
@@ -111,14 +111,14 @@ def made(frame: DataFrame) -> str:
     return frame.made
 
 
-def test_a_source_is_read_as_it_says(tmp_path: Path) -> None:
+def test_a_source_is_read_with_its_options(tmp_path: Path) -> None:
     source = Source(format="csv", paths=("a", "b"), schema="x INT", options={"header": "true"})
     frames = frames_of(tmp_path, vertex("s", source), vertex("t", Source(table="db.t")))
     assert made(frames.get(StepName("s"))) == "options(header=true).format('csv').schema('x INT').load(['a', 'b'])"
     assert made(frames.get(StepName("t"))) == "table(db.t)"
 
 
-def test_views_stand_in_topological_order_and_parameters_are_handed_over(tmp_path: Path) -> None:
+def test_views_are_in_topological_order_and_parameters_are_passed(tmp_path: Path) -> None:
     frames = frames_of(
         tmp_path,
         vertex("a", Source(table="a")),
@@ -129,7 +129,7 @@ def test_views_stand_in_topological_order_and_parameters_are_handed_over(tmp_pat
     assert made(frames.get(StepName("c"))) == "sql(C; a, b; {'day': 1})"
 
 
-def test_a_command_is_no_step(tmp_path: Path) -> None:
+def test_a_sql_step_that_is_a_command_is_refused(tmp_path: Path) -> None:
     frames = frames_of(tmp_path, vertex("x", Sql(query="DROP TABLE t")))
     with pytest.raises(TaskError, match="DROP is a command") as caught:
         frames.get(StepName("x"))
@@ -147,7 +147,7 @@ def test_results_of_other_regions_are_read_back(tmp_path: Path) -> None:
     assert made(frames.output(vertex("r", Result(), "b"))) == "__flintlock_b as parquet(/job/b/0)"
 
 
-def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
+def test_rebind_builds_consumers_again(tmp_path: Path) -> None:
     frames = frames_of(
         tmp_path,
         vertex("a", Source(table="a")),
@@ -162,29 +162,29 @@ def test_rebinding_builds_consumers_anew(tmp_path: Path) -> None:
     assert made(after["b"]) == "__flintlock_b as parquet(/job/b/0)"
 
 
-def test_a_graph_that_unfolds_without_end_gets_views(tmp_path: Path) -> None:
-    door = FakeDoor()
+def test_a_graph_with_many_paths_gets_views(tmp_path: Path) -> None:
+    backend = FakeBackend()
     steps = [vertex("s0", Source(table="t"))]
     steps += [vertex(f"s{n}", Sql(query=f"Q{n}"), f"s{n - 1}", *([f"s{n - 2}"] if n > 1 else [])) for n in range(1, 40)]
-    frames = frames_of(tmp_path, *steps, door=door)
+    frames = frames_of(tmp_path, *steps, backend=backend)
     frames.get(StepName("s39"))
-    assert door.named_views
-    assert len(door.named_views) <= 39
-    assert MAX_PATHS > 8  # an everyday graph needs none
+    assert backend.named_views
+    assert len(backend.named_views) <= 39
+    assert MAX_PATHS > 8  # a common graph needs none
 
 
-def test_what_is_cached_is_given_back(tmp_path: Path) -> None:
-    door = FakeDoor()
-    frames = frames_of(tmp_path, vertex("a", Source(table="a"), cache=True), door=door)
+def test_release_unpersists_cached_frames(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    frames = frames_of(tmp_path, vertex("a", Source(table="a"), cache=True), backend=backend)
     frame = frames.get(StepName("a"))
     assert isinstance(frame, FakeFrame)
     assert frame.cached
-    assert door.named_views == ["__flintlock_a"]
+    assert backend.named_views == ["__flintlock_a"]
     frames.release()
     assert not frame.cached
 
 
-def function_frames(tmp_path: Path, function: object, *, inputs: int = 1) -> Frames:
+def function_frames(tmp_path: Path, function: object, *, inputs: int = 1) -> StepFrames:
     blob = tmp_path / "blob"
     blob.write_bytes(cloudpickle.dumps(function))
     names = [f"i{n}" for n in range(inputs)]
@@ -202,8 +202,8 @@ def function_frames(tmp_path: Path, function: object, *, inputs: int = 1) -> Fra
     scratch.mkdir()
     artifacts = Artifacts(scratch)
     artifacts.install(graph, {"f.pkl": str(blob)})
-    door: Any = FakeDoor()
-    return Frames(door, graph, artifacts)
+    backend: Any = FakeBackend()
+    return StepFrames(backend, graph, artifacts)
 
 
 @pytest.fixture(autouse=True)
@@ -224,15 +224,15 @@ def test_a_step_returns_a_dataframe(tmp_path: Path, returned: object) -> None:
     assert (caught.value.kind, caught.value.step) == (FailureKind.USER_CODE, "f")
 
 
-def test_the_step_that_raised_is_known(tmp_path: Path) -> None:
+def test_current_step_names_the_step_that_raised(tmp_path: Path) -> None:
     def broken(_: DataFrame) -> DataFrame:
         raise LookupError("x")
 
     frames = function_frames(tmp_path, broken)
     with pytest.raises(LookupError):
         frames.get(StepName("f"))
-    assert frames.doing == "f"
-    assert "f" in frames.clues().functions
+    assert frames.current_step == "f"
+    assert "f" in frames.sources().functions
 
 
 STEP = vertex("f", Function(reference="a:b"), "x", "y")
@@ -282,7 +282,7 @@ def test_a_source_function_needs_no_input() -> None:
     assert bound(source) is SPARK
 
 
-def test_too_few_places_are_told_with_the_signature() -> None:
+def test_too_few_parameters_are_reported_with_the_signature() -> None:
     def single(a: object) -> object:
         return a
 

@@ -43,7 +43,7 @@ def written(kind: DataType, values: list[Any]) -> list[Any]:
     return [row[0] for row in msgspec.json.decode(json_rows(table, schema))["rows"]]
 
 
-def test_plain_values_are_as_they_are() -> None:
+def test_plain_values_are_unchanged() -> None:
     assert written(LongType(), [1, None, 1 << 62]) == [1, None, 1 << 62]
     assert written(StringType(), ["a", 'b"\n', None]) == ["a", 'b"\n', None]
     assert written(BooleanType(), [True, False, None]) == [True, False, None]
@@ -95,7 +95,7 @@ def test_no_rows_still_have_columns() -> None:
     assert msgspec.json.decode(json_rows(table, schema)) == {"columns": [{"name": "c", "type": "bigint"}], "rows": []}
 
 
-def test_one_row_too_many_says_that_there_are_more() -> None:
+def test_one_row_beyond_the_limit_marks_the_result_as_truncated() -> None:
     table, schema = table_of(LongType(), [1, 2, 3])
     rows = result_rows(StepName("top"), table, schema, 2)
     assert (rows.rows, rows.truncated) == (2, True)

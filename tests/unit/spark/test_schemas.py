@@ -43,7 +43,7 @@ def test_intervals_are_found_wherever_they_are() -> None:
     check_output(EXCHANGE, schema(a=DayTimeIntervalType()))
 
 
-def test_no_columns_are_no_rows() -> None:
+def test_an_exchange_needs_at_least_one_column() -> None:
     with pytest.raises(TaskError, match="no column at all"):
         check_output(EXCHANGE, schema())
 

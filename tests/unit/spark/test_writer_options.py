@@ -27,7 +27,7 @@ def test_delta_gets_the_same_transaction_for_every_attempt() -> None:
     assert options(sink, "other")["txnAppId"] != options(sink)["txnAppId"]
 
 
-def test_a_transaction_of_the_users_own_is_left_alone() -> None:
+def test_a_transaction_set_by_the_user_is_unchanged() -> None:
     sink = Sink(format="delta", path="out", options={"txnAppId": "mine", "txnVersion": "7"})
 
     assert options(sink) == {"txnAppId": "mine", "txnVersion": "7"}

@@ -269,7 +269,7 @@ def _measure(driver: EngineDriver, command: MeasureSession) -> Measured:
 
 
 def _describe(error: Exception) -> str:
-    """Return an error in words: for one of the JVM, its innermost cause."""
+    """Return the text of an error: for one of the JVM, that of its innermost cause."""
     if isinstance(error, FileFailure | Unavailable):
         return str(error)
     if not isinstance(error, Py4JJavaError):

@@ -1,4 +1,4 @@
-"""Running one region: steps become DataFrames, outputs become Spark actions, errors name the step at fault.
+"""Execution of one region: steps become DataFrames, outputs become Spark actions, errors name the step that failed.
 
-Everything here runs in a task runner, beside user code; only there PySpark is imported.
+Everything here runs in a task runner, in the process of the user code; PySpark is imported nowhere else.
 """

@@ -1,7 +1,7 @@
-"""What every step's rows look like, found out without running a Spark job of ours: `flintlock info --analyze`.
+"""The schema of every step, resolved without a Spark job of Flintlock's own: `flintlock info --analyze`.
 
 Blocking exchanges count as pipelined: nothing is written. Spark itself may read: a source without a schema whose
-format has none (JSON, CSV with `inferSchema`) is looked into, as in any Spark program.
+format stores none (JSON, CSV with `inferSchema`) is sampled, as in any Spark program.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 from flintlock.model.jobgraph import JobGraph
 from flintlock.spark.region.batch import StepFailed
 from flintlock.spark.region.failures import failure_of
-from flintlock.spark.region.plan import Frames
+from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.schemas import check_output
 from flintlock.spark.runner_messages import Analyzed, SchemaColumn, StepSchema
 
 
-def analyzed(frames: Frames, graph: JobGraph, config: Mapping[str, str]) -> Analyzed:
+def analyze_schemas(frames: StepFrames, graph: JobGraph, config: Mapping[str, str]) -> Analyzed:
     """Return each step's schema, in topological order up to the first step that fails, with its failure."""
     schemas: list[StepSchema] = []
     case_sensitive = config.get("spark.sql.caseSensitive", "false").lower() == "true"
@@ -26,9 +26,9 @@ def analyzed(frames: Frames, graph: JobGraph, config: Mapping[str, str]) -> Anal
         try:
             schema = frames.output(vertex).schema
             check_output(vertex, schema, case_sensitive=case_sensitive)
-        except Exception as error:  # noqa: BLE001 - user code may raise anything: it is what was asked for
+        except Exception as error:  # noqa: BLE001 - user code may raise anything, and its failure is the answer
             step, cause = (error.step, error.cause) if isinstance(error, StepFailed) else (vertex.name, error)
-            failure = failure_of(cause, step, frames.clues(), in_user_code=frames.in_user_code)
+            failure = failure_of(cause, step, frames.sources(), in_user_code=frames.in_user_code)
             return Analyzed(schemas=tuple(schemas), failure=failure)
         schemas.append(StepSchema(step=vertex.name, columns=columns_of(schema)))
     return Analyzed(schemas=tuple(schemas))

@@ -1,9 +1,9 @@
-"""The files that travel with a job, made ready for user code: by name in its directory, modules on sys.path.
+"""Installation of a job's files for user code: by name in the scratch directory, modules on sys.path.
 
-Content lies in the TaskManager's blob cache under its hash; here it gets back the name that the user gave it, as a
-copy in the attempt's scratch directory. `.py` files and archives go on sys.path; Spark's Python workers get them
+The TaskManager's blob cache stores content under its hash; `install` copies it into the attempt's scratch directory
+under the name that the user gave it. `.py` files and archives go on sys.path; Spark's Python workers get them
 through `addArtifacts`, which is per session. A wheel is unpacked for the runner (compiled modules cannot be imported
-out of an archive) and sent to the workers as the archive that it is.
+from an archive) and sent to the workers as an archive.
 
 Rejected: links into the cache. User code that opens its file for writing would change it for every other job, and
 Spark's own file server hands a link out under the name of what it points to.
@@ -38,7 +38,7 @@ class Artifacts:
         self._pickles: Final[dict[str, Path]] = {}  # written by install
 
     def install(self, graph: JobGraph, contents: Mapping[str, str]) -> None:
-        """Put every file there by its name and make modules importable. Raises TaskError for one that is missing."""
+        """Copy every file into the directory and make modules importable. Raises TaskError if one is missing."""
         search: list[str] = []
         for artifact in graph.artifacts:
             content = _content(artifact, contents)
@@ -71,10 +71,10 @@ class Artifacts:
         if self._uploads:
             before = list(sys.path)
             spark.addArtifacts(*(str(path) for path in self._uploads), pyfile=True)
-            sys.path[:] = before  # PySpark puts archives on it, too: they are there, further up
+            sys.path[:] = before  # PySpark appends archives, which `install` has put further up
 
     def function(self, operation: Function) -> StepFunction:
-        """Return a step's function: out of its pickle, or imported. What goes wrong in user code comes as it is."""
+        """Return a step's function: from its pickle, or imported. Exceptions of user code pass through unchanged."""
         if operation.pickle is not None:
             loaded: object = cloudpickle.loads(self.path(operation.pickle).read_bytes())
             return _callable(loaded, f"the pickle {operation.pickle!r}")
@@ -88,7 +88,7 @@ class Artifacts:
         return _callable(found, repr(reference))
 
     def _importable(self, path: Path) -> Iterator[str]:
-        """Yield what has to stand on sys.path for this file, and remember what the workers need."""
+        """Yield the entries of sys.path that this file needs, and record what the workers need."""
         if path.suffix == ".py":
             self._uploads.append(path)
             yield str(path.parent)
@@ -103,7 +103,7 @@ class Artifacts:
                 yield str(path)
 
     def _as_archive(self, path: Path) -> Path:
-        """Return the archive under a name that Spark takes for one."""
+        """Return the archive under a suffix that Spark accepts as an archive."""
         if path.suffix in {".zip", ".egg"}:
             return path
         archive = self.directory / ".uploads" / f"{path.name}.zip"

@@ -1,11 +1,11 @@
-"""The two doors to Spark that a region can be run through: Connect's, and a classic driver's of its own.
+"""The two backends that a region can run on: a session of the shared engine's Connect server, or a dedicated driver.
 
-Everything that differs between them is here, so that `region` and `outputs` know one Spark. Connect is where speed is
-decided: each round trip to the engine costs milliseconds, so a query over views is built as one relation that carries
-its views (no call at all until it is used), and rows come back with their schema in the one call that executes.
+Everything that differs between them is here, so that `plan` and `batch` use one interface. Connect decides the speed:
+each round trip to the engine costs milliseconds, so a query over views is built as one relation that carries its
+views (no call at all until it is used), and rows come back with their schema in the one call that executes.
 
-Rejected for Connect: `spark.sql`, which makes a round trip to find out whether its text is a command, and temporary
-views, one round trip each. A relation that carries its views has a trap: the server makes the views before it runs
+Rejected for Connect: `spark.sql`, which makes a round trip to learn whether its text is a command, and temporary
+views, one round trip each. A relation that carries its views has a pitfall: the server makes the views before it runs
 the query and drops them afterwards, so the views of an inner query, if it is resolved later, drop those of the same
 name around it. Resolving the later steps first avoids that: a step's own query only ever names earlier ones.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import quote
 
@@ -30,23 +30,23 @@ from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
 from flintlock.spark.region.failures import TaskError
 from flintlock.spark.region.progress import Progress
+from flintlock.spark.region.rows import ArrowTable
 
-#: How long a lost engine is knocked at before the task fails: it is on the same host, and whoever started it knows.
+#: Retries of a call to a lost engine before the task fails. Few: the engine is on the same host, and its TaskManager
+#: detects its end.
 RETRIES: Final = 5
 _STATIC: Final = frozenset({"CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG"})
-#: The nodes of a physical plan that read what Spark counts as read.
+#: The nodes of a physical plan whose output Spark counts as read.
 _READS: Final = re.compile(r"(?:Batch|Columnar)?Scan |Range\b")
 NamedFrame: TypeAlias = tuple[str, DataFrame]
-Table: TypeAlias = Any
-"""A pyarrow Table: pyarrow comes without types."""
 
 
-class TooLarge(Exception):
-    """More rows came than the limit in bytes allows."""
+class ResultTooLarge(Exception):
+    """A result's rows take more bytes than the limit allows."""
 
 
-class Door(Protocol):
-    """One Spark session, whichever way it is reached."""
+class SparkBackend(Protocol):
+    """One Spark session, on the shared engine or on a dedicated driver."""
 
     @property
     def spark(self) -> SparkSession:
@@ -54,31 +54,31 @@ class Door(Protocol):
         ...
 
     def configure(self, config: Mapping[str, str]) -> None:
-        """Set what is not set so already. Raises TaskError for what Spark refuses."""
+        """Apply the settings that differ from the session's. Raises TaskError for one that Spark refuses."""
         ...
 
     def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
-        """Return the query's rows; the views stand in topological order."""
+        """Return the query's rows; the views are in topological order."""
         ...
 
-    def named(self, frame: DataFrame, name: str) -> DataFrame:
-        """Return the same rows out of a view, resolved once and for all."""
+    def as_view(self, frame: DataFrame, name: str) -> DataFrame:
+        """Return the same rows read from a view of this name, which is resolved once."""
         ...
 
-    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
-        """Execute, and return rows and schema. Raises TooLarge."""
+    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[ArrowTable, StructType]:
+        """Execute, and return rows and schema. Raises ResultTooLarge."""
         ...
 
     def operation(self, frame: DataFrame) -> str | None:
-        """Return Spark's id of the operation that last executed this frame, where it has one."""
+        """Return Spark's id of the operation that last executed this frame, if there is one."""
         ...
 
-    def written(self) -> TaskMetrics | None:
+    def take_write_metrics(self) -> TaskMetrics | None:
         """Return what was written since the last call; None if the TaskManager measures operations by their ids."""
         ...
 
     def interrupt(self) -> None:
-        """Stop the session's work; called from another thread."""
+        """Cancel the session's running operations; called from another thread."""
         ...
 
 
@@ -96,27 +96,27 @@ class ConnectBackend:
         return self._session
 
     def configure(self, config: Mapping[str, str]) -> None:
-        """Set all at once: one round trip, or none."""
+        """Apply all settings in one round trip, or in none if nothing differs."""
         wanted = {key: value for key, value in config.items() if self._config.get(key) != value}
         if wanted:
-            _configuring(lambda: self._session.conf._set_all(wanted, silent=False))
+            _apply(lambda: self._session.conf._set_all(wanted, silent=False))
             self._config.update(wanted)
 
     def watch(self, progress: Progress) -> None:
-        """Have Spark call this with what it tells of its stages."""
+        """Register `progress` as the session's progress handler."""
         self._session.registerProgressHandler(progress)
         self._progress = progress
 
     def warm_up(self) -> None:
-        """Have both sides build what every session needs once, before there is a task that would wait for it.
+        """Make client and server build what a session needs once, before a task would wait for it.
 
-        Resolving a query does that for a few milliseconds of CPU; running one costs many times as much and, measured,
-        saves the task nothing more.
+        Resolving a query achieves that for a few milliseconds of CPU; running one costs many times as much and was
+        measured to save the task nothing more.
         """
         self.sql("SELECT 1", (), {}).schema  # noqa: B018 - resolving it is the point
 
     def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
-        """Return a relation that carries its views; nothing is asked of the server."""
+        """Return a relation that carries its views; the server is not called."""
         from pyspark.sql.connect import functions
         from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame
         from pyspark.sql.connect.plan import SQL, SubqueryAlias
@@ -125,28 +125,28 @@ class ConnectBackend:
         aliases = [SubqueryAlias(_plan(frame), name) for name, frame in reversed(views)]
         return ConnectFrame(SQL(query, [], bound, aliases), self._session)
 
-    def named(self, frame: DataFrame, name: str) -> DataFrame:
-        """Make a temporary view."""
+    def as_view(self, frame: DataFrame, name: str) -> DataFrame:
+        """Create a temporary view on the server and return a frame that reads it."""
         frame.createOrReplaceTempView(name)
         return self._session.read.table(name)
 
-    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
-        """Execute; stop as soon as there are too many bytes."""
+    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[ArrowTable, StructType]:
+        """Execute; raise as soon as the batches received exceed the limit."""
         from pyspark.sql.pandas import types
 
         client = self._session.client
         plan = _plan(frame)
         schema: StructType | None = None
-        tables: list[Table] = []
+        tables: list[ArrowTable] = []
         size = 0
-        for part in _executed(client, plan):
+        for part in _execute_plan(client, plan):
             match part:
                 case StructType():
                     schema = part
                 case pa.RecordBatch():
                     size += int(cast("Any", part).nbytes)
                     if size > max_bytes:
-                        raise TooLarge
+                        raise ResultTooLarge
                     tables.append(pa.Table.from_batches([part]))
                 case PlanMetrics():
                     self._count(part)
@@ -156,20 +156,20 @@ class ConnectBackend:
         arrow = cast("Any", types).to_arrow_schema(
             schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
         )
-        return cast("Table", pa.concat_tables(tables).cast(arrow) if tables else arrow.empty_table()), schema
+        return cast("ArrowTable", pa.concat_tables(tables).cast(arrow) if tables else arrow.empty_table()), schema
 
     def _count(self, node: PlanMetrics) -> None:
-        """Add what a node of an executed plan has read, if it is one that reads."""
+        """Add the rows and bytes that a node of an executed plan has read, if it is a scan."""
         if self._progress is not None and _READS.match(node.name):
-            told = {str(one.name): int(one.value) for one in node.metrics}
-            self._progress.read(told.get("numOutputRows", 0), told.get("filesSize", 0))
+            values = {str(one.name): int(one.value) for one in node.metrics}
+            self._progress.add_read(values.get("numOutputRows", 0), values.get("filesSize", 0))
 
     def operation(self, frame: DataFrame) -> str | None:
         """Return the id of the frame's last ExecutePlan."""
         info = frame.executionInfo
         return info.operation_id if info is not None else None
 
-    def written(self) -> TaskMetrics | None:
+    def take_write_metrics(self) -> TaskMetrics | None:
         """Return None: operations have ids, and the TaskManager's engine knows their numbers."""
         return None
 
@@ -183,11 +183,11 @@ class ConnectBackend:
 
 
 class ClassicBackend:
-    """A driver of the job's own."""
+    """The session of a job's dedicated driver."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session: Final = session
-        self._counted: Final[set[int]] = set()  # the Spark jobs that `written` has counted
+        self._counted: Final[set[int]] = set()  # the Spark jobs that `take_write_metrics` has counted
 
     @property
     def spark(self) -> SparkSession:
@@ -198,32 +198,32 @@ class ClassicBackend:
         """Do nothing: the driver was started with it."""
 
     def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
-        """Make temporary views, then the query: calls into the same process tree, not round trips."""
+        """Create temporary views, then the query: calls into the same process tree, not round trips."""
         for name, frame in views:
             frame.createOrReplaceTempView(name)
         return self._session.sql(query, args=dict(params))
 
-    def named(self, frame: DataFrame, name: str) -> DataFrame:  # noqa: ARG002 - the other door needs it
+    def as_view(self, frame: DataFrame, name: str) -> DataFrame:  # noqa: ARG002 - the other backend needs it
         """Return the frame: a classic one is resolved when it is made."""
         return frame
 
-    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[Table, StructType]:
-        """Execute. Instants are in UTC, as from Connect, whatever the session's time zone is."""
+    def rows(self, frame: DataFrame, max_bytes: int) -> tuple[ArrowTable, StructType]:
+        """Execute and fetch all rows, then check their size. Instants are in UTC, as from Connect."""
         from pyspark.sql.pandas import types
 
-        table = cast("Table", frame.toArrow())
+        table = cast("ArrowTable", frame.toArrow())
         if table.nbytes > max_bytes:
-            raise TooLarge
+            raise ResultTooLarge
         arrow = cast("Any", types).to_arrow_schema(
             frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC"
         )
         return table.cast(arrow), frame.schema
 
-    def operation(self, frame: DataFrame) -> str | None:  # noqa: ARG002 - the other door needs it
+    def operation(self, frame: DataFrame) -> str | None:  # noqa: ARG002 - the other backend needs it
         """Return None: classic operations have no ids."""
         return None
 
-    def written(self) -> TaskMetrics | None:
+    def take_write_metrics(self) -> TaskMetrics | None:
         """Return what the Spark jobs since the last call have written, as the driver counted it."""
         driver: Any = getattr(self._session.sparkContext, "_jsc").sc()  # noqa: B009 - py4j has no types
         flush_events(driver)
@@ -244,7 +244,7 @@ def session_url(remote_url: str, key: SparkSessionKey) -> str:
 
 
 def open_session(remote_url: str, key: SparkSessionKey) -> ConnectBackend:
-    """Return a session of the engine; nothing is sent yet. From here on PySpark in this process means that session.
+    """Return a session of the engine; nothing is sent yet. From then on it is PySpark's session in this process.
 
     `SPARK_REMOTE` names the engine and the user, not the session: user code that stops the session and makes another
     gets a new one, since a session's id cannot be used twice.
@@ -254,15 +254,15 @@ def open_session(remote_url: str, key: SparkSessionKey) -> ConnectBackend:
 
     url = session_url(remote_url, key)
     os.environ["SPARK_REMOTE"] = url.replace(f"session_id={key.session_id};", "")
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # `pyspark.sql` hands out Connect's classes
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # `pyspark.sql` returns Connect's classes
     session = ConnectSession.builder.remote(url).create()
     session.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=1000)])
-    atexit.unregister(getattr(session.client, "_on_exit"))  # noqa: B009 - whoever ends the task ends the session
+    atexit.unregister(getattr(session.client, "_on_exit"))  # noqa: B009 - the TaskManager releases the session
     return ConnectBackend(session)
 
 
 def refused_setting(error: BaseException) -> TaskError:
-    """Return what it means that Spark refused a setting."""
+    """Return the task error for a setting that Spark refused."""
     condition: str | None = getattr(error, "getCondition", lambda: None)()
     parameters: dict[str, str] = getattr(error, "getMessageParameters", lambda: None)() or {}
     text = str(error).partition("\n")[0]
@@ -276,7 +276,8 @@ def refused_setting(error: BaseException) -> TaskError:
     return TaskError(FailureKind.CONFIGURATION, f"Spark refuses the job's configuration: {text}")
 
 
-def _configuring(act: Any) -> None:
+def _apply(act: Callable[[], object]) -> None:
+    """Call `act`, which changes settings. Raises TaskError if Spark refuses one."""
     from pyspark.errors import PySparkException
 
     try:
@@ -287,10 +288,10 @@ def _configuring(act: Any) -> None:
         raise refused_setting(error) from error
 
 
-def _executed(client: Any, plan: Any) -> Iterator[object]:
-    """Execute, and yield what the server answers: schema, batches, and what its plan counted.
+def _execute_plan(client: Any, plan: Any) -> Iterator[object]:
+    """Execute, and yield the server's responses: schema, batches, and the metrics of the plan.
 
-    As `SparkConnectClient.to_table_as_iterator` does, which keeps the last to itself.
+    `SparkConnectClient.to_table_as_iterator` does the same, but does not return the metrics.
     """
     from pyspark.sql.connect.shell.progress import Progress as Bar
 

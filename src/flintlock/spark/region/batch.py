@@ -1,10 +1,10 @@
-"""A region's actions, one after another: blocking exchanges first, then sinks and results.
+"""Runs a region's actions one after another: blocking exchanges first, then sinks and results.
 
-Before the first of them the schemas of all others are resolved, unless another region has done that already. The
-first needs none of that: Spark analyses it before it runs anything, so executing it is the analysis.
+Before the first action the schemas of all other outputs are resolved, unless another region has done that already.
+The first output is not resolved separately: Spark analyses it before it runs anything, so executing it is the analysis.
 
-Staged sinks are written into a hidden directory of the attempt inside the target, and nothing is published here; what
-the files are is found out by whoever hears that one is written, through the engine's file systems.
+Staged sinks are written into a hidden directory of the attempt inside the target. Nothing is published here: the
+TaskManager receives a message for each sink that is written, and lists its files through the engine's file systems.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished, TaskMetrics
 from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_target_check
-from flintlock.spark.region.backend import Door, TooLarge
+from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
 from flintlock.spark.region.failures import TaskError, kind_of
-from flintlock.spark.region.plan import Frames
+from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.rows import result_rows
 from flintlock.spark.region.schemas import check_output
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.runner_messages import TargetsChecked, Worked
 
-#: As both doors spell them.
+#: The mode names of Spark's writers, the same in both backends.
 _MODES: Final = {
     SaveMode.APPEND: "append",
     SaveMode.OVERWRITE: "overwrite",
@@ -40,14 +40,14 @@ _MODES: Final = {
 }
 
 
-class Work:
-    """One attempt at one region."""
+class RegionTask:
+    """One attempt to run one region."""
 
     def __init__(
         self,
         task: DeployTask,
-        door: Door,
-        frames: Frames,
+        backend: SparkBackend,
+        frames: StepFrames,
         *,
         activity: Callable[[str], None],
         targets: Callable[[], TargetsChecked],
@@ -56,47 +56,47 @@ class Work:
         self._task: Final = task
         self._graph: Final = task.graph
         self._region: Final = task.region
-        self._door: Final = door
+        self._backend: Final = backend
         self._frames: Final = frames
         self._activity: Final = activity
         self._targets: Final = targets
         self._staged: Final = staged
         self._config: Final = session_config(task)
-        self._doing: StepName | None = None  # the output whose action runs; stays on failure
+        self._current_step: StepName | None = None  # the output whose action runs; stays on failure
         self._outputs: Final[list[StepOutput]] = []
         self._materialised: Final[dict[StepName, str]] = {}
         self._results: Final[list[ResultRows]] = []
         self._operations: Final[dict[StepName, str]] = {}
 
     @property
-    def doing(self) -> StepName | None:
-        """The step that was being worked on when something failed."""
-        return self._frames.doing or self._doing
+    def current_step(self) -> StepName | None:
+        """The step that was being built or executed when something failed."""
+        return self._frames.current_step or self._current_step
 
-    def blame(self, error: BaseException) -> tuple[StepName | None, BaseException]:
-        """Return the step that an error belongs to, as far as asking Spark again can tell, and its own error."""
+    def find_failed_step(self, error: BaseException) -> tuple[StepName | None, BaseException]:
+        """Return the step that caused an error, as far as resolving schemas again shows it, and its own error."""
         if isinstance(error, StepFailed):
             return error.step, error.cause
-        step = self.doing
-        if step is None or step not in self._region.steps or self._frames.doing is not None:
+        step = self.current_step
+        if step is None or step not in self._region.steps or self._frames.current_step is not None:
             return step, error
         vertex = self._graph.vertex(step)
         source = vertex.name if vertex.has_output else vertex.inputs[0]
-        found, cause = self._frames.blame(source, error)
+        found, cause = self._frames.find_failed_step(source, error)
         return (step, error) if cause is error else (found, cause)
 
     def run(self) -> Worked:
-        """Do all of it. Raises what user code or Spark raises; `doing` then names the step."""
+        """Produce every output. Raises what user code or Spark raises; `current_step` then names the step."""
         outputs = tuple(vertex for vertex in region_outputs(self._graph, self._region) if self._is_wanted(vertex.name))
         self._analyze(outputs)
         skipped = self._check_targets()
         try:
             for vertex in outputs:
-                self._doing = vertex.name
+                self._current_step = vertex.name
                 if vertex.name in skipped:
                     self._outputs.append(StepOutput(step=vertex.name))
                 else:
-                    self._make(vertex)
+                    self._produce(vertex)
         finally:
             self._frames.release()
         finished = TaskFinished(
@@ -105,14 +105,14 @@ class Work:
         return Worked(finished=finished, operations=self._operations)
 
     def _is_wanted(self, step: StepName) -> bool:
-        """Whether an output is to be made; of a region that was published before, only results that are gone are."""
+        """Whether an output is to be produced; of a region that is published already, only lost results are."""
         return self._task.outputs is None or step in self._task.outputs
 
     def _analyze(self, outputs: tuple[JobVertex, ...]) -> None:
         match self._task.analysis:
             case Analysis.WHOLE:
                 self._activity("analysing")
-                analyze(self._frames, self._graph, self._config, besides=outputs[:1])
+                analyze(self._frames, self._graph, self._config, excluded=outputs[:1])
             case Analysis.REGION:
                 for vertex in outputs[1:]:
                     resolve(self._frames, vertex, self._config)
@@ -120,7 +120,7 @@ class Work:
                 pass
 
     def _check_targets(self) -> frozenset[StepName]:
-        """Return the sinks that have nothing to do. Raises TaskError for one whose target must be empty, and is not."""
+        """Return the sinks that have nothing to write. Raises TaskError for a target that must be empty and is not."""
         modes = {
             vertex.name: vertex.operation
             for vertex in staged_sinks(self._graph, self._region)
@@ -144,16 +144,16 @@ class Work:
                 )
         return frozenset(found.occupied)
 
-    def _make(self, vertex: JobVertex) -> None:
+    def _produce(self, vertex: JobVertex) -> None:
         try:
-            self._act(vertex)
+            self._execute(vertex)
         except Exception as error:
-            # What failed while it was built is a step's own code, which is not called a second time.
-            if kind_of(error) is FailureKind.ANALYSIS and self._frames.doing is None:
-                resolve(self._frames, vertex, self._config)  # says more exactly what is wrong, if it can
+            # A failure during building comes from a step's own code, which must not be called a second time.
+            if kind_of(error) is FailureKind.ANALYSIS and self._frames.current_step is None:
+                resolve(self._frames, vertex, self._config)  # raises a more exact error, if there is one
             raise
 
-    def _act(self, vertex: JobVertex) -> None:
+    def _execute(self, vertex: JobVertex) -> None:
         frame = self._frames.output(vertex)
         match vertex.operation:
             case Result(limit=limit):
@@ -169,7 +169,7 @@ class Work:
     def _materialise(self, step: StepName, frame: DataFrame) -> None:
         path = f"{self._task.work_dir.rstrip('/')}/{step}/{self._task.attempt.attempt}"
         frame.write.mode("overwrite").parquet(path)
-        self._done(step, frame)
+        self._record_output(step, frame)
         self._materialised[step] = path
         self._frames.rebind(step, path)
 
@@ -196,64 +196,66 @@ class Work:
             writer.mode(_MODES[sink.mode]).saveAsTable(sink.table)
         else:
             writer.mode(_MODES[sink.mode]).save(*([sink.path] if sink.path is not None else []))
-        self._done(vertex.name, frame)
+        self._record_output(vertex.name, frame)
 
     def _collect(self, step: StepName, frame: DataFrame, limit: int) -> None:
-        most = Configuration(self._graph.config).get(RESULT_BYTES)
+        max_bytes = Configuration(self._graph.config).get(RESULT_BYTES)
         try:
-            table, schema = self._door.rows(frame.limit(limit + 1), most)
-        except TooLarge:
-            raise self._too_large(step, most) from None
+            table, schema = self._backend.rows(frame.limit(limit + 1), max_bytes)
+        except ResultTooLarge:
+            raise self._too_large(step, max_bytes) from None
         rows = result_rows(step, table, schema, limit)
-        if max(len(rows.arrow), len(rows.json)) > most:
-            raise self._too_large(step, most)
+        if max(len(rows.arrow), len(rows.json)) > max_bytes:
+            raise self._too_large(step, max_bytes)
         self._results.append(rows)
         self._outputs.append(StepOutput(step=step, rows=rows.rows, bytes=len(rows.arrow)))
 
-    def _too_large(self, step: StepName, most: int) -> TaskError:
+    def _too_large(self, step: StepName, max_bytes: int) -> TaskError:
         return TaskError(
             FailureKind.CONFIGURATION,
-            f"the result holds more than {most} bytes ({RESULT_BYTES.key}): lower its limit, select fewer columns, "
-            "or write the rows with a sink",
+            f"the result holds more than {max_bytes} bytes ({RESULT_BYTES.key}): lower its limit, select fewer "
+            "columns, or write the rows with a sink",
             step,
         )
 
-    def _done(self, step: StepName, frame: DataFrame) -> None:
-        operation = self._door.operation(frame)
+    def _record_output(self, step: StepName, frame: DataFrame) -> None:
+        operation = self._backend.operation(frame)
         if operation is not None:
             self._operations[step] = operation
-        counted = self._door.written() or TaskMetrics()
+        counted = self._backend.take_write_metrics() or TaskMetrics()
         self._outputs.append(StepOutput(step=step, rows=counted.write_records, bytes=counted.write_bytes))
 
 
 def writer_options(vertex: JobVertex, sink: Sink, job_id: JobId) -> dict[str, str]:
-    """Return the options that a sink's rows are written with: the sink's own, and what its guarantee needs."""
+    """Return the writer options of a sink: its own, and those that its guarantee needs."""
     if vertex.guarantee is Guarantee.STAGED:
         return {key: value for key, value in sink.options.items() if key.lower() != DYNAMIC}
     return {**sink.transaction(job_id, vertex.name), **sink.options}
 
 
-def analyze(frames: Frames, graph: JobGraph, config: Mapping[str, str], *, besides: Sequence[JobVertex] = ()) -> None:
-    """Resolve the schemas of every output of the graph but those `besides`. Raises TaskError, or what steps raise."""
+def analyze(
+    frames: StepFrames, graph: JobGraph, config: Mapping[str, str], *, excluded: Sequence[JobVertex] = ()
+) -> None:
+    """Resolve the schema of every output of the graph but those `excluded`. Raises TaskError, or what steps raise."""
     for vertex in graph.vertices:
-        if (not vertex.has_output or vertex.exchange is Exchange.BLOCKING) and vertex not in besides:
+        if (not vertex.has_output or vertex.exchange is Exchange.BLOCKING) and vertex not in excluded:
             resolve(frames, vertex, config)
 
 
-def resolve(frames: Frames, vertex: JobVertex, config: Mapping[str, str]) -> None:
-    """Resolve an output's schema and check that it can be written. Raises StepFailed for the step that is at fault."""
+def resolve(frames: StepFrames, vertex: JobVertex, config: Mapping[str, str]) -> None:
+    """Resolve an output's schema and check that it can be written. Raises StepFailed with the step that failed."""
     frame = frames.output(vertex)
     try:
         schema = frame.schema
-    except Exception as error:  # noqa: BLE001 - whatever it is, some step is at fault
+    except Exception as error:  # noqa: BLE001 - any error here was caused by some step
         source = vertex.name if vertex.has_output else vertex.inputs[0]
-        step, cause = frames.blame(source, error)
+        step, cause = frames.find_failed_step(source, error)
         raise StepFailed(step, cause) from cause
     check_output(vertex, schema, case_sensitive=config.get("spark.sql.caseSensitive", "false").lower() == "true")
 
 
 class StepFailed(Exception):
-    """A step that was found to be at fault, with its own error as the cause."""
+    """The step that caused an error, with its own error as the cause."""
 
     def __init__(self, step: StepName, cause: BaseException) -> None:
         super().__init__(str(cause))

@@ -1,6 +1,6 @@
-"""A Spark driver of a task's own: its JVM is this runner's child, and ends with it.
+"""A task's dedicated Spark driver: its JVM is a child of this runner, and ends with it.
 
-`start` returns at once (and must be called while the process has one thread); `session` waits until the JVM answers.
+`start` returns at once (and must be called while the process has one thread); `connect` waits until the JVM responds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from flintlock.spark.region.programs import gateway_environment
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.runner_messages import DedicatedEngine
 
-_started: Final[list[DriverJvm]] = []  # the one of this process, if it has one
-_counted: Final[dict[str, TaskMetrics]] = {}  # by application, as they end
+_started: Final[list[DriverJvm]] = []  # the driver of this process, if it has one
+_counted: Final[dict[str, TaskMetrics]] = {}  # by application id, recorded when it is stopped or asked for
 
 
 def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_path: str, artifacts: Artifacts) -> None:
-    """Start the JVM: as many cores as the task has slots, the job's settings over the cluster's. Raises TaskError."""
+    """Start the JVM with a core for each slot of the task, the job's settings over the cluster's. Raises TaskError."""
     if engine is None:
         raise TaskError(FailureKind.CONFIGURATION, "this TaskManager starts no dedicated engines")
     modules = ",".join(str(path) for path in artifacts.uploads)
@@ -57,22 +57,22 @@ def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_pa
         environment=dict(os.environ),
         class_archive=archive_in_use(engine.archive_dir, java),
     )
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark tells Spark which Python its workers are
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark passes it to Spark as the Python of its workers
     _started.append(start_jvm(settings))
 
 
 def connect() -> None:
-    """Wait until the driver's JVM answers, and have PySpark in this process use it."""
+    """Wait until the driver's JVM responds, and make PySpark in this process use it."""
     try:
         gateway = _started[0].gateway()
     except JvmDied as error:
         raise TaskError(FailureKind.CONFIGURATION, f"the job's own Spark driver did not start: {error}") from error
     os.environ.update(gateway_environment(gateway.port, gateway.secret))
-    keep_counting()
+    count_when_stopped()
 
 
 def session() -> ClassicBackend:
-    """Return the driver's session, for a region, once `connect` has found it."""
+    """Return the driver's session for a region. Must be called after `connect`."""
     from pyspark.sql import SparkSession
 
     handler = signal.getsignal(signal.SIGINT)
@@ -81,42 +81,42 @@ def session() -> ClassicBackend:
     return ClassicBackend(session)
 
 
-def keep_counting() -> None:
-    """Count what Spark did when user code stops its context, too: later there is nobody to ask."""
+def count_when_stopped() -> None:
+    """Record Spark's metrics when user code stops its context, too: a stopped context has none to return."""
     from pyspark import SparkContext
 
     stop = SparkContext.stop
 
     def counted_stop(self: SparkContext) -> None:
-        _note(self)
+        _record_metrics(self)
         stop(self)
 
     SparkContext.stop = counted_stop
 
 
 def metrics() -> TaskMetrics:
-    """Return what Spark did for this task; nothing if it cannot be asked."""
+    """Return the metrics of this task's Spark jobs; zeros if Spark does not return them."""
     from pyspark import SparkContext
 
-    context: Any = getattr(SparkContext, "_active_spark_context")  # noqa: B009 - not one that would be made now
+    context: Any = getattr(SparkContext, "_active_spark_context")  # noqa: B009 - does not create one
     if context is not None:
-        _note(context)
+        _record_metrics(context)
     return TaskMetrics(
         **{name: sum(getattr(one, name) for one in _counted.values()) for name in TaskMetrics.__struct_fields__}
     )
 
 
-def _note(context: Any) -> None:
-    with suppress(Exception):  # numbers are worth less than the task
+def _record_metrics(context: Any) -> None:
+    with suppress(Exception):  # missing metrics must not fail the task
         driver = context._jsc.sc()
         flush_events(driver)
         _counted[str(context.applicationId)] = count(driver, job_ids(driver))
 
 
 def interrupt() -> None:
-    """Cancel all jobs of the driver, if there is one that runs."""
+    """Cancel all jobs of the driver, if it has a context."""
     from pyspark import SparkContext
 
-    context: Any = getattr(SparkContext, "_active_spark_context")  # noqa: B009 - not one that would be made now
+    context: Any = getattr(SparkContext, "_active_spark_context")  # noqa: B009 - does not create one
     if context is not None:
         context.cancelAllJobs()

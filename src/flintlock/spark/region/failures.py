@@ -1,13 +1,13 @@
-"""An exception becomes a Failure: whose step, what went wrong, on which of the user's own lines.
+"""Translates an exception into a Failure: which step, what went wrong, on which line of the user's code.
 
-Spark tells a lot, in several places: an error class and SQL state, query contexts (a piece of SQL, or the file and
+Spark reports an error in several places: an error class and SQL state, query contexts (a piece of SQL, or the file and
 line where a DataFrame operation was called), the traceback of a Python worker as text inside a message, the JVM's
-stack. This module sorts them. It asks Spark for nothing more: what Connect's client has fetched by the time an
+stack. This module sorts them. It requests nothing more from Spark: what Connect's client has fetched by the time an
 exception arrives is enough.
 
-Whose step it was is a conclusion. Steps of a region melt into one plan, so an error that comes at run time is traced
-back by what it points at: a piece of one step's SQL, or a line inside one step's function; otherwise the output whose
-action failed is named.
+The step that failed is inferred. The steps of a region become one plan, so an error at run time is traced back by what
+it refers to: a fragment of one step's SQL, or a line inside one step's function; otherwise the output whose action
+failed is named.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MEMORY: Final = (
 
 
 class TaskError(Exception):
-    """A failure that Flintlock itself found out and put into words."""
+    """A failure that Flintlock itself detects and describes."""
 
     def __init__(self, kind: FailureKind, message: str, step: StepName | None = None) -> None:
         super().__init__(message)
@@ -68,14 +68,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StepSources(Struct):
-    """What is known of the steps' own code: it tells whose error it was."""
+    """The code of the steps' functions and queries, by which an error is attributed to a step."""
 
     functions: dict[StepName, CodeType] = {}
     queries: dict[StepName, str] = {}
 
 
 class _Python(Struct, frozen=True):
-    """A traceback that was read out of a text."""
+    """A traceback parsed from a text."""
 
     exception: str
     message: str
@@ -83,13 +83,17 @@ class _Python(Struct, frozen=True):
 
 
 def failure_of(
-    error: BaseException, step: StepName | None = None, clues: StepSources | None = None, *, in_user_code: bool = False
+    error: BaseException,
+    step: StepName | None = None,
+    sources: StepSources | None = None,
+    *,
+    in_user_code: bool = False,
 ) -> Failure:
-    """Return the failure that this exception means. `step` is what was being done when it came.
+    """Return the failure that this exception stands for. `step` was being built or executed when it was raised.
 
-    `in_user_code`: it was raised while user code was opened or ran, even if no line of it is to be seen.
+    `in_user_code`: it was raised while user code was loaded or ran, even if the traceback shows no line of it.
     """
-    clues = clues or StepSources()
+    sources = sources or StepSources()
     spark = SparkError(error)
     worker = python_traceback(spark.message if spark.is_spark else "")
     contexts = spark.contexts()
@@ -97,7 +101,7 @@ def failure_of(
         [
             *user_frames(error),
             *(worker.frames if worker else ()),
-            *(frame for context in contexts for frame in _call_sites(context, clues)),
+            *(frame for context in contexts for frame in _call_sites(context, sources)),
         ]
     )
     message, context = _plain(spark.message, contexts)
@@ -105,7 +109,7 @@ def failure_of(
         kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
         message=_cut(worker.message if worker else message, MESSAGE_LIMIT),
         exception=worker.exception if worker else type_name(error),
-        step=_step(error, step, frames, contexts, clues),
+        step=_step(error, step, frames, contexts, sources),
         frames=frames,
         error_class=spark.error_class,
         query_context=context,
@@ -115,7 +119,7 @@ def failure_of(
 
 
 def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | None = None) -> FailureKind:
-    """Return what kind of failure an exception is. `worker` names what one of Spark's Python workers raised."""
+    """Return what kind of failure an exception is. `worker` is the type that one of Spark's Python workers raised."""
     spark = SparkError(error)
     if isinstance(error, TaskError):
         return error.kind
@@ -124,8 +128,8 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
     if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
         return FailureKind.OUT_OF_MEMORY
     if not spark.is_spark:
-        theirs = in_user_code or isinstance(error, Interrupted | ImportError)
-        return FailureKind.USER_CODE if theirs else FailureKind.INTERNAL
+        from_user = in_user_code or isinstance(error, Interrupted | ImportError)
+        return FailureKind.USER_CODE if from_user else FailureKind.INTERNAL
     if worker is not None:
         return FailureKind.USER_CODE
     if any(sign in spark.message for sign in _MEMORY):
@@ -139,7 +143,7 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
 
 
 def user_frames(error: BaseException) -> tuple[Frame, ...]:
-    """Return the frames of the exception's traceback that are the user's own, outermost first."""
+    """Return the frames of the exception's traceback that are in user code, outermost first."""
     found = tuple(
         Frame(
             entry.filename,
@@ -148,23 +152,23 @@ def user_frames(error: BaseException) -> tuple[Frame, ...]:
             (linecache.getline(entry.filename, entry.lineno or 0) or entry.line or "").strip(),
         )
         for entry in traceback.extract_tb(error.__traceback__)
-        if is_users(entry.filename)
+        if is_user_source(entry.filename)
     )
-    if isinstance(error, SyntaxError) and error.filename and is_users(error.filename):
+    if isinstance(error, SyntaxError) and error.filename and is_user_source(error.filename):
         place = Frame(error.filename, error.lineno or 0, "<module>", (error.text or "").strip())
         return (*found, place)
     return found
 
 
-def is_users(file: str) -> bool:
-    """Tell whether a source file is the user's: neither Flintlock, nor PySpark and its company, nor Python itself."""
+def is_user_source(file: str) -> bool:
+    """Return whether a source file is the user's: not of Flintlock, of PySpark and its dependencies, or of Python."""
     if file.startswith(("<frozen ", _HOME)) or _PACKAGES.search(file) or _COMPILED.search(file):
         return False
     return not file.startswith(_STDLIB) or _INSTALLED.search(file) is not None
 
 
 def python_traceback(text: str) -> _Python | None:
-    """Return the last traceback that stands in a text, as Spark passes on those of Python workers; None without one."""
+    """Return the last traceback in a text, in the form in which Spark quotes those of Python workers, or None."""
     _, found, block = text.rpartition(_TRACEBACK)
     if not found:
         return None
@@ -179,18 +183,18 @@ def python_traceback(text: str) -> _Python | None:
                 frames[-1] = Frame(frames[-1].file, frames[-1].line, frames[-1].function, line.strip())
         elif line.strip():
             rest.append(line)
-    # What the JVM adds after the worker's own words
+    # Without what the JVM appends to the worker's message
     raised = re.split(r"\n?\s*SQLSTATE: |\n\tat |\n\nJVM stacktrace:", "\n".join(rest))[0].strip()
     match = _RAISED.match(raised)
     return _Python(
         exception=match["type"] if match else "Exception",
         message=(match["message"] or "").strip() if match else raised,
-        frames=tuple(frame for frame in frames if is_users(frame.file)),
+        frames=tuple(frame for frame in frames if is_user_source(frame.file)),
     )
 
 
 def type_name(error: BaseException) -> str:
-    """Return how a reader knows the exception's type: builtins and the script's own without a module."""
+    """Return the exception's type as a user writes it: builtins and types of the script without a module."""
     if isinstance(error, TaskError):
         return ""
     kind = type(error)
@@ -200,7 +204,7 @@ def type_name(error: BaseException) -> str:
 
 
 def code_at(file: str, line: int, codes: Iterable[CodeType]) -> CodeType | None:
-    """Return the innermost of these functions, or of those defined in them, that holds this line."""
+    """Return the innermost of these functions, or of those defined in them, that contains this line."""
     for code in codes:
         if code.co_filename != file or not _first_line(code) <= line <= _last_line(code):
             continue
@@ -209,7 +213,7 @@ def code_at(file: str, line: int, codes: Iterable[CodeType]) -> CodeType | None:
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those that it came from."""
+    """Yield an exception and the chain of its causes."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -219,9 +223,9 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _plain(message: str, contexts: list[Any]) -> tuple[str, str | None]:
-    """Return the message without what is told elsewhere (plan, JVM stack, context), and the context.
+    """Return the message without what other fields contain (plan, JVM stack, context), and the context.
 
-    A context that names a line of user code is told by that line.
+    A context that names a line of user code is left out: the frame of that line shows it.
     """
     text = re.split(r"\n\nJVM stacktrace:\n|\n\tat ", message)[0].strip("\n")
     text = text.split(";\n")[0] if re.search(r";\n'?\w+", text) else text
@@ -240,21 +244,21 @@ def _plain(message: str, contexts: list[Any]) -> tuple[str, str | None]:
 def _summary(context: Any) -> str:
     try:
         return str(context.summary() or "")
-    except Exception:  # noqa: BLE001 - some kinds of context cannot tell
+    except Exception:  # noqa: BLE001 - some kinds of context have no summary
         return ""
 
 
-def _call_sites(context: Any, clues: StepSources) -> Iterator[Frame]:
-    """Yield the places in user code that a context of a DataFrame operation names."""
+def _call_sites(context: Any, sources: StepSources) -> Iterator[Frame]:
+    """Yield the lines of user code that a context of a DataFrame operation names."""
     try:
         sites = str(context.callSite() or "")
-    except Exception:  # noqa: BLE001 - contexts of SQL have none, and say so by raising
+    except Exception:  # noqa: BLE001 - contexts of SQL have none, and raise
         return
     for site in sites.split("\n"):
         match = _CALL_SITE.fullmatch(site)
-        if match and is_users(match["file"]):
+        if match and is_user_source(match["file"]):
             line = int(match["line"])
-            code = code_at(match["file"], line, clues.functions.values())
+            code = code_at(match["file"], line, sources.functions.values())
             name = code.co_name if code else "<module>"
             yield Frame(match["file"], line, name, linecache.getline(match["file"], line).strip())
 
@@ -264,39 +268,39 @@ def _step(
     step: StepName | None,
     frames: tuple[Frame, ...],
     contexts: list[Any],
-    clues: StepSources,
+    sources: StepSources,
 ) -> StepName | None:
     if isinstance(error, TaskError) and error.step is not None:
         return error.step
-    if step in clues.functions or step in clues.queries:
-        return step  # raised while that very step was built
+    if step in sources.functions or step in sources.queries:
+        return step  # raised while that step was built
     for frame in reversed(frames):
         owners = [
-            name for name, code in clues.functions.items() if code_at(frame.file, frame.line, (code,)) is not None
+            name for name, code in sources.functions.items() if code_at(frame.file, frame.line, (code,)) is not None
         ]
         if len(owners) == 1:
             return owners[0]
     for place in filter(None, map(_fragment, contexts)):
         fragment, start = place
-        there = [name for name, query in clues.queries.items() if query[start:].startswith(fragment)]
-        owners = there or [name for name, query in clues.queries.items() if fragment in query]
+        there = [name for name, query in sources.queries.items() if query[start:].startswith(fragment)]
+        owners = there or [name for name, query in sources.queries.items() if fragment in query]
         if len(owners) == 1:
             return owners[0]
-    same_file = [name for name, code in clues.functions.items() if any(code.co_filename == f.file for f in frames)]
+    same_file = [name for name, code in sources.functions.items() if any(code.co_filename == f.file for f in frames)]
     return same_file[0] if len(same_file) == 1 else step
 
 
 def _fragment(context: Any) -> tuple[str, int] | None:
-    """Return the piece of SQL that a context points at, and where it stands (bound parameters may shift that)."""
+    """Return the fragment of SQL that a context refers to, and its offset (bound parameters may shift it)."""
     try:
         start = int(context.startIndex())
         return (str(context.fragment()), start) if start >= 0 else None
-    except Exception:  # noqa: BLE001 - contexts of DataFrames have no index, and say so by raising
+    except Exception:  # noqa: BLE001 - contexts of DataFrames have no index, and raise
         return None
 
 
 def _without_repeats(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """Drop frames that were told before: PySpark also grafts a worker's traceback onto the exception."""
+    """Drop repeated frames: PySpark also attaches a worker's traceback to the exception."""
     seen: dict[tuple[str, int], Frame] = {}
     for frame in frames:
         known = seen.get((frame.file, frame.line))
@@ -325,8 +329,8 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-def clues_of(functions: Mapping[StepName, object], queries: Mapping[StepName, str]) -> StepSources:
-    """Return the clues that these functions and queries give."""
+def sources_of(functions: Mapping[StepName, object], queries: Mapping[StepName, str]) -> StepSources:
+    """Return the sources of the steps with these functions and queries."""
     codes = {name: code for name, function in functions.items() if (code := _code(function)) is not None}
     return StepSources(functions=codes, queries=dict(queries))
 

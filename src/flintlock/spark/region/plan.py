@@ -1,12 +1,12 @@
-"""A region's steps become DataFrames: one plan, which Spark optimises as a whole.
+"""Builds the DataFrames of a region's steps: one plan, which Spark optimises as a whole.
 
-Steps are built when they are first asked for, inputs before consumers. A result of another region is read back from
-its Parquet files; a blocking step of this region is, too, once it has been written (`rebind`). These files are named
-as a view: looked at once, and not again for every action. Before anything is written every output's schema is
-resolved, so that a missing column is found before the first Spark job, in whichever step it is.
+A step is built when it is first requested, inputs before consumers. A result of another region is read back from its
+Parquet files; a blocking step of this region is, too, once it has been written (`rebind`). These files are read
+through a view, so that Spark lists them once and not for every action. Before anything is written every
+output's schema is resolved, so that a missing column in any step is found before the first Spark job.
 
-Pipelined steps that read each other many times over would make a plan that grows with every path through the graph;
-where it gets too large, a step is made a view of the server's, resolved once.
+Where pipelined steps read each other many times over, the plan grows with every path through the graph; where it gets
+too large, a step becomes a view on the server, resolved once.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ from flintlock.model.jobgraph import JobGraph, JobVertex, Scalar
 from flintlock.model.operations import Function, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.backend import Door
-from flintlock.spark.region.failures import StepSources, TaskError, clues_of, kind_of
-from flintlock.spark.region.missing_inputs import lost_inputs
+from flintlock.spark.region.backend import SparkBackend
+from flintlock.spark.region.failures import StepSources, TaskError, kind_of, sources_of
+from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.sql_text import command_of
 
-#: Paths through the graph that one relation may unfold into.
+#: Paths through the graph that one relation may expand into.
 MAX_PATHS: Final = 24
-_GIVEN: Final = ("params", "spark")
+_BY_NAME: Final = ("params", "spark")
 
 
-class Frames:
+class StepFrames:
     """The steps of one graph as DataFrames of one session."""
 
     def __init__(
-        self, door: Door, graph: JobGraph, artifacts: Artifacts, inputs: Mapping[StepName, str] | None = None
+        self, backend: SparkBackend, graph: JobGraph, artifacts: Artifacts, inputs: Mapping[StepName, str] | None = None
     ) -> None:
-        self._door: Final = door
+        self._backend: Final = backend
         self._graph: Final = graph
         self._artifacts: Final = artifacts
         self._vertices: Final = {vertex.name: vertex for vertex in graph.vertices}
         self._order: Final = {vertex.name: index for index, vertex in enumerate(graph.vertices)}
-        self._given: Final = dict(inputs or {})  # results of other regions
-        self._inputs: Final = dict(self._given)  # and those of this one, as they are written
+        self._external_inputs: Final = dict(inputs or {})  # files of results of other regions
+        self._inputs: Final = dict(self._external_inputs)  # and those of this region, as they are written
         self._built: Final[dict[StepName, DataFrame]] = {}  # emptied in part by rebind
-        self._written: Final[dict[StepName, DataFrame]] = {}  # whose rows rebind's files hold
+        self._written: Final[dict[StepName, DataFrame]] = {}  # the frames that `rebind` has replaced by files
         self._paths: Final[dict[StepName, int]] = {}  # how large the relation of each built step is
         self._functions: Final[dict[StepName, Callable[..., Any]]] = {}
         self._cached: Final[list[DataFrame]] = []  # emptied by release
-        self._doing: StepName | None = None  # the step that is being built; stays on failure
+        self._current_step: StepName | None = None  # the step that is being built; stays on failure
 
     @property
-    def doing(self) -> StepName | None:
-        """The step whose building failed, if one did."""
-        return self._doing
+    def current_step(self) -> StepName | None:
+        """The step that is being built, or whose building failed."""
+        return self._current_step
 
     @property
     def in_user_code(self) -> bool:
-        """Whether a step's own function was being opened or called when something failed."""
-        return self._doing is not None and isinstance(self._vertices[self._doing].operation, Function)
+        """Whether a step's own function was being loaded or called when something failed."""
+        return self._current_step is not None and isinstance(self._vertices[self._current_step].operation, Function)
 
     def get(self, step: StepName) -> DataFrame:
-        """Return the rows of a step. What its code raises comes as it is; `doing` then names the step."""
+        """Return the rows of a step. Exceptions of its code pass through; `current_step` then names the step."""
         built = self._built.get(step)
         if built is not None:
             return built
@@ -72,14 +72,14 @@ class Frames:
         if step not in self._inputs:
             for source in vertex.inputs:
                 self.get(source)
-        self._doing = step
+        self._current_step = step
         frame = self._build(vertex)
         if vertex.cache and step not in self._inputs:
-            frame = self._door.named(frame, _private(step)).cache()
+            frame = self._backend.as_view(frame, _private(step)).cache()
             self._cached.append(frame)
             self._paths[step] = 1
         self._built[step] = frame
-        self._doing = None
+        self._current_step = None
         return frame
 
     def output(self, vertex: JobVertex) -> DataFrame:
@@ -87,7 +87,7 @@ class Frames:
         return self.get(vertex.name if vertex.has_output else vertex.inputs[0])
 
     def rebind(self, step: StepName, path: str) -> None:
-        """Have consumers read the step's rows from these files. What was built on it is built anew when asked for."""
+        """Make consumers read the step's rows from these files. Steps built on it are built again when requested."""
         self._written[step] = self._built[step]
         stale = {step}
         for vertex in self._graph.vertices:
@@ -97,46 +97,46 @@ class Frames:
             self._built.pop(name, None)
         self._inputs[step] = path
 
-    def blame(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
-        """Return the earliest step that fails to resolve among a step and all it reads, with its own error."""
+    def find_failed_step(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
+        """Return the first step that fails to resolve among a step and its ancestors, with that step's own error."""
         if kind_of(error) is not FailureKind.ANALYSIS:
             return step, error
         for name in self._ancestors(step):
             try:
                 self.get(name).schema  # noqa: B018 - resolving it is the point
-            except Exception as found:  # noqa: BLE001 - whatever it is, it is this step's
+            except Exception as found:  # noqa: BLE001 - any error here is this step's
                 return name, found
         return step, error
 
-    def lost(self) -> tuple[StepName, ...]:
+    def find_missing_inputs(self) -> tuple[StepName, ...]:
         """Return the results of other regions that can no longer be read."""
         gone: list[StepName] = []
-        for step, path in self._given.items():
+        for step, path in self._external_inputs.items():
             try:
-                self._door.spark.read.parquet(path).schema  # noqa: B018 - resolving it is the point
-            except Exception as error:  # noqa: BLE001 - whatever it is, it tells of its path
-                gone += lost_inputs(error, step, {step: path})
+                self._backend.spark.read.parquet(path).schema  # noqa: B018 - resolving it is the point
+            except Exception as error:  # noqa: BLE001 - any error is checked for its path
+                gone += missing_inputs(error, step, {step: path})
         return tuple(gone)
 
-    def clues(self) -> StepSources:
-        """Return what tells whose step an error belongs to."""
+    def sources(self) -> StepSources:
+        """Return the code by which an error is attributed to a step."""
         queries = {v.name: v.operation.query for v in self._graph.vertices if isinstance(v.operation, Sql)}
-        return clues_of(self._functions, queries)
+        return sources_of(self._functions, queries)
 
     def release(self) -> None:
-        """Give back what was cached, as far as the engine still hears."""
+        """Unpersist cached frames, if the engine can still be reached."""
         while self._cached:
-            with suppress(Exception):  # nothing that goes wrong here is worth hiding what went wrong before
+            with suppress(Exception):  # an error here must not hide the one that ended the task
                 self._cached.pop().unpersist()
 
     def _build(self, vertex: JobVertex) -> DataFrame:
         if vertex.name in self._inputs:
             self._paths[vertex.name] = 1
-            reader = self._door.spark.read
+            reader = self._backend.spark.read
             written = self._written.get(vertex.name)
             if written is not None:
                 reader = reader.schema(written.schema)
-            return self._door.named(reader.parquet(self._inputs[vertex.name]), _private(vertex.name))
+            return self._backend.as_view(reader.parquet(self._inputs[vertex.name]), _private(vertex.name))
         paths = 1 + sum(self._paths[source] for source in vertex.inputs)
         match vertex.operation:
             case Source():
@@ -148,12 +148,12 @@ class Frames:
             case _:
                 raise TaskError(FailureKind.INTERNAL, f"a {type(vertex.operation).__name__} has no rows", vertex.name)
         if paths > MAX_PATHS:
-            frame, paths = self._door.named(frame, _private(vertex.name)), 1
+            frame, paths = self._backend.as_view(frame, _private(vertex.name)), 1
         self._paths[vertex.name] = paths
         return frame
 
     def _source(self, source: Source) -> DataFrame:
-        reader = self._door.spark.read.options(**source.options)
+        reader = self._backend.spark.read.options(**source.options)
         if source.table is not None:
             return reader.table(source.table)
         if source.format is not None:
@@ -172,14 +172,14 @@ class Frames:
                 vertex.name,
             )
         views = [(str(name), self._built[name]) for name in sorted(vertex.inputs, key=self._order.__getitem__)]
-        return self._door.sql(query, views, self._graph.params)
+        return self._backend.sql(query, views, self._graph.params)
 
     def _call(self, vertex: JobVertex, operation: Function) -> DataFrame:
         function = self._functions.get(vertex.name)
         if function is None:
             function = self._functions[vertex.name] = self._artifacts.function(operation)
         inputs = [self._built[name] for name in vertex.inputs]
-        arguments, keywords = bind(vertex, function, inputs, self._graph.params, self._door.spark)
+        arguments, keywords = bind(vertex, function, inputs, self._graph.params, self._backend.spark)
         returned: object = function(*arguments, **keywords)
         if not isinstance(returned, DataFrame):
             what = "nothing" if returned is None else f"a {type(returned).__name__}"
@@ -209,25 +209,25 @@ def bind(
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin, perhaps: it has to know what it takes
+    except (TypeError, ValueError):  # some builtins have no signature to check against
         return list(inputs), {}
     positional = [
         name
         for name, parameter in signature.parameters.items()
         if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
     ]
-    # The inputs' own places: a function may name an input `params` or `spark`, if it has no other place for it.
-    others = [name for name in positional if name not in _GIVEN]
+    # Parameters for inputs: a function may name one `params` or `spark`, if it has no other parameter for that input.
+    others = [name for name in positional if name not in _BY_NAME]
     taken = others if len(others) >= len(inputs) else positional
-    by_name = {"params": dict(params), "spark": spark}
-    given = {
-        name: by_name[name] for name in _GIVEN if name in signature.parameters and name not in taken[: len(inputs)]
+    values = {"params": dict(params), "spark": spark}
+    by_name = {
+        name: values[name] for name in _BY_NAME if name in signature.parameters and name not in taken[: len(inputs)]
     }
     if others and taken is others and positional[: len(inputs)] != others[: len(inputs)]:
         arguments: list[object] = []
-        keywords: dict[str, object] = {**dict(zip(others, inputs, strict=False)), **given}
+        keywords: dict[str, object] = {**dict(zip(others, inputs, strict=False)), **by_name}
     else:
-        arguments, keywords = list(inputs), given
+        arguments, keywords = list(inputs), by_name
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as error:

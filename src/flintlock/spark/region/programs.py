@@ -1,11 +1,11 @@
 """Programs: unmodified PySpark scripts, run as the interpreter would run them.
 
 On the shared engine `SparkSession.builder.getOrCreate()` finds the session that the runner has opened. On a dedicated
-one the runner has started a driver's JVM of its own, and PySpark finds its gateway in the environment; master and
-settings were given to that JVM.
+engine the runner has started the JVM of a driver, and PySpark finds its gateway in the environment; that JVM was
+started with the master and the settings.
 
-Rejected: a new Python process for a program. A forked runner that has opened nothing has the same modules that the
-script is about to import, a second earlier; and what a process needs to be killed, heard and limited is there already.
+Rejected: a new Python process for a program. A forked runner has already loaded the modules that the script imports,
+which saves a second, and already has what kills a process, captures its output and limits its memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flintlock.spark.region.artifacts import Artifacts
 
 
 class ExitCode(Exception):
-    """The program ended by itself, with a code that is not zero. Its last output is with whoever captures it."""
+    """The program exited by itself with a code other than zero. Its output is in the task's log."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -39,28 +39,28 @@ def run_program(program: Program, artifacts: Artifacts) -> None:
     except SystemExit as ended:
         code = _exit_code(ended)
         if code != 0:
-            _end_of_interpreter()
+            _run_exit_hooks()
             raise ExitCode(code) from None
-    _end_of_interpreter()
+    _run_exit_hooks()
 
 
 def gateway_environment(port: int, secret: str) -> Mapping[str, str]:
-    """Return what makes PySpark use a driver's JVM that runs already."""
+    """Return the variables that make PySpark use a driver's JVM that runs already."""
     return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
 
 
 def _exit_code(ended: SystemExit) -> int:
-    """Return the process's exit code, as Python decides it; a text is printed and means 1."""
+    """Return the exit code by Python's rules: a text is printed and means 1."""
     if ended.code is None or isinstance(ended.code, int):
         return (ended.code or 0) & 0xFF
     sys.stderr.write(f"{ended.code}\n")
     return 1
 
 
-def _end_of_interpreter() -> None:
-    """Do what Python does at its end: wait for the script's threads, call what it registered with atexit.
+def _run_exit_hooks() -> None:
+    """Do what Python does when it exits: wait for the script's threads, call the functions registered with atexit.
 
-    A runner ends by `os._exit`, which does neither. There is no public way to ask for both.
+    A runner ends by `os._exit`, which does neither. Python has no public API for both.
     """
     for module, name in ((threading, "_shutdown"), (atexit, "_run_exitfuncs")):
         act: Callable[[], None] | None = getattr(module, name, None)

@@ -1,4 +1,4 @@
-"""How far a task is: what Spark tells of its stages, added up over all of the task's actions."""
+"""The progress of a task: Spark's stage metrics, summed over all of the task's actions."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, Final
 
 from flintlock.model.tasks import TaskMetrics, TaskProgress
 
-#: Progress is told at most this often.
+#: The least time between two reports that Spark's progress handler sends.
 PROGRESS_S: Final = 0.2
 
 
 class Progress:
-    """Listens to one Connect session, and tells whoever wants to know."""
+    """Progress handler of one Connect session; calls `on_progress` with what it collects."""
 
-    def __init__(self, tell: Callable[[TaskProgress], None]) -> None:
-        self._tell: Final = tell
-        self._stages: Final[dict[int, Any]] = {}  # the last word on each stage
-        self._records = 0  # what plans say that they have read
-        self._bytes = 0  # the size of the files that they have opened
-        self._activity = ""  # what goes on now
-        self._told_s = 0.0
+    def __init__(self, on_progress: Callable[[TaskProgress], None]) -> None:
+        self._on_progress: Final = on_progress
+        self._stages: Final[dict[int, Any]] = {}  # by stage id, as last reported by Spark
+        self._records = 0  # rows read, by the metrics of executed plans
+        self._bytes = 0  # the size of the files that these plans have read
+        self._activity = ""  # what the task does now, for display
+        self._reported_s = 0.0
 
     @property
     def metrics(self) -> TaskMetrics:
-        """What is known now."""
+        """The sums so far."""
         stages = self._stages.values()
         return TaskMetrics(
             read_records=self._records,
-            # A query may end before Spark tells of its last stage.
+            # A query may end before Spark has reported its last stage.
             read_bytes=sum(stage.num_bytes_read for stage in stages) or self._bytes,
             stages_done=sum(1 for stage in stages if stage.done),
             stages_total=len(stages),
@@ -37,23 +37,23 @@ class Progress:
             tasks_total=sum(stage.num_tasks for stage in stages),
         )
 
-    def read(self, records: int, size: int) -> None:
-        """Take what an executed plan tells of its own."""
+    def add_read(self, records: int, size: int) -> None:
+        """Add what an executed plan has read."""
         self._records += records
         self._bytes += size
 
-    def doing(self, activity: str) -> None:
-        """Tell what begins now."""
+    def begin(self, activity: str) -> None:
+        """Report that this activity begins."""
         self._activity = activity
-        self._say()
+        self._report()
 
     def __call__(self, stages: Iterable[Any] | None, **_: object) -> None:
-        """Take what Spark tells while an action runs: it calls its progress handlers so."""
+        """Record the stages of a running action, and report at most every `PROGRESS_S` seconds. Called by PySpark."""
         for stage in stages or ():
             self._stages[stage.stage_id] = stage
-        if self._stages and time.monotonic() - self._told_s >= PROGRESS_S:
-            self._say()
+        if self._stages and time.monotonic() - self._reported_s >= PROGRESS_S:
+            self._report()
 
-    def _say(self) -> None:
-        self._told_s = time.monotonic()
-        self._tell(TaskProgress(metrics=self.metrics, activity=self._activity))
+    def _report(self) -> None:
+        self._reported_s = time.monotonic()
+        self._on_progress(TaskProgress(metrics=self.metrics, activity=self._activity))

@@ -1,8 +1,8 @@
-"""Rows kept with the job, in two forms: an Arrow stream, and JSON that any client reads.
+"""A job's result rows in two forms: an Arrow stream, and JSON for any client.
 
-JSON has fewer types than Spark, so what it lacks is text: decimals (exact), dates and times (ISO 8601, instants with
-`Z`), binary (Base64), NaN and the infinities (as Spark writes them). A struct is an object, a map with text keys, too;
-other maps are lists of pairs. The column's `type` is Spark's own name for it.
+JSON has fewer types than Spark; values of the others become text: decimals (exact), dates and times (ISO 8601,
+instants with `Z`), binary (Base64), NaN and the infinities (as Spark writes them). A struct is an object, and so is a
+map with text keys; other maps are lists of pairs. The column's `type` is Spark's own name for it.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from pyspark.sql.types import (
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import ResultRows
 
-Table: TypeAlias = Any
-"""A pyarrow Table: pyarrow comes without types."""
+ArrowTable: TypeAlias = Any
+"""A `pyarrow.Table`: pyarrow has no type annotations."""
 Value: TypeAlias = Any
 Converter: TypeAlias = Callable[[Value], Value]
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
 
 
-def result_rows(name: StepName, table: Table, schema: StructType, limit: int) -> ResultRows:
-    """Return the first `limit` rows in both forms; one row more in the table says that there are more."""
-    kept = table.slice(0, limit)
+def result_rows(name: StepName, table: ArrowTable, schema: StructType, limit: int) -> ResultRows:
+    """Return the first `limit` rows in both forms; one row more in the table means that the result is truncated."""
+    first = table.slice(0, limit)
     return ResultRows(
         name=name,
-        rows=kept.num_rows,
+        rows=first.num_rows,
         truncated=table.num_rows > limit,
-        arrow=arrow_stream(kept),
-        json=json_rows(kept, schema),
+        arrow=arrow_stream(first),
+        json=json_rows(first, schema),
     )
 
 
-def arrow_stream(table: Table) -> bytes:
+def arrow_stream(table: ArrowTable) -> bytes:
     """Return the table as an Arrow IPC stream."""
     sink = cast("Any", pa).BufferOutputStream()
     writer: Any = pa.ipc.new_stream(sink, table.schema)
@@ -62,7 +62,7 @@ def arrow_stream(table: Table) -> bytes:
     return cast("bytes", sink.getvalue().to_pybytes())
 
 
-def json_rows(table: Table, schema: StructType) -> bytes:
+def json_rows(table: ArrowTable, schema: StructType) -> bytes:
     """Return `{"columns": [{"name", "type"}], "rows": [[…]]}`."""
     columns = [_column(table.column(index), field.dataType) for index, field in enumerate(schema.fields)]
     return _encoder.encode(
@@ -82,7 +82,7 @@ def _column(values: Any, kind: DataType) -> list[Value]:
 
 
 def _converter(kind: DataType) -> Converter | None:
-    """Return what makes JSON of a value of this type, or None if it is that already."""
+    """Return the conversion of this type's values to JSON, or None if they need none."""
     match kind:
         case DecimalType():
             return _decimal

@@ -1,4 +1,4 @@
-"""What a schema tells before anything is written: columns that an output could not hold."""
+"""Checks of a schema before anything is written: whether an output can store its columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exception of PySpark, Connect's or the classic one, tells of itself. Knows no PySpark: it looks at names."""
+"""Reads exceptions of PySpark, of Connect or classic. Imports no PySpark: it goes by the names of types and methods."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Final, cast
 
 
 class SparkError:
-    """Reads one exception, whatever it is."""
+    """The properties of one exception, which may be of any type."""
 
     def __init__(self, error: BaseException) -> None:
         self._error: Final = error
 
     @property
     def is_spark(self) -> bool:
-        """Whether PySpark, or what is under it, raised it."""
+        """Whether its type is one of PySpark or py4j."""
         return any(kind.__module__.startswith(("pyspark.", "py4j.")) for kind in type(self._error).__mro__)
 
     @property
@@ -29,60 +29,60 @@ class SparkError:
 
     @property
     def message(self) -> str:
-        """All that it says."""
+        """The complete message."""
         try:
             return str(self._error)
-        except Exception:  # noqa: BLE001 - a classic one asks its JVM, which may be gone
+        except Exception:  # noqa: BLE001 - a classic one calls its JVM, which may have exited
             return str(getattr(self._error, "_desc", "")) or repr(type(self._error))
 
     @property
     def error_class(self) -> str | None:
         """Spark's name for the error, if it has one."""
-        return self._ask("getCondition")
+        return self._call_for_text("getCondition")
 
     @property
     def sql_state(self) -> str | None:
-        """The SQL standard's, if it has one."""
-        return self._ask("getSqlState")
+        """The SQLSTATE, if it has one."""
+        return self._call_for_text("getSqlState")
 
     @property
     def jvm_stack_trace(self) -> str | None:
         """The JVM's stack, if there is one."""
-        told = self._ask("getStackTrace") or getattr(self._error, "_stackTrace", None)
-        if isinstance(told, str) and told:
-            return told
+        trace = self._call_for_text("getStackTrace") or getattr(self._error, "_stackTrace", None)
+        if isinstance(trace, str) and trace:
+            return trace
         _, found, rest = self.message.partition("\n\tat ")
         return f"\tat {rest}" if found and self.is_spark else None
 
     @property
     def connection_lost(self) -> bool:
-        """Whether it says that there is no engine, or no session, at the other end any more."""
+        """Whether it means that the engine cannot be reached or has no such session any more."""
         status: object = self._call("getGrpcStatusCode") or self._call("code")
         lost_session = (self.error_class or "").startswith("INVALID_HANDLE.SESSION")
         lost_gateway = type(self._error).__name__ == "Py4JNetworkError"
         return getattr(status, "name", "") == "UNAVAILABLE" or lost_session or lost_gateway
 
     def contexts(self) -> list[Any]:
-        """Return the pieces of the query that it points at."""
+        """Return the query contexts that it refers to."""
         found: object = self._call("getQueryContext")
         return cast("list[Any]", found) if isinstance(found, list) else []
 
-    def _ask(self, method: str) -> str | None:
+    def _call_for_text(self, method: str) -> str | None:
         answer = self._call(method)
         return answer if isinstance(answer, str) and answer else None
 
     def _call(self, method: str) -> object:
-        ask: Callable[[], object] | None = getattr(self._error, method, None)
-        if ask is None:
+        accessor: Callable[[], object] | None = getattr(self._error, method, None)
+        if accessor is None:
             return None
         try:
-            return ask()
-        except Exception:  # noqa: BLE001 - an exception that cannot tell about itself must not hide itself
+            return accessor()
+        except Exception:  # noqa: BLE001 - a failing accessor must not hide the exception
             return None
 
 
-def spark_words(error: BaseException) -> tuple[str, str]:
-    """Return Spark's error class and all that it says, the JVM's stack included; empty for what is not Spark's."""
+def spark_error_text(error: BaseException) -> tuple[str, str]:
+    """Return Spark's error class, and its message with the JVM's stack; both empty if the error is not Spark's."""
     spark = SparkError(error)
     if not spark.is_spark:
         return "", ""

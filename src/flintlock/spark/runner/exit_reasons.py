@@ -60,12 +60,12 @@ def program_exited(code: int, step: StepName, last_output: str) -> Failure:
 
 
 def memory_limit_text(limits: Limits) -> str:
-    """Return in words which memory limit a runner has reached, and what sets it."""
+    """Describe the memory limit that a runner has reached, and what sets it."""
     return f"the task's runner may use {size_text(limits.memory)} of memory ({limits.memory_from})"
 
 
 def worker_memory_limit_text(limits: Limits) -> str:
-    """Return in words which memory limit a Python worker of Spark has reached, and what sets it."""
+    """Describe the memory limit that a Python worker of Spark has reached, and what sets it."""
     return f"each of Spark's Python workers may use {size_text(limits.worker_memory)} of memory ({WORKER_MEMORY.key})"
 
 

@@ -45,13 +45,13 @@ from flintlock.model.tasks import (
 )
 from flintlock.spark.framing import frame, messages
 from flintlock.spark.region import dedicated
-from flintlock.spark.region.analysis import analyzed
+from flintlock.spark.region.analysis import analyze_schemas
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.backend import ConnectBackend, Door, open_session
-from flintlock.spark.region.batch import Work
+from flintlock.spark.region.backend import ConnectBackend, SparkBackend, open_session
+from flintlock.spark.region.batch import RegionTask
 from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
-from flintlock.spark.region.missing_inputs import lost_inputs
-from flintlock.spark.region.plan import Frames
+from flintlock.spark.region.missing_inputs import missing_inputs
+from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.programs import ExitCode, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.session_config import session_config
@@ -143,7 +143,7 @@ class RunnerProcess:
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
         self._interruption: Final = Interruption()
         self._progress: Final = Progress(self._send)
-        self._backend: Door | None = None  # set once a session is open
+        self._backend: SparkBackend | None = None  # set once a session is open
         self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
         self._over = False  # set before the outcome is sent
 
@@ -212,7 +212,7 @@ class RunnerProcess:
             backend = self._session()
             backend.configure(session_config(message.task))
             artifacts.upload(backend.spark)
-        self._progress.doing(f"running {program.file}")
+        self._progress.begin(f"running {program.file}")
         run_program(program, artifacts)
 
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt) -> Worked:
@@ -226,16 +226,16 @@ class RunnerProcess:
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(backend.spark)
         attempt.inputs = task.inputs
-        attempt.frames = Frames(backend, task.graph, artifacts, task.inputs)
-        attempt.work = Work(
+        attempt.frames = StepFrames(backend, task.graph, artifacts, task.inputs)
+        attempt.region_task = RegionTask(
             task,
             backend,
             attempt.frames,
-            activity=self._progress.doing,
+            activity=self._progress.begin,
             targets=self._targets.get,
             staged=self._send,
         )
-        return attempt.work.run()
+        return attempt.region_task.run()
 
     def _analyze(self, message: Analyze) -> Analyzed:
         graph = message.graph
@@ -252,8 +252,8 @@ class RunnerProcess:
                 backend.configure(backend.modifiable(config) if dedicated_engine else config)
                 if _has_functions(graph, None):
                     artifacts.upload(backend.spark)
-                attempt.frames = Frames(backend, graph, artifacts)
-                return analyzed(attempt.frames, graph, config)
+                attempt.frames = StepFrames(backend, graph, artifacts)
+                return analyze_schemas(attempt.frames, graph, config)
         except Interrupted:
             return Analyzed(failure=_INTERRUPTED)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
@@ -345,18 +345,20 @@ class _Attempt:
         self.limits: Final = limits
         self.step: Final = step
         self.inputs: Mapping[StepName, str] = {}
-        self.frames: Frames | None = None
-        self.work: Work | None = None
+        self.frames: StepFrames | None = None
+        self.region_task: RegionTask | None = None
 
     def failure(self, error: BaseException, scratch: str) -> Failure:
         """Return the error as a failure for its user, with files by the names that they know."""
         try:
             relax_memory()
-            step, cause = self.work.blame(error) if self.work is not None else (self.step, error)
-            clues = self.frames.clues() if self.frames is not None else None
+            step, cause = (
+                self.region_task.find_failed_step(error) if self.region_task is not None else (self.step, error)
+            )
+            sources = self.frames.sources() if self.frames is not None else None
             in_user_code = self.frames.in_user_code if self.frames is not None else self.step is not None
-            failure = failure_of(cause, step, clues, in_user_code=in_user_code)
-            missing = lost_inputs(cause, step, self.inputs)
+            failure = failure_of(cause, step, sources, in_user_code=in_user_code)
+            missing = missing_inputs(cause, step, self.inputs)
         except Exception as second:  # noqa: BLE001 - an error that cannot be described must still be reported
             return Failure(kind=FailureKind.INTERNAL, message=f"{error!r}; and describing it failed: {second!r}")
         if missing:
@@ -366,7 +368,7 @@ class _Attempt:
 
     def _missing(self, failure: Failure, missing: tuple[StepName, ...]) -> Failure:
         """Return the failure as one of missing inputs: all that are gone, not only the first that was found."""
-        gone = dict.fromkeys((*missing, *(self.frames.lost() if self.frames is not None else ())))
+        gone = dict.fromkeys((*missing, *(self.frames.find_missing_inputs() if self.frames is not None else ())))
         named = ", ".join(repr(str(name)) for name in gone)
         return structs.replace(
             failure,

@@ -10,7 +10,7 @@ It is the parent of all runners: it reaps them, reports how they ended, kills th
 reaped cannot belong to another process), writes their output to the logs, and kills the processes that they leave
 behind. When it ends, they end.
 
-Orphans of a runner's children are adopted by the runner as long as it lives, and by the template when it has ended: so
+Orphans of a runner's children are adopted by the runner as long as it runs, and by the template when it has ended: so
 then every child of the template that is no runner was the dead runner's, also if it had left its process group.
 """
 

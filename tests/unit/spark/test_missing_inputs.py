@@ -1,4 +1,4 @@
-"""Files of other regions that are gone are told from files that a user names and that are not there."""
+"""Missing files of other regions are distinguished from missing files of a user's source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors.exceptions.connect import AnalysisException, SparkException
 
 from flintlock.model.ids import StepName
-from flintlock.spark.region.missing_inputs import lost_inputs
+from flintlock.spark.region.missing_inputs import missing_inputs
 
 CLEAN, OTHER = StepName("clean"), StepName("other")
 INPUTS = {CLEAN: "/work/job/clean/1", OTHER: "file:///work/job/other/12"}
@@ -38,16 +38,16 @@ def unread(path: str) -> SparkException:
     ],
 )
 def test_only_paths_of_inputs_count(error: Exception, missing: tuple[StepName, ...]) -> None:
-    assert lost_inputs(error, None, INPUTS) == missing
+    assert missing_inputs(error, None, INPUTS) == missing
 
 
 def test_a_directory_without_files_is_the_input_that_was_read() -> None:
     empty = AnalysisException("[UNABLE_TO_INFER_SCHEMA] for Parquet", errorClass="UNABLE_TO_INFER_SCHEMA")
-    assert lost_inputs(empty, CLEAN, INPUTS) == (CLEAN,)
-    assert lost_inputs(empty, StepName("orders"), INPUTS) == ()
+    assert missing_inputs(empty, CLEAN, INPUTS) == (CLEAN,)
+    assert missing_inputs(empty, StepName("orders"), INPUTS) == ()
 
 
 def test_paths_with_spaces_are_found_as_spark_spells_them() -> None:
     inputs = {CLEAN: "/my work/clean/1"}
-    assert lost_inputs(unread("file:///my%20work/clean/1/part-0"), None, inputs) == (CLEAN,)
-    assert lost_inputs(not_found("file:/my work/clean/1"), None, inputs) == (CLEAN,)
+    assert missing_inputs(unread("file:///my%20work/clean/1/part-0"), None, inputs) == (CLEAN,)
+    assert missing_inputs(not_found("file:/my work/clean/1"), None, inputs) == (CLEAN,)

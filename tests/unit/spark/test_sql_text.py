@@ -28,7 +28,7 @@ def test_queries(query: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "word"),
+    ("query", "keyword"),
     [
         ("INSERT INTO t SELECT 1", "INSERT"),
         ("/* x */ create table t (a int)", "CREATE"),
@@ -38,5 +38,5 @@ def test_queries(query: str) -> None:
         ("merge into t using u on a = b when matched then delete", "MERGE"),
     ],
 )
-def test_commands(query: str, word: str) -> None:
-    assert command_of(query) == word
+def test_commands(query: str, keyword: str) -> None:
+    assert command_of(query) == keyword
