@@ -127,7 +127,7 @@ def run_job(
 
 @contextmanager
 def _attached(connection: ClusterConnection, handle: JobHandle, attachment: Attachment | None) -> Generator[None]:
-    """Send heartbeats for an attached job during the block; cancel the job if this process is told to exit."""
+    """Send heartbeats for an attached job during the block; cancel the job if this process is asked to exit."""
     if attachment is None:
         yield
         return

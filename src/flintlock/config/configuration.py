@@ -22,10 +22,10 @@ _DURATIONS: Final[tuple[Callable[[str], object], ...]] = (duration_s, positive_d
 
 
 class Scope(StrEnum):
-    """Whose option it is."""
+    """Where an option may be set."""
 
     CLUSTER = "cluster"
-    JOB = "job"  # may stand in a job's own configuration too, and beats the cluster's there
+    JOB = "job"  # may also be set in a job's own configuration, which takes precedence over the cluster's
 
 
 class Option(Struct, Generic[T], frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class Configuration:
         return option.default if text is None else option.parse(text)
 
     def has(self, option: Option[Any]) -> bool:
-        """Tell whether the option was set."""
+        """Return whether the option was set."""
         return option.key in self._values
 
     def over(self, values: Mapping[str, str]) -> Configuration:

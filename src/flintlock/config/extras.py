@@ -33,7 +33,7 @@ MODULES: Final[Mapping[Extra, tuple[str, ...]]] = {
     "zookeeper": ("fsspec", "kazoo", "structlog"),
 }
 
-_MOST_NAMED: Final = 3  # where more are missing the extra was never installed, and the list says nothing
+_MOST_NAMED: Final = 3  # where more are missing the extra was never installed, and a list does not help
 
 
 def install_command(extra: Extra) -> str:

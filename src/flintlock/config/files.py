@@ -1,7 +1,7 @@
 """Where settings come from: defaults < flintlock.yaml < environment < `-D` and flags.
 
-Every process reads its configuration with `load`, so all of them agree on the precedence and on the words of an error.
-Unknown and ill-typed settings are told all at once, each with the file and line, variable or flag that it stands in.
+Every process reads its configuration with `load`, so all of them agree on the precedence and on error messages.
+Unknown and ill-typed settings are reported all at once, each with the file and line, variable or flag that sets it.
 This module imports nothing heavy: a JobManager's start waits for it.
 """
 
@@ -94,7 +94,7 @@ def state_directory(
 
 
 def cache_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where a user's clusters keep what can be made again: `$XDG_CACHE_HOME/flintlock`."""
+    """Return the directory of what a user's clusters can create again: `$XDG_CACHE_HOME/flintlock`."""
     variables = os.environ if environ is None else environ
     home = variables.get("XDG_CACHE_HOME") or str(Path(variables.get("HOME", "~")).expanduser() / ".cache")
     return Path(home) / "flintlock"

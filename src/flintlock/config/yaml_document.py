@@ -32,7 +32,7 @@ class YamlProblem(Struct, frozen=True, kw_only=True):
 
 
 class Document(Struct, frozen=True, kw_only=True):
-    """What a file says, and where: `keys` and `values` give the place of each key and of its value by path."""
+    """A file's content and places: `keys` and `values` give the place of each key and of its value by path."""
 
     content: Any
     keys: dict[Path, Mark]
@@ -40,7 +40,7 @@ class Document(Struct, frozen=True, kw_only=True):
     problems: tuple[YamlProblem, ...]
 
     def mark(self, path: Path) -> Mark:
-        """Return the place of what stands under `path`, or else of the nearest thing around it."""
+        """Return the place of the value at `path`, or else of the nearest one around it."""
         for end in range(len(path), 0, -1):
             found = self.keys.get(path[:end])
             if found is not None:
@@ -74,8 +74,8 @@ def read_yaml(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Mark(mark.line + 1, mark.column + 1) if mark is not None else Mark(1, 1)
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        return _unread(place, f"is not YAML: {said}")
+        message = ", ".join(part for part in (error.context, error.problem) if part)
+        return _unread(place, f"is not YAML: {message}")
     except yaml.YAMLError as error:
         return _unread(Mark(1, 1), f"is not YAML: {error}")
     if root is None:
@@ -86,7 +86,7 @@ def read_yaml(text: str) -> Document:
 
 
 class _Reader:
-    """Walks nodes; fills the places on its way."""
+    """Walks the nodes and records their places."""
 
     def __init__(self) -> None:
         self.keys: Final[dict[Path, Mark]] = {}

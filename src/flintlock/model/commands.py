@@ -1,4 +1,4 @@
-"""Commands: what a client may ask of a job, and what a job's master may ask of a task.
+"""Commands: what a client may request of a job, and what a JobMaster may request of a task.
 
 A command is one message, the same struct from where it is given to where it is carried out:
 
@@ -66,7 +66,7 @@ class OperationFailure(Struct, frozen=True, kw_only=True):
 
 
 class JobOperation(Struct, frozen=True, kw_only=True):
-    """A command that was triggered, and what came of it. A COMPLETED one without a failure was carried out."""
+    """A command that was triggered, and its outcome. A COMPLETED one without a failure was carried out."""
 
     trigger_id: TriggerId
     command: JobCommand
@@ -109,7 +109,7 @@ class JobOperations(Struct, frozen=True, kw_only=True):
         return JobOperations(job_id=self.job_id, operations=(*kept, operation))
 
     def with_outcomes(self, outcomes: tuple[JobOperation, ...]) -> JobOperations:
-        """Return these with some replaced by what came of them. Those that are completed already stay as they are."""
+        """Return these with some replaced by their outcomes. Those that are completed already stay as they are."""
         ended = {each.trigger_id: each for each in outcomes}
         return JobOperations(
             job_id=self.job_id,

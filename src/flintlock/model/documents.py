@@ -1,6 +1,6 @@
-"""Hold a decoded document (JSON, YAML) against the struct that describes it, and tell everything that does not fit.
+"""Checks a decoded document (JSON, YAML) against the struct that describes it, and reports every mismatch.
 
-Every unknown key comes with the nearest known one, every wrong type with the keys that lead to it; list items count as
+An unknown key is reported with the nearest known one, a wrong type with the keys that lead to it; list items count as
 keys `0`, `1`, …. A document without problems converts without error.
 
 Rejected: converting it with msgspec alone. That stops at the first problem, and names mapping keys as `[...]`.
@@ -43,7 +43,7 @@ def document_problems(kind: type[Struct], document: object, path: tuple[str, ...
 
 
 def _problems(kind: Any, value: object, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
-    """Go down into whatever holds more; what holds nothing is a leaf."""
+    """Descend into mappings, lists and structs; convert every other value."""
     for choice in _choices(kind):
         of = get_args(choice)
         if isinstance(value, Mapping) and get_origin(choice) is dict:
@@ -57,7 +57,7 @@ def _problems(kind: Any, value: object, path: tuple[str, ...]) -> Iterator[Docum
             for index, item in enumerate(cast("Sequence[object]", value)):
                 yield from _problems(of[0], item, (*path, str(index)))
             return
-        # What must be a mapping and is not is told best by the struct; what may be something else, by msgspec.
+        # For a value that must be a mapping, the struct's problem is clearer; if other types are allowed, msgspec's is.
         if _is(choice, Struct) and (isinstance(value, Mapping) or choice is kind):
             yield from document_problems(choice, cast("object", value), path)
             return
@@ -83,14 +83,14 @@ def _is(choice: Any, base: type) -> bool:
     return isinstance(choice, type) and issubclass(choice, base)
 
 
-#: msgspec's words for types, as users of YAML and Python say them. `null` is not worth telling: leave the key out.
-_WORDS: Final = {"array": "list", "object": "mapping", "str": "text", " | null": "", "Expected": "expected"}
+#: msgspec's names of types, and those that users of YAML and Python know. `null` is left out: so can the key be.
+_TYPE_NAMES: Final = {"array": "list", "object": "mapping", "str": "text", " | null": "", "Expected": "expected"}
 
 
 def _plain(text: str) -> str:
-    """Take msgspec's own path out of its message: the problem carries a better one."""
+    """Remove msgspec's own path from its message: the problem has a better one."""
     text = re.sub(r" - at `.*`$", "", text).replace("`", "'")
-    return re.sub("|".join(map(re.escape, _WORDS)), lambda match: _WORDS[match[0]], text)
+    return re.sub("|".join(map(re.escape, _TYPE_NAMES)), lambda match: _TYPE_NAMES[match[0]], text)
 
 
 def _named(value: object) -> str:

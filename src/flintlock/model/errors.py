@@ -1,6 +1,6 @@
-"""What can go wrong, by whose fault, and whether trying again can help.
+"""The errors that Flintlock raises, by cause and by whether a retry can help.
 
-A class exists only where some caller branches on it. `public` may reach a client; causes travel by
+A class exists only where some caller branches on it. `public` may reach a client; causes are chained by
 `raise ... from` and stay in the log. One table at each edge (`rest`, `rpc`, `cli`) maps these to that edge's codes.
 """
 
@@ -24,11 +24,11 @@ class FlintlockError(Exception):
 
 
 class Refused(FlintlockError):
-    """The caller asked for something that cannot be done as asked."""
+    """The request cannot be carried out as it is."""
 
 
 class Invalid(Refused):
-    """What was sent is malformed: several problems, each with the place where it stands."""
+    """What was sent is malformed: several problems, each with its place."""
 
     def __init__(self, public: str, problems: tuple[str, ...] = ()) -> None:
         super().__init__(public)
@@ -36,11 +36,11 @@ class Invalid(Refused):
 
 
 class NotFound(Refused):
-    """The thing asked about is not known here."""
+    """What the request names does not exist here."""
 
 
 class Conflict(Refused):
-    """The thing exists, and its present state forbids what was asked."""
+    """What the request names exists, and its present state forbids the request."""
 
 
 class DuplicateJob(Conflict):
@@ -50,11 +50,11 @@ class DuplicateJob(Conflict):
 
 
 class Incompatible(Refused):
-    """What was stored or sent comes from a version that this one must not work with: nothing is wrong with it."""
+    """What was stored or sent comes from a version that this one must not work with; it is not damaged."""
 
 
 class KeyReused(Refused):
-    """An idempotency key came back with another graph."""
+    """An idempotency key was sent again with another graph."""
 
 
 class TooLarge(Refused):
@@ -62,28 +62,28 @@ class TooLarge(Refused):
 
 
 class Unavailable(FlintlockError):
-    """Nobody can answer now; the same call may succeed later. `unreachable` means that the peer refused or is gone."""
+    """The call cannot be served now; it may succeed later. `unreachable`: the peer refused it or has exited."""
 
     retryable = True
     unreachable: bool = False
 
 
 class Fenced(FlintlockError):
-    """The caller follows, or is, a leader who no longer leads."""
+    """The caller follows, or is, a former leader."""
 
     retryable = True
 
 
 class JobFailed(FlintlockError):
-    """User code, or the Spark work that it asked for, failed: `failure` says how, where that is known."""
+    """User code, or a Spark job that it started, failed; `failure` has the details, where they are known."""
 
     failure: Failure | None = None
     job_id: JobId | None = None
 
 
 class Corrupt(FlintlockError):
-    """Something stored cannot be read back; it is set aside, and the rest goes on."""
+    """A stored record cannot be read back; it is quarantined, and the others stay in use."""
 
 
 class InvariantBroken(FlintlockError):
-    """A bug of Flintlock itself: the process that finds one ends rather than guess."""
+    """A bug of Flintlock itself: the process that detects one exits instead of continuing with a guess."""

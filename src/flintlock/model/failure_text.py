@@ -1,7 +1,7 @@
 """A failure as text, the user's own part first.
 
-What a user needs is on top: which step, which error, which of their lines. Spark's error class and the piece of the
-query that it points at follow; Python's whole stack and the JVM's come only when asked for (`verbose`).
+What a user needs is on top: which step, which error, which of their lines. Spark's error class and the fragment of the
+query that it refers to follow; the stack traces of Python and the JVM are shown only with `verbose`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Is this JobGraph one that can be run? Asked when it is built and again when it is received.
+"""Checks whether a JobGraph can be run: when it is built and again when it is received.
 
-All problems are found at once, each with the step and the field where it stands, so that a user mends a file in one
-go. What needs Spark (columns, types) is found later, by analysis, before any Spark job runs.
+All problems are reported at once, each with its step and field, so that a user can fix a file in one pass. What needs
+Spark (columns, types) is found later, by analysis, before any Spark job runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flintlock.model.suggestions import suggestion
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
-_LONG: Final = range(-(1 << 63), 1 << 63)  # what Spark, and the wire, have room for
+_LONG: Final = range(-(1 << 63), 1 << 63)  # the integers that Spark and msgpack can represent
 
 
 def check_graph(graph: JobGraph) -> JobGraph:
@@ -50,7 +50,7 @@ def invalid_graph(name: str, problems: list[Problem]) -> Invalid:
 
 
 def problems_of(graph: JobGraph) -> Iterator[Problem]:
-    """Yield every problem of the graph; an empty answer means that it can be planned."""
+    """Yield every problem of the graph; a graph without problems can be planned."""
     yield from _job_problems(graph)
     yield from _artifact_problems(graph)
     steps = {vertex.name: vertex for vertex in graph.vertices}

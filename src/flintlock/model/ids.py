@@ -1,4 +1,4 @@
-"""Every kind of id is a type of its own, so that one can never stand in for another.
+"""Every kind of id is a type of its own, so that one is never used in place of another.
 
 Ids are invented at the edges (REST, client, entrypoints) and arrive in the cores as data.
 """
@@ -24,10 +24,10 @@ RegionId = NewType("RegionId", int)
 """Position of a pipelined region in the job's topological order; the unit of deployment, the *task*."""
 
 TaskManagerId = NewType("TaskManagerId", str)
-"""A TaskManager's lasting name: it keeps it when it registers again."""
+"""A TaskManager's permanent name: the same when it registers again."""
 
 InstanceId = NewType("InstanceId", str)
-"""One life of a TaskManager process; a restarted one has another."""
+"""One incarnation of a TaskManager: a restarted process has another."""
 
 RequestId = NewType("RequestId", str)
 """One slot request of one job."""
@@ -43,14 +43,14 @@ BLOB_KEY: Final = re.compile(r"sha256-[0-9a-f]{64}")
 
 
 class FencingToken(Struct, frozen=True, order=True):
-    """Whose command this is: the epoch decides, the session tells two claimants of one epoch apart."""
+    """The leadership that a command belongs to: the epoch decides, the session distinguishes claimants of one epoch."""
 
     epoch: Epoch
     session: str
 
 
 class AttemptId(Struct, frozen=True, kw_only=True, order=True):
-    """One try at one region of one job. Attempt numbers start at 0 and never repeat within a region."""
+    """One attempt to run one region of one job. Attempt numbers start at 0 and never repeat within a region."""
 
     job_id: JobId
     region: RegionId
@@ -61,10 +61,10 @@ class AttemptId(Struct, frozen=True, kw_only=True, order=True):
 
 
 def is_job_id(text: str) -> bool:
-    """Tell whether `text` has the form of a job id."""
+    """Return whether `text` has the form of a job id."""
     return JOB_ID.fullmatch(text) is not None
 
 
 def is_blob_key(text: str) -> bool:
-    """Tell whether `text` has the form of a blob key."""
+    """Return whether `text` has the form of a blob key."""
     return BLOB_KEY.fullmatch(text) is not None

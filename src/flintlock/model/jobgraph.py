@@ -1,4 +1,4 @@
-"""The JobGraph: what a user wants done, as one frozen value.
+"""The JobGraph: a job as its user describes it, as one frozen value.
 
 Python, YAML and program jobs all become this. Names are the user's; ids are derived from them, so that the same
 step of the same job has the same vertex id after a failover. User code inside is opaque: a blob key or the name of a
@@ -38,14 +38,14 @@ class Exchange(StrEnum):
 
 
 class EngineKind(StrEnum):
-    """Whose Spark driver a job runs on."""
+    """The Spark driver that a job runs on."""
 
     SHARED = "shared"
     DEDICATED = "dedicated"
 
 
 class Resources(Struct, frozen=True, kw_only=True):
-    """What somebody needs or has beside slots."""
+    """What a task needs, or a TaskManager has, besides slots."""
 
     cpu: float = 0.0  # cores
     memory: int = 0  # bytes
@@ -84,12 +84,12 @@ class ArtifactKind(StrEnum):
     """What a runner does with an artifact before it runs user code."""
 
     PY_FILE = "py-file"  # put on sys.path, and sent to Spark's Python workers
-    PICKLE = "pickle"  # a function; opened where a step names it
+    PICKLE = "pickle"  # a function; loaded when a step names it
     FILE = "file"  # a program, or anything else that user code opens by name
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
-    """A file that travels with the job, by the hash of its content."""
+    """A file of the job, by the hash of its content."""
 
     name: str
     blob: BlobKey
@@ -127,7 +127,7 @@ class Versions(Struct, frozen=True, kw_only=True):
 
 
 class JobGraph(Struct, frozen=True, kw_only=True):
-    """A job, whole. Vertices stand in topological order once `check_graph` has passed."""
+    """A complete job. Vertices are in topological order once `check_graph` has passed."""
 
     job_id: JobId
     name: str
@@ -138,8 +138,8 @@ class JobGraph(Struct, frozen=True, kw_only=True):
     config: dict[str, str] = {}
     artifacts: tuple[Artifact, ...] = ()
     engine: EngineKind = EngineKind.SHARED
-    client: Versions | None = None  # who pickled the functions, if any are pickled
-    client_timeout_s: float | None = None  # an attached client: the job is cancelled this long after its last sign
+    client: Versions | None = None  # the versions of the client that pickled the functions, if any are pickled
+    client_timeout_s: float | None = None  # an attached client: the job is cancelled this long after its last heartbeat
     format_version: int = 1
 
     def vertex(self, name: str) -> JobVertex:
@@ -155,5 +155,5 @@ class JobGraph(Struct, frozen=True, kw_only=True):
 
 
 def vertex_id(job_id: JobId, name: str) -> VertexId:
-    """Derive a step's id: the same step of the same job has the same one, whoever asks and whenever."""
+    """Derive a step's id: the same step of the same job always has the same one."""
     return VertexId(hashlib.blake2b(f"{job_id}\0{name}".encode(), digest_size=16).hexdigest())

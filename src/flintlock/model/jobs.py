@@ -1,4 +1,4 @@
-"""A job as others see it: summary, snapshot with its executions, result."""
+"""A job as other components see it: summary, snapshot with its executions, result."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flintlock.model.tasks import Failure, ResultRows, StepOutput, TaskMetrics
 
 
 class JobSubmission(Struct, frozen=True, kw_only=True):
-    """A graph, and the client's own key for it where it has one."""
+    """A graph, and the client's idempotency key for it if it has one."""
 
     graph: JobGraph
     idempotency_key: str | None = None
-    digest: str = ""  # of the request; tells whether a repeated key carries the same graph
+    digest: str = ""  # of the request: decides whether a repeated key has the same graph
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """The job is durable. `existing`: the key was known, and this is the job it made."""
+    """The job is durable. `existing`: the key was known, and this is its job."""
 
     job_id: JobId
     existing: bool = False
@@ -110,7 +110,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
 
 
 class JobSnapshot(Struct, frozen=True, kw_only=True):
-    """Everything that is known of a job at one moment; also what is kept of it after its end."""
+    """The complete state of a job at one time; also what is archived after its end."""
 
     graph: JobGraph
     regions: tuple[Region, ...]
@@ -165,7 +165,7 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
 
 
 class JobResult(Struct, frozen=True, kw_only=True):
-    """An entry of the JobResultStore: the job has ended so; `scratch` is what its cleanup must remove."""
+    """An entry of the JobResultStore: how the job has ended; `scratch` is what its cleanup must remove."""
 
     job_id: JobId
     name: str
@@ -177,13 +177,13 @@ class JobResult(Struct, frozen=True, kw_only=True):
 
 
 class JobQuery(Struct, frozen=True, kw_only=True):
-    """Which job."""
+    """Names one job."""
 
     job_id: JobId
 
 
 class ResultQuery(Struct, frozen=True, kw_only=True):
-    """Which result of which job."""
+    """Names one result of one job."""
 
     job_id: JobId
     name: str

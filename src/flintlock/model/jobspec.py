@@ -1,7 +1,7 @@
-"""The outer form of a job: what stands in a YAML file and in the body of POST /jobs.
+"""The document form of a job: the content of a YAML file and of the body of POST /jobs.
 
-`read_spec` turns a decoded document into a JobSpec and tells every unknown key (with the nearest known one), every
-wrong type and where it stands; `to_job_graph` turns a JobSpec into a JobGraph. `${name}` stands for a parameter in
+`read_spec` turns a decoded document into a JobSpec and reports every unknown key (with the nearest known one), every
+wrong type and its place; `to_job_graph` turns a JobSpec into a JobGraph. `${name}` stands for a parameter in
 paths, tables, schemas, options and program arguments; in SQL parameters are bound (`:name`), never pasted.
 """
 

@@ -56,18 +56,18 @@ def values_of_region(
 ) -> dict[StepName, _Value]:
     """Return the values that decide for a region, such as the parallelism of its steps: they have to agree.
 
-    What is said of a step that only this region has decides; what is said of shared steps counts where nothing else
-    is. Otherwise two regions with different values could not share a step.
+    The values of steps that only this region has decide; those of shared steps count where there are no others.
+    Otherwise two regions with different values could not share a step.
     """
-    said = {name: values[name] for name in region.steps if name in values}
-    own = {name: value for name, value in said.items() if name not in shared}
-    return own or said
+    present = {name: values[name] for name in region.steps if name in values}
+    own = {name: value for name, value in present.items() if name not in shared}
+    return own or present
 
 
 def topological(vertices: Iterable[JobVertex]) -> tuple[StepName, ...]:
-    """Return the step names so that inputs stand before their consumers; graphlib.CycleError if impossible.
+    """Return the step names so that inputs come before their consumers; graphlib.CycleError if impossible.
 
-    Steps that are written in such an order, as most people write them, stay as they stand.
+    Steps that are already in such an order stay in it.
     """
     inputs = {vertex.name: vertex.inputs for vertex in vertices}
     seen: set[StepName] = set()

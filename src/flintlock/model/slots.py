@@ -1,4 +1,4 @@
-"""What JobMaster, ResourceManager and TaskManager tell each other about slots."""
+"""Messages about slots between JobMaster, ResourceManager and TaskManager."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flintlock.model.jobgraph import Resources, Versions
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """An attempt that an earlier JobMaster has sent, and where: its successor asks for the slots that it holds."""
+    """An attempt that an earlier JobMaster has sent, and where: its successor requests the slots that it uses."""
 
     task_manager: TaskManagerId
     instance: InstanceId
@@ -24,18 +24,18 @@ class AttemptSlots(Struct, frozen=True, kw_only=True):
 
 
 class SlotRequest(Struct, frozen=True, kw_only=True):
-    """A wish for slots of one TaskManager. `slots` None: all of one TaskManager's, within these limits."""
+    """A request for slots of one TaskManager. `slots` None: all of one TaskManager's, within these limits."""
 
     id: RequestId
     slots: int | None = None
     at_least: int = 1
     at_most: int | None = None
-    resources: Resources | None = None  # None: whatever comes with the slots
-    claim: Claim | None = None  # only the slots that this attempt holds; the rest does not matter then
+    resources: Resources | None = None  # None: the share that belongs to the slots
+    claim: Claim | None = None  # only the slots that this attempt uses; the other fields are ignored then
 
 
 class ResourceRequirements(Struct, frozen=True, kw_only=True):
-    """All that a job wants now; what is no longer in it is given back. Declaring the same again changes nothing."""
+    """All requests of a job; what is no longer in it is released. Declaring the same again changes nothing."""
 
     job_id: JobId
     name: str = ""
@@ -55,7 +55,7 @@ class SlotGrant(Struct, frozen=True, kw_only=True):
 
 
 class TaskManagerLost(Struct, frozen=True, kw_only=True):
-    """ResourceManager to JobMaster: that life of that TaskManager is over, for this reason."""
+    """ResourceManager to JobMaster: that incarnation of that TaskManager has ended, for this reason."""
 
     job_id: JobId
     task_manager: TaskManagerId
@@ -64,7 +64,7 @@ class TaskManagerLost(Struct, frozen=True, kw_only=True):
 
 
 class NoResources(Struct, frozen=True, kw_only=True):
-    """ResourceManager to JobMaster: nobody can ever serve that request. `reason`: what was asked and what exists."""
+    """ResourceManager to JobMaster: that request can never be served. `reason`: what was requested and what exists."""
 
     job_id: JobId
     request: RequestId
@@ -72,9 +72,9 @@ class NoResources(Struct, frozen=True, kw_only=True):
 
 
 class DeployedTasks(Struct, frozen=True, kw_only=True):
-    """ResourceManager to JobMaster: what a TaskManager says that it holds of the job, by its latest heartbeat.
+    """ResourceManager to JobMaster: the attempts of the job on a TaskManager, by its latest heartbeat.
 
-    Attempts whose end is not yet told are among them.
+    Attempts whose end is not yet reported are among them.
     """
 
     job_id: JobId
@@ -84,7 +84,7 @@ class DeployedTasks(Struct, frozen=True, kw_only=True):
 
 
 class UnwantedTasks(Struct, frozen=True, kw_only=True):
-    """JobMaster to ResourceManager: of those, nobody wants these any more."""
+    """JobMaster to ResourceManager: of those attempts, these are to be cancelled."""
 
     attempts: tuple[AttemptId, ...] = ()
 
@@ -114,11 +114,11 @@ class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
     versions: Versions
     hardware: Hardware = Hardware()
     engine: str = ""
-    busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat tells what
+    busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat lists it
 
 
 class RegistrationAnswer(Struct, frozen=True, kw_only=True):
-    """Whom to follow from now on, how often to report, and after how long a silence one is given up."""
+    """The leader to follow, the heartbeat interval, and the silence after which a TaskManager is declared dead."""
 
     token: FencingToken
     heartbeat_interval_s: float
@@ -182,8 +182,8 @@ class WaitingRequest(Struct, frozen=True, kw_only=True):
 
 
 class ResourceOverview(Struct, frozen=True, kw_only=True):
-    """All TaskManagers, and who waits for slots, in order."""
+    """All TaskManagers, and the requests that wait for slots, in order."""
 
     task_managers: tuple[TaskManagerInfo, ...] = ()
     waiting: tuple[WaitingRequest, ...] = ()
-    starting: int = 0  # TaskManagers that were asked for and have not registered yet
+    starting: int = 0  # TaskManagers that were requested and have not registered yet

@@ -1,8 +1,8 @@
-"""Where an attempt's files wait before they are published, and which files of a directory are data.
+"""Where an attempt's files are before they are published, and which files of a directory are data.
 
-The JobMaster must be able to name an attempt's staging directories without asking the attempt: it may be dead. So the
-name is made of nothing but the target and the attempt's id. It begins with a dot: Spark, Hive and Hadoop take such
-names for hidden, and readers of the target never see what is inside.
+The JobMaster must be able to name an attempt's staging directories without the attempt, which may have ended. So the
+name consists of nothing but the target and the attempt's id. It begins with a dot: Spark, Hive and Hadoop treat such
+names as hidden, and readers of the target never see what is inside.
 
 Rejected: a staging area elsewhere. Moving a file within one directory is a rename on every file system that has one;
 between two places it may be a copy, and may need credentials that the target does not.
@@ -29,17 +29,17 @@ def staging_directory(target: str, attempt: AttemptId) -> str:
 
 
 def success_marker(target: str) -> str:
-    """Return the file that says: this directory is whole."""
+    """Return the file that marks a directory as complete."""
     return f"{_inside(target)}{SUCCESS_MARKER}"
 
 
 def is_staging_directory(path: str) -> bool:
-    """Tell whether the path's last part is a name that `staging_directory` gives."""
+    """Return whether the path's last part has the form of `staging_directory`."""
     return _OURS.fullmatch(path.rstrip("/").rpartition("/")[2]) is not None
 
 
 def is_data(relative_path: str) -> bool:
-    """Tell whether a file below a target is data: no part of its path is hidden (`.` or `_` in front).
+    """Return whether a file below a target is data: no part of its path is hidden (`.` or `_` in front).
 
     As in Spark, a directory `_part=1` is a partition by a column `_part`, not hidden.
     """

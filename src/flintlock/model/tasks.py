@@ -1,4 +1,4 @@
-"""What is said about tasks: deployment, progress, the outcome of an attempt, publication, logs."""
+"""Messages and records about tasks: deployment, progress, the outcome of an attempt, publication, logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flintlock.model.regions import Region
 
 
 class Analysis(StrEnum):
-    """What an attempt resolves before its first Spark job: errors that can be known early are to come early."""
+    """What an attempt resolves before its first Spark job: errors that can be found early are reported early."""
 
     WHOLE = "whole-graph"
     REGION = "region"
@@ -32,7 +32,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     work_dir: str = ""  # the job's own directory for its blocking results
     analysis: Analysis = Analysis.REGION
     cancel_timeout_s: float = 10.0
-    instance: InstanceId | None = None  # whose slots they are: another incarnation of the TaskManager refuses it
+    instance: InstanceId | None = None  # that has the slots: another incarnation of the TaskManager refuses it
     resources: Resources | None = None  # what the task's runner may use
     outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
 
@@ -45,7 +45,7 @@ class FileMove(Struct, frozen=True):
 
 
 class SinkFiles(Struct, frozen=True, kw_only=True):
-    """What publishing one staged sink means, to the file."""
+    """The file operations that publish one staged sink."""
 
     step: StepName
     target: str
@@ -70,7 +70,7 @@ class RemoveFiles(Struct, frozen=True, kw_only=True):
 
 
 class FailureKind(StrEnum):
-    """Why an attempt failed: decides whether trying again can help."""
+    """Why an attempt failed: decides whether a retry can help."""
 
     USER_CODE = "user code"
     ANALYSIS = "analysis"
@@ -89,7 +89,7 @@ class FailureKind(StrEnum):
 
 
 class Frame(Struct, frozen=True):
-    """One of the user's own stack frames."""
+    """A stack frame in user code."""
 
     file: str
     line: int
@@ -109,11 +109,11 @@ class Failure(Struct, frozen=True, kw_only=True):
     query_context: str | None = None
     stack_trace: str = ""  # Python's, whole
     jvm_stack_trace: str | None = None
-    missing: tuple[StepName, ...] = ()  # MISSING_INPUT: whose results are gone
+    missing: tuple[StepName, ...] = ()  # MISSING_INPUT: the steps whose results are missing
 
 
 class ResultRows(Struct, frozen=True, kw_only=True):
-    """Rows kept with the job, in the two forms that REST serves: the JobManager itself opens neither."""
+    """Rows stored with the job, in the two forms that REST serves: the JobManager decodes neither."""
 
     name: StepName
     rows: int
@@ -148,7 +148,7 @@ class TaskRunning(Struct, frozen=True, kw_only=True, tag="running"):
 
 
 class TaskProgress(Struct, frozen=True, kw_only=True, tag="progress"):
-    """How far it is; later ones replace earlier ones."""
+    """The attempt's progress; later messages replace earlier ones."""
 
     metrics: TaskMetrics
     activity: str = ""  # what it does now, such as "writing out"
@@ -171,7 +171,7 @@ class TaskFailed(Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class TaskCanceled(Struct, frozen=True, kw_only=True, tag="canceled"):
-    """The attempt has ended because it was told to: runner gone, Spark session released."""
+    """The attempt was cancelled: its runner has exited, its Spark session is released."""
 
 
 class FilesPublished(Struct, frozen=True, kw_only=True, tag="published"):
@@ -183,7 +183,7 @@ class FilesPublished(Struct, frozen=True, kw_only=True, tag="published"):
 
 
 class PublicationFailed(Struct, frozen=True, kw_only=True, tag="publication-failed"):
-    """Publishing met an error; it may be tried again, here or elsewhere."""
+    """Publishing failed; it may be retried, here or on another TaskManager."""
 
     reason: str
 
@@ -194,7 +194,7 @@ TaskNews: TypeAlias = (
 
 
 class TaskReport(Struct, frozen=True, kw_only=True):
-    """TaskManager to JobMaster: what happened to an attempt. Repeated until it is answered."""
+    """TaskManager to JobMaster: what happened to an attempt. Sent again until it is acknowledged."""
 
     attempt: AttemptId
     task_manager: TaskManagerId
@@ -234,7 +234,7 @@ class RegionPhase(StrEnum):
 
 
 #: Legal moves of a region's record. DEPLOYED follows itself with every further attempt; it follows FINISHED when a
-#: blocking result of the region was lost and has to be made again.
+#: blocking result of the region was lost and has to be produced again.
 REGION_MOVES: Final[Mapping[RegionPhase, frozenset[RegionPhase]]] = {
     RegionPhase.DEPLOYED: frozenset({RegionPhase.DEPLOYED, RegionPhase.ACCEPTED, RegionPhase.FINISHED}),
     RegionPhase.ACCEPTED: frozenset({RegionPhase.FINISHED}),
@@ -243,7 +243,7 @@ REGION_MOVES: Final[Mapping[RegionPhase, frozenset[RegionPhase]]] = {
 
 
 class RegionRecord(Struct, frozen=True, kw_only=True):
-    """What the store knows of a region: written before the step that it announces is taken."""
+    """The stored state of a region: written before the action that it announces."""
 
     job_id: JobId
     region: RegionId
@@ -252,6 +252,6 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId
     instance: InstanceId
     address: str = ""  # where that TaskManager listened: an interrupted attempt is ended there first
-    outcome: TaskFinished | None = None  # from ACCEPTED on; with DEPLOYED: only blocking results are made again
+    outcome: TaskFinished | None = None  # from ACCEPTED on; with DEPLOYED: only blocking results are produced again
     staging: tuple[str, ...] = ()  # directories that attempts so far may have written to
     recorded_ms: int = 0

@@ -1,4 +1,4 @@
-"""Configuration: what is read, what is refused, and whose option it is."""
+"""Configuration: what is read, what is refused, and where an option may be set."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def test_durations_are_read_as_flink_writes_them(text: str, seconds: float) -> N
 
 @pytest.mark.parametrize("text", ["", "s", "-1 s", "1 lightyear", "1 s 2 ms", "1,5 s", "inf", "nan", "1e3 s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    """The text is told, with how it should look."""
+    """The message has the text, and examples of a valid one."""
     with pytest.raises(ValueError, match="is not a duration such as '10 s' or '500 ms'") as caught:
         duration_s(text)
     assert repr(text) in str(caught.value)
 
 
 def test_a_period_cannot_be_nothing() -> None:
-    """What is repeated after no time at all would keep a process busy for ever."""
+    """An action repeated without any delay would keep a process busy for ever."""
     assert positive_duration_s("10 ms") == pytest.approx(0.01)
     with pytest.raises(ValueError, match="'0 s' is shorter than 10 ms"):
         positive_duration_s("0 s")
@@ -73,19 +73,19 @@ def test_memory_sizes_are_read(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "-1m", "1 s", "lots"])
 def test_what_is_no_memory_size_is_refused(text: str) -> None:
-    """The text is told, with how it should look."""
+    """The message has the text, and examples of a valid one."""
     with pytest.raises(ValueError, match="is not a memory size such as '512m' or '2g'"):
         memory_bytes(text)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("FALSE", False), ("True", True)])
-def test_truth_is_true_or_false(text: str, value: bool) -> None:
+def test_booleans_are_true_or_false(text: str, value: bool) -> None:
     """In any case of letters."""
     assert boolean(text) is value
 
 
 @pytest.mark.parametrize("text", ["", "yes", "1", "truee"])
-def test_nothing_else_is_truth(text: str) -> None:
+def test_other_texts_are_not_booleans(text: str) -> None:
     """No guessing."""
     with pytest.raises(ValueError, match="is neither 'true' nor 'false'"):
         boolean(text)
@@ -104,7 +104,7 @@ def test_whole_numbers_keep_their_bounds(value: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "1.5", "x", "1e3"])
 def test_what_is_no_whole_number_is_refused(text: str) -> None:
-    """The text is told."""
+    """The message has the text."""
     with pytest.raises(ValueError, match="is not a whole number"):
         integer(0)(text)
 
@@ -121,7 +121,7 @@ def test_numbers_are_finite_and_keep_their_bounds(value: float) -> None:
 
 
 def test_a_name_is_one_of_a_few() -> None:
-    """Which ones, is told."""
+    """The message lists them."""
     parse = one_of("none", "fixed-delay")
 
     assert parse("none") == "none"
@@ -129,15 +129,15 @@ def test_a_name_is_one_of_a_few() -> None:
         parse("fixed")
 
 
-def test_an_unknown_key_is_told_with_the_nearest_known_one() -> None:
-    """A misspelt option is never passed over."""
+def test_an_unknown_key_is_reported_with_the_nearest_known_one() -> None:
+    """A misspelt option is never ignored."""
     assert config_problems({"taskmanager.slot": "2", "zzz": "1"}, KNOWN, Scope.CLUSTER) == [
         ("taskmanager.slot", "unknown option; did you mean 'taskmanager.slots'?"),
         ("zzz", "unknown option"),
     ]
 
 
-def test_an_ill_typed_value_is_told_with_what_the_option_takes() -> None:
+def test_an_ill_typed_value_is_reported_with_what_the_option_takes() -> None:
     """Key, value and kind."""
     assert config_problems({"taskmanager.slots": "many"}, KNOWN, Scope.CLUSTER) == [
         ("taskmanager.slots", "'many' is not a whole number (the option takes a whole number)")
@@ -154,8 +154,8 @@ def test_a_job_sets_only_options_of_jobs() -> None:
     assert config_problems(values, KNOWN, Scope.CLUSTER) == []
 
 
-def test_what_belongs_to_spark_is_passed_on_as_it_is() -> None:
-    """Flintlock does not know Spark's options, and does not judge them."""
+def test_options_of_spark_are_passed_on_unchanged() -> None:
+    """Flintlock does not know Spark's options, and does not check them."""
     values = {"spark.sql.shuffle.partitions": "x", "restart.delay": "2 s"}
 
     assert config_problems(values, KNOWN, Scope.JOB) == []

@@ -15,7 +15,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_flags_beat_the_environment_beats_the_file_beats_defaults(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file_and_defaults(tmp_path: Path) -> None:
     write(tmp_path / "flintlock.yaml", "rest:\n  port: 1\n  address: file\nheartbeat.interval: 3 s\n")
     environ = {"FLINTLOCK_REST_PORT": "2", "FLINTLOCK_REST_ADDRESS": "environment"}
 
@@ -32,7 +32,7 @@ def test_flags_beat_the_environment_beats_the_file_beats_defaults(tmp_path: Path
     }
 
 
-def test_the_file_is_looked_for_in_order(tmp_path: Path) -> None:
+def test_the_file_is_searched_for_in_order(tmp_path: Path) -> None:
     home, here = tmp_path / "config", tmp_path / "here"
     here.mkdir()
     environ = {"XDG_CONFIG_HOME": str(home)}
@@ -51,7 +51,7 @@ def test_the_file_is_looked_for_in_order(tmp_path: Path) -> None:
         load(environ={"FLINTLOCK_CONF": "x.yaml"}, directory=here)
 
 
-def test_all_mistakes_are_told_at_once_with_their_places(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_places(tmp_path: Path) -> None:
     file = write(
         tmp_path / "flintlock.yaml",
         "rest.prot: 1\nheartbeat.interval: soon\nrest:\n  port: 99999\ncluster.id: [a]\nspark.anything: goes\n",

@@ -44,7 +44,7 @@ def test_every_option_is_in_the_list_once() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_a_default_is_what_its_text_says(option: Option[Any]) -> None:
+def test_a_default_equals_its_text(option: Option[Any]) -> None:
     """The documented default, when it is set, has the effect of the default."""
     text = option.default_text
     if option.key in IN_WORDS:
@@ -55,7 +55,7 @@ def test_a_default_is_what_its_text_says(option: Option[Any]) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_an_option_says_what_it_is(option: Option[Any]) -> None:
+def test_an_option_is_described(option: Option[Any]) -> None:
     """A sentence of description, a kind, and a key without blanks."""
     assert option.description.endswith(".")
     assert option.description[0].isupper()
@@ -65,7 +65,7 @@ def test_an_option_says_what_it_is(option: Option[Any]) -> None:
 
 
 def test_flinks_keys_keep_flinks_defaults() -> None:
-    """Where the key is Flink's, a user of Flink finds what they know."""
+    """Where the key is Flink's, the default is Flink's, too."""
     by_key = {option.key: option for option in OPTIONS}
 
     assert by_key["rest.port"].default == 8081
@@ -77,8 +77,8 @@ def test_flinks_keys_keep_flinks_defaults() -> None:
     assert by_key["restart-strategy.exponential-delay.jitter-factor"].default == 0.1
 
 
-def test_restart_strategies_are_the_jobs_own_affair() -> None:
-    """A job chooses how it is restarted; ports and addresses are not its business."""
+def test_restart_strategies_can_be_set_by_jobs() -> None:
+    """A job chooses how it is restarted; it cannot set ports and addresses."""
     job = {option.key for option in OPTIONS if option.scope is Scope.JOB}
 
     assert {option.key for option in OPTIONS if option.key.startswith("restart-strategy.")} <= job

@@ -1,4 +1,4 @@
-"""Graphs to try the model on: short ways to write a step, and random graphs without cycles."""
+"""Graphs for tests of the model: short ways to write a step, and random graphs without cycles."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_query_context_keeps_its_shape() -> None:
     )
 
 
-def test_an_error_class_that_stands_in_the_message_is_not_repeated() -> None:
+def test_an_error_class_inside_the_message_is_not_repeated() -> None:
     failure = Failure(kind=FailureKind.ANALYSIS, message="[NO_COLUMN] none", error_class="NO_COLUMN")
     assert render(failure).count("NO_COLUMN") == 1
 

@@ -16,14 +16,14 @@ from flintlock.model.problems import Problem
 FINE = graph(source("orders"), sql("clean", "orders"), sink("out", "clean"))
 
 
-def told(bad: JobGraph) -> list[str]:
+def problem_texts(bad: JobGraph) -> list[str]:
     """All problems as their user reads them."""
     return [str(problem) for problem in problems_of(bad)]
 
 
 def only(bad: JobGraph) -> str:
     """The one problem of the graph."""
-    problems = told(bad)
+    problems = problem_texts(bad)
     assert len(problems) == 1, problems
     return problems[0]
 
@@ -35,19 +35,19 @@ def program(*, file: str = "job.py", engine: EngineKind = EngineKind.SHARED) -> 
 
 def test_a_sound_graph_has_no_problems() -> None:
     """A graph that can be run is accepted as it is."""
-    assert told(FINE) == []
+    assert problem_texts(FINE) == []
     assert check_graph(FINE) == FINE
 
 
 def test_a_program_is_a_sound_graph() -> None:
     """One program, on the shared engine or on one of its own."""
-    assert told(program()) == told(program(engine=EngineKind.DEDICATED)) == []
+    assert problem_texts(program()) == problem_texts(program(engine=EngineKind.DEDICATED)) == []
 
 
 @settings(max_examples=40)
 @given(acyclic_graphs())
 def test_a_checked_graph_is_in_topological_order(drawn: JobGraph) -> None:
-    """Once accepted, inputs stand before their consumers, whatever order they were written in."""
+    """Once accepted, inputs come before their consumers, whatever order they were written in."""
     ended = graph(*drawn.vertices, result("top", drawn.vertices[0].name))
 
     names = [vertex.name for vertex in check_graph(ended).vertices]
@@ -57,7 +57,7 @@ def test_a_checked_graph_is_in_topological_order(drawn: JobGraph) -> None:
         assert all(names.index(name) < names.index(vertex.name) for name in vertex.inputs)
 
 
-def test_a_cycle_is_told_in_the_direction_of_the_rows() -> None:
+def test_a_cycle_is_reported_in_the_direction_of_the_rows() -> None:
     """The steps of a cycle are named one after the other, as rows would flow."""
     bad = graph(sql("a", "c"), sql("b", "a"), sql("c", "b"), sink("out", "c"))
 
@@ -70,19 +70,19 @@ def test_a_step_that_reads_itself_is_a_cycle() -> None:
 
 
 def test_a_dangling_input_comes_with_the_nearest_name() -> None:
-    """A misspelt input is told together with what was probably meant."""
+    """A misspelt input is reported with the name that was probably meant."""
     bad = graph(source("orders"), sql("clean", "order"), sink("out", "clean"))
 
     assert only(bad) == "step 'clean', field 'inputs': there is no step 'order'; did you mean 'orders'?"
 
 
-def test_a_dangling_input_without_a_near_name_stands_alone() -> None:
-    """No guess is better than a wild one."""
+def test_a_dangling_input_without_a_near_name_has_no_suggestion() -> None:
+    """Without a similar name there is no suggestion."""
     assert only(graph(source("orders"), sink("out", "xyz"))) == "step 'out', field 'inputs': there is no step 'xyz'"
 
 
 def test_an_input_without_output_is_refused() -> None:
-    """Nobody reads from a sink or a result."""
+    """No step can read from a sink or a result."""
     bad = graph(source("a"), sink("out", "a"), sql("b", "out"), result("top", "b"))
 
     assert only(bad) == "step 'b', field 'inputs': step 'out' has no output to read from"
@@ -93,7 +93,7 @@ def test_duplicate_names_are_refused() -> None:
     assert only(graph(source("a"), source("a"), sink("out", "a"))) == "step 'a': there are 2 steps of this name"
 
 
-def test_names_that_spark_cannot_tell_apart_are_refused() -> None:
+def test_names_that_spark_cannot_distinguish_are_refused() -> None:
     """Views are not case-sensitive."""
     bad = graph(source("orders"), source("Orders"), sink("out", "orders"))
 
@@ -118,7 +118,7 @@ def test_a_job_without_a_name_is_refused(name: str) -> None:
 
 
 def test_a_job_name_is_printable() -> None:
-    """A name that would take over the terminal of whoever lists jobs is refused, and shown escaped."""
+    """A name with control characters, which a terminal would interpret, is refused and shown escaped."""
     assert "'a\\x1b[2Jb' has characters that cannot be printed" in only(structs.replace(FINE, name="a\x1b[2Jb"))
 
 
@@ -133,8 +133,8 @@ def test_parallelism_out_of_range_is_refused(value: int) -> None:
 
 @pytest.mark.parametrize("value", [1, MAX_PARALLELISM])
 def test_parallelism_within_range_is_accepted(value: int) -> None:
-    """The bounds themselves are fine."""
-    assert told(structs.replace(FINE, parallelism=value)) == []
+    """The bounds themselves are allowed."""
+    assert problem_texts(structs.replace(FINE, parallelism=value)) == []
 
 
 def test_the_steps_of_a_region_agree_on_a_parallelism() -> None:
@@ -147,15 +147,15 @@ def test_the_steps_of_a_region_agree_on_a_parallelism() -> None:
 
 
 def test_regions_of_one_job_may_differ_in_parallelism() -> None:
-    """A blocking exchange parts them."""
-    assert told(graph(blocking(source("a", parallelism=2)), sink("out", "a", parallelism=4))) == []
+    """A blocking exchange separates them."""
+    assert problem_texts(graph(blocking(source("a", parallelism=2)), sink("out", "a", parallelism=4))) == []
 
 
 def test_sinks_and_results_have_exactly_one_input() -> None:
     """A sink without input, or with two, says how many it has."""
     bad = graph(source("a"), source("b"), sink("none"), sink("two", "a", "b"), result("top"))
 
-    assert told(bad) == [
+    assert problem_texts(bad) == [
         "step 'none', field 'inputs': a sink needs exactly one input, not 0",
         "step 'two', field 'inputs': a sink needs exactly one input, not 2",
         "step 'top', field 'inputs': a result needs exactly one input, not 0",
@@ -168,7 +168,7 @@ def test_sources_and_programs_have_no_inputs() -> None:
         "step 'b', field 'inputs': a source has no inputs"
     )
     bad = graph(step("a", Program(file="job.py"), "a"), artifacts=(artifact("job.py"),))
-    assert "step 'a', field 'inputs': a program has no inputs" in told(bad)
+    assert "step 'a', field 'inputs': a program has no inputs" in problem_texts(bad)
 
 
 def test_a_program_stands_alone() -> None:
@@ -178,8 +178,8 @@ def test_a_program_stands_alone() -> None:
     assert only(bad) == "step 'main': a program is a job of its own: it cannot have other steps beside it"
 
 
-def test_a_program_must_travel_with_the_job() -> None:
-    """Its file is one of the artifacts."""
+def test_the_file_of_a_program_must_be_an_artifact() -> None:
+    """It is named among the artifacts of the job."""
     assert only(program(file="other.py")) == (
         "step 'main', field 'program': the file 'other.py' is not among the job's artifacts"
     )
@@ -232,7 +232,7 @@ def test_sources_that_cannot_be_read_are_refused(operation: Source, message: str
 )
 def test_any_format_that_spark_reads_may_be_named(operation: Source) -> None:
     """What needs no path needs none here either."""
-    assert told(graph(step("a", operation), sink("out", "a"))) == []
+    assert problem_texts(graph(step("a", operation), sink("out", "a"))) == []
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ def test_a_sink_inside_the_path_of_another_is_refused() -> None:
     assert only(bad) == "step 'inner', field 'sink': writes inside the path of step 'outer'"
 
 
-def test_neighbouring_paths_are_fine() -> None:
+def test_neighbouring_paths_are_accepted() -> None:
     """A common beginning of two names is no common directory."""
-    assert told(graph(source("a"), sink("one", "a", path="out/x"), sink("two", "a", path="out/x2"))) == []
+    assert problem_texts(graph(source("a"), sink("one", "a", path="out/x"), sink("two", "a", path="out/x2"))) == []
 
 
 @pytest.mark.parametrize(
@@ -303,17 +303,17 @@ def test_a_result_keeps_a_bounded_number_of_rows(limit: int) -> None:
 
 
 def test_an_empty_query_is_refused() -> None:
-    """SQL must say something."""
+    """A query needs text."""
     bad = graph(step("q", Sql(query=" \n")), sink("out", "q"))
 
     assert only(bad) == "step 'q', field 'sql': the query is empty"
 
 
 def test_exchange_and_cache_belong_to_steps_with_an_output() -> None:
-    """Nobody reads what a sink hands on."""
+    """No step reads from a sink."""
     bad = graph(source("a"), blocking(sink("one", "a")), structs.replace(sink("two", "a"), cache=True))
 
-    assert told(bad) == [
+    assert problem_texts(bad) == [
         "step 'one', field 'exchange': only a step that others read from has an exchange",
         "step 'two', field 'cache': only a step that others read from can be cached",
     ]
@@ -346,10 +346,10 @@ def test_parameters_of_every_kind_are_accepted() -> None:
     """Texts, numbers, truth and nothing."""
     params = {"a": "x", "b": (1 << 63) - 1, "c": -(1 << 63), "d": 0.5, "e": True, "f": None}
 
-    assert told(structs.replace(FINE, params=params)) == []
+    assert problem_texts(structs.replace(FINE, params=params)) == []
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     """A user can fix a file in one go."""
     bad = structs.replace(
         graph(source("1a"), sql("b", "nowhere"), sink("out"), result("top", "b", limit=0)),
@@ -372,7 +372,7 @@ def test_all_problems_are_told_at_once() -> None:
     assert all(line in caught.value.public for line in caught.value.problems)
 
 
-def test_a_problem_says_where_it_stands_in_the_document() -> None:
+def test_a_problem_has_its_path_in_the_document() -> None:
     """Its path leads from the document's root to the field, so that a client can give the line."""
     assert Problem(message="m", step="a", field="inputs").path == ("steps", "a", "inputs")
     assert Problem(message="m", step="a").path == ("steps", "a")

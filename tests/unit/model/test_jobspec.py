@@ -1,4 +1,4 @@
-"""The outer form of a job: read with every mistake told, turned into a graph, and back."""
+"""The document form of a job: read with every mistake reported, turned into a graph, and back."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def spec_of(document: object) -> JobSpec:
     return spec
 
 
-def told(document: object) -> list[str]:
+def problem_texts(document: object) -> list[str]:
     """All problems as their user reads them."""
     spec, problems = read_spec(document)
     assert (spec is None) == bool(problems)
@@ -120,8 +120,8 @@ def test_vertex_ids_are_the_same_whenever_the_same_step_is_read() -> None:
     assert len({vertex.id for vertex in graph.vertices}) == len(graph.vertices)
 
 
-def test_parameters_given_at_the_start_beat_those_of_the_document() -> None:
-    """Whoever runs a job has the last word on its parameters."""
+def test_parameters_of_the_submission_override_those_of_the_document() -> None:
+    """The user who submits a job can override its parameters."""
     graph = to_job_graph(spec_of(DOCUMENT), JOB, BLOBS, params={"dir": "elsewhere"})
 
     assert graph.vertex("orders").operation == Source(
@@ -134,7 +134,7 @@ def test_parameters_given_at_the_start_beat_those_of_the_document() -> None:
 
 
 def test_sql_is_never_substituted() -> None:
-    """Parameters enter SQL as bound parameters, whatever stands in it."""
+    """Parameters enter SQL as bound parameters, whatever the text contains."""
     query = "SELECT '${dir}', ${nothing}, ${} FROM t WHERE a = :dir"
     spec = JobSpec(name="j", params={"dir": "'; DROP TABLE t"}, steps={"q": StepSpec(sql=query)})
 
@@ -144,7 +144,7 @@ def test_sql_is_never_substituted() -> None:
     assert graph.vertices[0].operation == Sql(query=query)
 
 
-def test_what_stands_for_a_parameter_is_filled_everywhere_else() -> None:
+def test_placeholders_are_replaced_everywhere_else() -> None:
     """Paths, tables, schemas, options and a program's arguments."""
     spec = JobSpec(
         name="j",
@@ -170,7 +170,7 @@ def test_what_stands_for_a_parameter_is_filled_everywhere_else() -> None:
     ]
 
 
-def test_what_stands_for_nothing_is_told_with_the_nearest_parameter() -> None:
+def test_an_unknown_placeholder_is_reported_with_the_nearest_parameter() -> None:
     """Every unresolved `${…}` is named with its step and field."""
     spec = JobSpec(
         name="j",
@@ -191,8 +191,8 @@ def test_what_stands_for_nothing_is_told_with_the_nearest_parameter() -> None:
     )
 
 
-def test_an_artifact_without_content_is_told() -> None:
-    """Every artifact that the document names must have come with it."""
+def test_an_artifact_without_content_is_reported() -> None:
+    """Every artifact that the document names must be sent with it."""
     with pytest.raises(Invalid) as caught:
         to_job_graph(spec_of(DOCUMENT), JOB, {"lib.zip": artifact("lib.zip")})
 
@@ -222,9 +222,9 @@ def test_an_artifact_without_content_is_told() -> None:
         ),
     ],
 )
-def test_an_unknown_key_is_told_with_the_nearest_known_one(document: object, problem: str) -> None:
-    """A misspelt key is never passed over."""
-    assert told(document) == [problem]
+def test_an_unknown_key_is_reported_with_the_nearest_known_one(document: object, problem: str) -> None:
+    """A misspelt key is never ignored."""
+    assert problem_texts(document) == [problem]
 
 
 @pytest.mark.parametrize(
@@ -270,37 +270,37 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(document: object, pro
         ({"client": {"flintlock": "1", "python": "3"}}, "job, field 'client': needs the key 'pyspark'"),
     ],
 )
-def test_a_wrong_type_is_told_with_its_place(document: object, problem: str) -> None:
+def test_a_wrong_type_is_reported_with_its_place(document: object, problem: str) -> None:
     """The keys that lead to it, what is expected there, and what was found."""
-    problems = told(document)
+    problems = problem_texts(document)
 
     assert len(problems) == 1
     assert problems[0].startswith(problem)
 
 
 def test_a_step_is_of_exactly_one_kind() -> None:
-    """A step that does nothing, or two things, is told what to give."""
-    assert told({"steps": {"a": {"inputs": []}, "b": {"sql": "q", "sink": {}}, "c": {"result": None}}}) == [
+    """For a step of no kind, or of two, the problem names the kinds to choose from."""
+    assert problem_texts({"steps": {"a": {"inputs": []}, "b": {"sql": "q", "sink": {}}, "c": {"result": None}}}) == [
         "step 'a': does nothing: give one of source, sql, function, sink, result, program",
         "step 'b', field 'sink': is already a sql: give only one of them",
         "step 'c': does nothing: give one of source, sql, function, sink, result, program",
     ]
 
 
-def test_all_problems_of_a_document_are_told_at_once() -> None:
-    """A user mends a file in one go."""
-    assert len(told({"nam": 1, "parallelism": "x", "steps": {"a": {"sql": 1, "inputz": []}, "b": 3}})) == 5
+def test_all_problems_of_a_document_are_reported_at_once() -> None:
+    """A user can fix a file in one pass."""
+    assert len(problem_texts({"nam": 1, "parallelism": "x", "steps": {"a": {"sql": 1, "inputz": []}, "b": 3}})) == 5
 
 
-def test_versions_of_a_newer_client_may_say_more() -> None:
-    """Who pickled what is told by clients of any version."""
+def test_versions_of_a_newer_client_may_have_more_fields() -> None:
+    """Clients of any version send the versions that they pickled functions with."""
     document = {"client": {"flintlock": "9", "python": "3.11", "pyspark": "4.3.0", "pandas": "2"}}
 
     assert spec_of(document).client == Versions(flintlock="9", python="3.11", pyspark="4.3.0")
 
 
 def test_kinds_and_configuration_texts() -> None:
-    """A step's kind is the one it gives; truth is written as Spark writes it."""
+    """A step's kind is the one it gives; booleans are written as Spark writes them."""
     assert kind_of(StepSpec(result=ResultSpec())) == "result"
     assert [config_text(value) for value in (True, False, 1, 0.5, "x")] == ["true", "false", "1", "0.5", "x"]
 
@@ -354,7 +354,7 @@ SPECS = st.builds(
 
 @settings(max_examples=50)
 @given(SPECS)
-def test_a_spec_survives_being_written_and_read(spec: JobSpec) -> None:
+def test_a_spec_is_equal_after_a_round_trip(spec: JobSpec) -> None:
     """What a client sends is what the cluster reads."""
     document = msgspec.json.decode(msgspec.json.encode(spec))
 
@@ -369,8 +369,8 @@ JSON_VALUES = st.recursive(
 
 
 @st.composite
-def spoilt_documents(draw: st.DrawFn) -> Any:
-    """A good document in which some values, anywhere, are replaced by anything."""
+def corrupted_documents(draw: st.DrawFn) -> Any:
+    """A valid document in which some values, anywhere, are replaced by arbitrary ones."""
 
     def spoilt(value: Any) -> Any:
         if draw(st.integers(0, 9)) == 0:
@@ -385,8 +385,8 @@ def spoilt_documents(draw: st.DrawFn) -> Any:
 
 
 @settings(max_examples=60)
-@given(JSON_VALUES | spoilt_documents())
-def test_no_document_is_too_strange_to_be_told_what_is_wrong(document: object) -> None:
+@given(JSON_VALUES | corrupted_documents())
+def test_any_document_is_read_or_refused_with_a_problem(document: object) -> None:
     """Whatever is sent is either read, or refused with at least one problem; nothing else happens."""
     spec, problems = read_spec(document)
 

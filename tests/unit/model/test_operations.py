@@ -69,7 +69,7 @@ def test_a_document_becomes_the_operation(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", READERS)
 def test_an_operation_is_stored_with_its_kind(kind: str) -> None:
-    """What is stored says its kind by the tag, and reads back equal."""
+    """The tag of a stored operation is its kind, and it reads back equal."""
     operation = EXAMPLES[kind][1]
 
     stored = msgspec.json.encode(operation)
@@ -86,7 +86,7 @@ def test_only_outputs_have_a_guarantee_and_only_they_have_no_consumers() -> None
 
 
 def test_vertices_are_titled_as_flink_titles_them() -> None:
-    """Sources, sinks, results and programs say what they are; steps in between are their name."""
+    """Sources, sinks, results and programs have a prefix; other steps only have their name."""
     titles = [step("s", operation).title for _, operation, _ in EXAMPLES.values()]
 
     assert titles == ["Source: s", "s", "s", "Sink: s", "Result: s", "Program: s"]

@@ -46,7 +46,7 @@ def test_steps_joined_by_a_pipelined_exchange_share_a_region(drawn: JobGraph) ->
 
 @settings(max_examples=40)
 @given(acyclic_graphs())
-def test_a_region_reads_exactly_what_other_regions_make_for_it(drawn: JobGraph) -> None:
+def test_a_region_reads_exactly_what_other_regions_materialise_for_it(drawn: JobGraph) -> None:
     """The inputs of a region from outside are its reads, each materialised by a region that it waits for."""
     cut = regions_of(drawn)
     region_of = {name: region for region in cut for name in region.steps}
@@ -97,7 +97,7 @@ def test_regions_are_no_larger_than_they_must_be(drawn: JobGraph) -> None:
 
 @settings(max_examples=40)
 @given(acyclic_graphs())
-def test_steps_inside_a_region_stand_in_the_order_of_their_rows(drawn: JobGraph) -> None:
+def test_steps_inside_a_region_are_in_topological_order(drawn: JobGraph) -> None:
     """A region's steps can be planned one after the other."""
     for region in regions_of(drawn):
         place = {name: index for index, name in enumerate(region.steps)}
@@ -120,7 +120,7 @@ def test_a_pipelined_graph_is_one_region() -> None:
     assert cut[0].reads == cut[0].materialises == cut[0].upstream == ()
 
 
-def test_a_blocking_exchange_parts_two_regions() -> None:
+def test_a_blocking_exchange_separates_two_regions() -> None:
     """The upstream region materialises what the downstream one reads."""
     cut = regions_of(graph(blocking(source("a")), sql("b", "a"), sink("c", "b")))
 
@@ -139,7 +139,7 @@ def test_a_blocking_exchange_around_a_pipelined_path_merges() -> None:
 
 
 def test_a_cycle_of_several_groups_merges_into_one() -> None:
-    """Groups that wait for each other around several corners are one region as well."""
+    """Groups that wait for each other through several others are one region as well."""
     cut = regions_of(
         graph(
             source("a"),
@@ -155,8 +155,8 @@ def test_a_cycle_of_several_groups_merges_into_one() -> None:
     assert set(steps_of(cut)) == {("a", "b", "c", "d", "e"), ("x",), ("y",)}
 
 
-def test_a_blocking_exchange_that_nobody_reads_is_not_materialised() -> None:
-    """Nothing is written for nobody."""
+def test_a_blocking_exchange_without_a_consumer_is_not_materialised() -> None:
+    """Rows that no step reads are not written."""
     cut = regions_of(graph(source("a"), blocking(sql("unread", "a")), sink("c", "a")))
 
     assert [region.materialises for region in cut] == [()]
@@ -170,7 +170,7 @@ def test_a_region_has_the_parallelism_that_any_of_its_steps_names() -> None:
 
 
 def test_outputs_are_materialised_steps_first_then_sinks_and_results() -> None:
-    """What other regions wait for is written before what users look at."""
+    """What other regions wait for is written before sinks and results."""
     drawn = graph(sink("out", "b"), result("top", "b"), blocking(sql("kept", "b")), sql("b"), sink("late", "kept"))
     cut = regions_of(drawn)
 
@@ -180,7 +180,7 @@ def test_outputs_are_materialised_steps_first_then_sinks_and_results() -> None:
 @settings(max_examples=40)
 @given(acyclic_graphs())
 def test_topological_order_puts_inputs_first(drawn: JobGraph) -> None:
-    """A step stands after all that it reads."""
+    """A step comes after all that it reads."""
     order = {name: index for index, name in enumerate(topological(drawn.vertices))}
 
     assert all(order[name] < order[vertex.name] for vertex in drawn.vertices for name in vertex.inputs)

@@ -20,13 +20,13 @@ JOB = JobId("0123456789abcdef" * 2)
 ATTEMPT = AttemptId(job_id=JOB, region=RegionId(2), attempt=3)
 
 
-def test_the_name_is_made_of_target_and_attempt_only() -> None:
+def test_the_name_depends_on_target_and_attempt_only() -> None:
     expected = f"s3a://bucket/out/.flintlock-{JOB}-2-3"
     assert staging_directory("s3a://bucket/out", ATTEMPT) == expected
     assert staging_directory("s3a://bucket/out/", ATTEMPT) == expected
 
 
-def test_what_we_name_we_recognise() -> None:
+def test_staging_directories_are_recognised() -> None:
     assert is_staging_directory(staging_directory("/data/out", ATTEMPT))
     assert is_staging_directory(staging_directory("/data/out", ATTEMPT) + "/")
     assert not is_staging_directory("/data/out")
@@ -74,5 +74,5 @@ def test_only_files_at_a_path_are_staged() -> None:
     assert staging_directories(graph, region, attempt) == (f"/out/.flintlock-{JOB}-0-0",)
 
 
-def test_the_marker_lies_in_the_target() -> None:
+def test_the_marker_is_in_the_target() -> None:
     assert success_marker("/out") == success_marker("/out/") == "/out/_SUCCESS"

@@ -1,4 +1,4 @@
-"""The tables of moves: where a job and an attempt may go, and that they can always come to an end."""
+"""The tables of moves: the legal moves of a job and an attempt, and that both can always end."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class ClusterConnection(Struct, frozen=True):
 
 
 class RunningCluster(Struct, frozen=True, kw_only=True):
-    """The addresses of a cluster's JobManagers, and where to look for new ones when none of them responds.
+    """The addresses of a cluster's JobManagers, and where to find new ones when none of them responds.
 
     That is the state directory, for JobManagers of this machine, and the ZooKeeper quorum of a configuration.
     """

@@ -133,7 +133,7 @@ def embedded_cluster(
 ) -> Generator[EmbeddedCluster]:
     """Run a cluster for the duration of the block; yields once it accepts jobs (its slots may register later).
 
-    On exit its processes are ended and its directory is removed. Must be entered by a thread that lives as long as
+    On exit its processes are ended and its directory is removed. Must be entered by a thread that runs as long as
     the block: its processes end with that thread. Raises Refused if the packages of a cluster are not installed.
     """
     require_extra("cluster", "an embedded cluster")

@@ -80,7 +80,7 @@ def filled(text: str | None, fill: Fill) -> str | None:
 
 
 def is_file_format(name: str | None) -> bool:
-    """Tell whether Spark reads and writes this format as files at a path."""
+    """Return whether Spark reads and writes this format as files at a path."""
     return name is not None and name.lower() in STAGED_FORMATS
 
 

@@ -255,8 +255,9 @@ async def events(call: RestCall) -> HttpResponse:
 async def job_events(call: RestCall) -> AsyncGenerator[bytes]:
     """Yield an event for each job that changed, beginning with all jobs.
 
-    Yields a comment every few seconds if no job changes, so that a client can tell a quiet cluster from a lost
-    connection. Ends when there has been no leader here for some time: the client's next request reaches the new one.
+    Yields a comment every few seconds if no job changes, so that a client can distinguish a quiet cluster from
+    a lost connection. Ends when there has been no leader here for some time: the client's next request reaches the new
+    one.
     """
     sent: dict[str, JobSummary] = {}
     previous: JobsOverview | None = None

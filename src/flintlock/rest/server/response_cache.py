@@ -1,6 +1,6 @@
 """A cache of responses: requests that many clients repeat all the time are answered from one response.
 
-The row of a route says how old a cached response may be when it is sent (`cache_s`), counted from the time at which it
+The row of a route sets how old a cached response may be when it is sent (`cache_s`), counted from the time at which it
 was requested. A response also belongs to a version, and is dropped when the version is another one. On a standby the
 version is the leader's identity: nothing of an earlier leader is sent. On the leader it is the object that the response
 was made from. A client that changes something through a standby sees the change in its next response: forwarding a

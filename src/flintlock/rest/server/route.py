@@ -105,7 +105,7 @@ class RouteTable:
     def find(self, method: str, path: str) -> Route | None:
         """Return the row that serves a request, None if the table has none. HEAD is served by the row of GET.
 
-        For a method that the path does not have, any row of the path: who responds 405 is the same question.
+        For a method that the path does not have, any row of the path: it decides which process responds 405.
         """
         segment: _Segment | None = self._root
         for part in path.split("/"):

@@ -75,7 +75,7 @@ def find_vertex(job: JobSnapshot, vertex_id: str, now_ms: int) -> VertexView | N
 
 
 def vertex_views(job: JobSnapshot, now_ms: int) -> list[VertexView]:
-    """Return all steps, region by region; one that several regions share stands with the first of them."""
+    """Return all steps, region by region; one that several regions share is listed with the first of them."""
     names = dict.fromkeys(name for region in job.regions for name in region.steps)
     return [VertexView(job=job, vertex=job.graph.vertex(name), now_ms=now_ms) for name in names]
 

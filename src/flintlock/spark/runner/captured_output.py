@@ -2,7 +2,7 @@
 
 A runner prints into a pipe, which the template empties. So a program that prints without end fills no disk, and is
 never blocked by it either: what exceeds the limit is read and dropped, except for its last few lines, which show how it
-ended. When a runner is gone, what is left in the pipe is read before its end is reported.
+ended. When a runner has ended, the rest of the pipe is read before its end is reported.
 
 Rejected: a limit on the size of files (it would apply to every file that user code writes); a log that is cut
 periodically (a gigabyte can be written in between); closing the pipe (user code would die of printing).
@@ -30,7 +30,7 @@ class CapturedOutput:
         os.set_blocking(reader, False)
         self.reader: Final = reader
         self._log: int | None = None  # set by open; None again when it cannot be written any more
-        self._room = 0  # bytes until the limit
+        self._remaining = 0  # bytes until the limit
         self._dropped = 0  # bytes beyond the limit
         self._last = b""  # the end of the dropped bytes
 
@@ -41,7 +41,7 @@ class CapturedOutput:
         """
         with suppress(OSError):
             self._log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._room = limit
+        self._remaining = limit
 
     def pump(self) -> bool:
         """Copy some of the pipe's content to the log; False at the end of the pipe."""
@@ -62,17 +62,17 @@ class CapturedOutput:
                 read += len(data)
                 self._add(data)
         if self._dropped:
-            kept = self._last[self._last.find(b"\n") + 1 :] if self._dropped > len(self._last) else self._last
-            self._write(f"\n[flintlock: {self._dropped - len(kept)} bytes are left out here]\n".encode() + kept)
+            tail = self._last[self._last.find(b"\n") + 1 :] if self._dropped > len(self._last) else self._last
+            self._write(f"\n[flintlock: {self._dropped - len(tail)} bytes are left out here]\n".encode() + tail)
         os.close(self.reader)
         if self._log is not None:
             os.close(self._log)
 
     def _add(self, data: bytes) -> None:
-        fits, rest = data[: self._room], data[self._room :]
-        if fits:
-            self._room -= len(fits)
-            self._write(fits)
+        allowed, rest = data[: self._remaining], data[self._remaining :]
+        if allowed:
+            self._remaining -= len(allowed)
+            self._write(allowed)
         if rest:
             self._dropped += len(rest)
             self._last = (self._last + rest)[-LAST_BYTES:]

@@ -61,15 +61,15 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
 
     def limits(self, task: DeployTask | None = None) -> Limits:
         """Return the limits of a task's runner."""
-        asked = task.resources if task is not None else None
-        if asked is not None and asked.memory > 0:
-            memory, source = asked.memory, "the `memory` of its steps"
+        requested = task.resources if task is not None else None
+        if requested is not None and requested.memory > 0:
+            memory, source = requested.memory, "the `memory` of its steps"
         else:
             memory, source = self.memory, RUNNER_MEMORY.key
         return Limits(
             memory=memory,
             memory_from=source,
-            cpu=asked.cpu if asked is not None else 0.0,
+            cpu=requested.cpu if requested is not None else 0.0,
             worker_memory=self.worker_memory,
         )
 

@@ -1,6 +1,6 @@
 """How a task is interrupted: Spark's work is stopped from another thread, user code by an exception in its own.
 
-The exception comes by SIGINT, as Ctrl-C would bring it: it wakes the main thread from any wait, and a program that
+The exception is raised by SIGINT, as by Ctrl-C: the signal wakes the main thread from any wait, and a program that
 handles SIGINT in its own way continues to do so. It is a KeyboardInterrupt, so `except Exception` does not swallow it,
 and PySpark's client handles it as an interrupt.
 """

@@ -339,7 +339,7 @@ class RunnerProcess:
 
 
 class _Attempt:
-    """How far a task came: the context that attributes an error to a step."""
+    """The state that a task has reached: the context that attributes an error to a step."""
 
     def __init__(self, limits: Limits, step: StepName | None = None) -> None:
         self.limits: Final = limits
@@ -367,14 +367,14 @@ class _Attempt:
         return structs.replace(failure, frames=tuple(_relative_to(failure.frames, scratch)))
 
     def _missing(self, failure: Failure, missing: tuple[StepName, ...]) -> Failure:
-        """Return the failure as one of missing inputs: all that are gone, not only the first that was found."""
-        gone = dict.fromkeys((*missing, *(self.frames.find_missing_inputs() if self.frames is not None else ())))
-        named = ", ".join(repr(str(name)) for name in gone)
+        """Return the failure as one of missing inputs: all of them, not only the first that was found."""
+        steps = dict.fromkeys((*missing, *(self.frames.find_missing_inputs() if self.frames is not None else ())))
+        named = ", ".join(repr(str(name)) for name in steps)
         return structs.replace(
             failure,
             kind=FailureKind.MISSING_INPUT,
             message=f"the materialised rows of {named} are gone: {failure.message}",
-            missing=tuple(gone),
+            missing=tuple(steps),
         )
 
 
