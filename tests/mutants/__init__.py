@@ -1,1 +1,1 @@
-"""Planted bugs: each `.patch` breaks one promise, and the simulation has to notice."""
+"""Planted bugs: each `.patch` breaks one guarantee, and the simulation or the tests that it names have to find it."""

@@ -1,7 +1,8 @@
-"""Plant each bug in a copy of the source and run what has to find it: `make mutants`, or with names to run only those.
+"""Plant each bug in a copy of the source and run the tests that have to find it: `make mutants`.
 
-That is the simulation, unless the patch names tests (`Caught by: tests/…`): what no simulated cluster can see. A mutant
-that survives means that nobody could see that promise broken.
+With names as arguments, only those mutants are run. The simulation has to find a mutant, unless its patch names tests
+(`Caught by: tests/…`) because no simulated cluster can notice it. A mutant that survives breaks a guarantee that no
+test checks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ CAUGHT_BY = re.compile(r"^Caught by: (.+)$", re.MULTILINE)
 
 
 def main(names: list[str]) -> int:
-    """Run the mutants; return how many survived or could not be planted."""
+    """Run the mutants; return the exit code: 0 if all were caught, 1 if not, 2 for an unknown name."""
     patches = [path for path in sorted(HERE.glob("*.patch")) if not names or path.stem in names]
     missing = set(names) - {path.stem for path in patches}
     if missing:
-        sys.stderr.write(f"there are no mutants {sorted(missing)}\n")
+        sys.stderr.write(f"unknown mutants: {', '.join(sorted(missing))}\n")
         return 2
     survivors = [path.stem for path in patches if not caught(path)]
     sys.stdout.write(f"{len(patches) - len(survivors)} of {len(patches)} mutants were caught\n")
@@ -34,7 +35,7 @@ def main(names: list[str]) -> int:
 
 
 def caught(patch: Path) -> bool:
-    """Plant one bug and tell whether what has to find it does."""
+    """Plant one bug; return whether the simulation or the named tests find it."""
     with tempfile.TemporaryDirectory(prefix="flintlock-mutant-") as scratch:
         for part in ("src", "tests"):
             shutil.copytree(ROOT / part, Path(scratch) / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -47,11 +48,11 @@ def caught(patch: Path) -> bool:
             check=False,
         )
         if planted.returncode != 0:
-            sys.stdout.write(f"{patch.stem}: the patch no longer fits: {planted.stderr.strip()}\n")
+            sys.stdout.write(f"{patch.stem}: the patch does not apply: {planted.stderr.strip()}\n")
             return False
-        begun = time.monotonic()
+        started = time.monotonic()
         run = subprocess.run(
-            [sys.executable, "-m", *_finder(patch)],
+            [sys.executable, "-m", *_check(patch)],
             cwd=scratch,
             env={**os.environ, "PYTHONPATH": str(Path(scratch) / "src"), "PYTHONHASHSEED": "0"},
             capture_output=True,
@@ -60,13 +61,13 @@ def caught(patch: Path) -> bool:
         )
         verdict = [line for line in run.stdout.splitlines() if line.startswith("FAILED")]
         what = verdict[0][:160] if verdict else (run.stderr.strip().splitlines() or ["SURVIVED"])[-1]
-        sys.stdout.write(f"{patch.stem}: {what} ({time.monotonic() - begun:.0f} s)\n")
+        sys.stdout.write(f"{patch.stem}: {what} ({time.monotonic() - started:.0f} s)\n")
         sys.stdout.flush()
         return bool(verdict)
 
 
-def _finder(patch: Path) -> list[str]:
-    """Return the module, with its arguments, that has to fail; both it and pytest say FAILED then."""
+def _check(patch: Path) -> list[str]:
+    """Return the module that has to fail, with its arguments. The simulation and pytest both print FAILED then."""
     tests = CAUGHT_BY.search(patch.read_text())
     if tests is None:
         return ["flintlock.testing.soak", "--seeds", SEEDS]
