@@ -1,9 +1,9 @@
 """Remove what a job leaves behind.
 
 Every resource is removed concurrently with the others and retried by itself, for as long as it takes: one that is
-stuck (no TaskManager to remove files) holds up only what comes after it (`REMOVED_AFTER`) and the mark that the job is
-clean. Nothing here is remembered: when the Dispatcher stops, the dirty result is, and the next leader begins again. So
-every removal is idempotent.
+stuck (no TaskManager to remove files) delays only what comes after it (`REMOVED_AFTER`) and the mark that the job is
+clean. The state of a cleanup is not stored: when the Dispatcher stops, the dirty result remains, and the next leader
+starts the cleanup from the beginning. So every removal is idempotent.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Removals: TypeAlias = Mapping[CleanupResource, Callable[[], Awaitable[None]]]
 
 
 async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: LeaderGate, *, failures: int = 0) -> None:
-    """Remove everything, however often it takes; return when all is gone. A leader that must not act waits.
+    """Remove everything, with as many tries as it takes; return when all is removed. A paused leader waits.
 
-    `failures` counts the rounds that failed before. Cancelled, it leaves the rest. Raises (in a group) Fenced: a
+    `failures` counts the rounds that failed before. If cancelled, it leaves the rest. Raises (in a group) Fenced: a
     newer leader cleans up.
     """
     gone = {resource: asyncio.Event() for resource in removals}
 
-    async def removed(resource: CleanupResource) -> None:
+    async def remove(resource: CleanupResource) -> None:
         before = REMOVED_AFTER.get(resource)
         if before is not None and before in gone:
             await gone[before].wait()
@@ -44,7 +44,7 @@ async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: Le
 
     async with asyncio.TaskGroup() as tasks:
         for resource in removals:
-            tasks.create_task(removed(resource), name=f"cleanup-{resource}-{job_id}")
+            tasks.create_task(remove(resource), name=f"cleanup-{resource}-{job_id}")
 
 
 async def try_once(removals: Removals) -> dict[CleanupResource, Exception]:
@@ -62,7 +62,7 @@ async def try_once(removals: Removals) -> dict[CleanupResource, Exception]:
             await removals[resource]()
         except Fenced:
             raise
-        except Exception as error:  # noqa: BLE001 - the caller tells it
+        except Exception as error:  # noqa: BLE001 - the caller reports it
             failed[resource] = error
     return failed
 
@@ -84,7 +84,7 @@ async def _until_gone(
             await remove()
         except Fenced:
             raise
-        except Exception as error:  # noqa: BLE001 - without limit means whatever it is
+        except Exception as error:  # noqa: BLE001 - retried without limit, whatever the error
             failures += 1
             delay_s = backoff.delay_s(failures)
             log.warning(

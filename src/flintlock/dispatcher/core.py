@@ -1,11 +1,11 @@
 """What the Dispatcher decides: equal inputs give equal answers; no task, clock, store or randomness.
 
-A job's way through the Dispatcher is the table `PHASE_MOVES`. It is not the job's status: that is the JobMaster's,
-until the result is durable. A phase tells what the Dispatcher itself still has to do for the job, and so decides
-whether a second submission is a duplicate, whether the job can be seen, and what a cancel means.
+The phases of a job in the Dispatcher are the table `PHASE_MOVES`. A phase is not the job's status: the JobMaster owns
+that until the result is durable. A phase is what the Dispatcher itself still has to do for the job, and so decides
+whether a second submission is a duplicate, whether the job is visible, and what a cancel means.
 
-Rejected: showing a terminal status as soon as the JobMaster has reached it. A crash before the result is written
-would bring the job back to life before the eyes of a client that had seen it end.
+Rejected: showing a terminal status as soon as the JobMaster has reached it. After a crash before the result is written,
+a client that had seen the job end would see it run again.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from flintlock.model.tasks import RegionRecord
 class JobPhase(StrEnum):
     """What the Dispatcher still has to do for a registered job."""
 
-    RESERVED = "RESERVED"  # the id is taken, nothing is durable: nobody sees the job
-    DISCARDING = "DISCARDING"  # could not be stored: what may be left of it is removed
-    INITIALIZING = "INITIALIZING"  # durable, and shown; it has no JobMaster yet
-    RUNNING = "RUNNING"  # its JobMaster has it
+    RESERVED = "RESERVED"  # the id is taken, nothing is durable: clients do not see the job
+    DISCARDING = "DISCARDING"  # it could not be stored: what may be left of it is removed
+    INITIALIZING = "INITIALIZING"  # durable and visible; it has no JobMaster yet
+    RUNNING = "RUNNING"  # it has a JobMaster
     ENDING = "ENDING"  # its JobMaster is done; how it ended is not durable yet
     CLEANING = "CLEANING"  # how it ended is durable; what it used is removed
 
 
-#: The whole law. A submission begins RESERVED, a recovered job INITIALIZING, a dirty result CLEANING.
+#: Every legal move. A submission begins RESERVED, a recovered job INITIALIZING, a dirty result CLEANING.
 PHASE_MOVES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
     JobPhase.RESERVED: frozenset({JobPhase.DISCARDING, JobPhase.INITIALIZING}),
     JobPhase.DISCARDING: frozenset(),
@@ -58,9 +58,9 @@ VISIBLE: Final = frozenset({JobPhase.INITIALIZING, JobPhase.RUNNING, JobPhase.EN
 
 
 def moved(old: JobPhase, new: JobPhase) -> JobPhase:
-    """Return `new`, or raise InvariantBroken if a job cannot go there from `old`."""
+    """Return `new`. Raises InvariantBroken if a job cannot move there from `old`."""
     if new not in PHASE_MOVES[old]:
-        raise InvariantBroken(f"a job cannot go from {old} to {new} in the Dispatcher")
+        raise InvariantBroken(f"a job cannot move from {old} to {new} in the Dispatcher")
     return new
 
 
@@ -68,9 +68,9 @@ def moved(old: JobPhase, new: JobPhase) -> JobPhase:
 
 
 def duplicate(job_id: JobId, phase: JobPhase | None, ended: JobSummary | None) -> DuplicateJob | None:
-    """Return why this id cannot be submitted: how it is registered now, and its line among the ended jobs.
+    """Return why this id cannot be submitted, given its phase now and its line among the ended jobs; None if it can.
 
-    An id whose failed submission is still being removed is free: whoever takes it waits for the removal.
+    An id whose failed submission is still being removed is free: the next submission of it waits for the removal.
     """
     if phase is JobPhase.CLEANING or (phase is None and ended is not None):
         return duplicate_job(job_id, ended=True)
@@ -147,17 +147,17 @@ def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]
     regions = regions_of(graph)
     shared = shared_steps(regions)
     for region in regions:
-        said = values_of_region(region, shared, by_step)
-        if len({(limits.lower, limits.upper) for limits in said.values()}) > 1:
-            problems.append(f"the steps {', '.join(said)} run as one task: they must agree on a parallelism")
+        ranges = values_of_region(region, shared, by_step)
+        if len({(limits.lower, limits.upper) for limits in ranges.values()}) > 1:
+            problems.append(f"the steps {', '.join(ranges)} run as one task: they must agree on a parallelism")
     return tuple(problems)
 
 
 def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:
-    """Return what does not fit between who pickled the graph's functions and who will open them.
+    """Return where the versions that pickled the graph's functions are incompatible with the cluster's.
 
     A pickle holds bytecode and class layouts, so both sides agree up to the minor version. A graph without pickled
-    functions fits everywhere.
+    functions is compatible with every version.
     """
     pickled = next(
         (v.name for v in graph.vertices if isinstance(v.operation, Function) and v.operation.pickle is not None),
@@ -197,7 +197,7 @@ def check_cancel_of_ended(job_id: JobId, status: JobStatus) -> None:
 
 
 class CleanupResource(StrEnum):
-    """What a job leaves behind: each is removed, and retried, by itself."""
+    """What cleanup removes of a job, each independently of the others."""
 
     GRAPH = "graph"
     PROGRESS = "progress"
@@ -205,8 +205,8 @@ class CleanupResource(StrEnum):
     FILES = "files"
 
 
-#: What is removed only once something else is gone: blobs are unlinked after the pointer to them was removed in a
-#: fenced transaction, so that a leader that was overtaken unlinks nothing. All the rest goes concurrently.
+#: What is removed only after something else: blobs are unlinked after the pointer to them was removed in a fenced
+#: transaction, so that a leader with an outdated token unlinks nothing. The others are removed concurrently.
 REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {CleanupResource.BLOBS: CleanupResource.GRAPH}
 
 
@@ -232,7 +232,7 @@ def result_of(outcome: JobOutcome) -> JobResult:
     """Return the entry for the JobResultStore. Raises InvariantBroken if the job has not ended."""
     snapshot = outcome.snapshot
     if not snapshot.status.globally_terminal:
-        raise InvariantBroken(f"the JobMaster of job {snapshot.graph.job_id} ended with it {snapshot.status}")
+        raise InvariantBroken(f"the JobMaster of job {snapshot.graph.job_id} ended while the job is {snapshot.status}")
     return JobResult(
         job_id=snapshot.graph.job_id,
         name=snapshot.graph.name,
@@ -250,7 +250,7 @@ def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
 
 
 def scratch_of(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
-    """Return the directories that a job without a JobMaster is known to have: staging, and blocking results."""
+    """Return the directories recorded for a job without a JobMaster: staging, and blocking results."""
     return tuple(
         dict.fromkeys(
             directory
@@ -267,18 +267,18 @@ def scratch_of(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
 
 
 def graphs_to_recover(stored: Iterable[JobId], dirty: Iterable[JobResult]) -> tuple[JobId, ...]:
-    """Return the graphs that are run on: those without a dirty result."""
+    """Return the jobs to run again: the stored ones without a dirty result."""
     ended = {result.job_id for result in dirty}
     return tuple(job_id for job_id in stored if job_id not in ended)
 
 
 def check_recovery(recovered: Iterable[JobId], dirty: Iterable[JobResult]) -> None:
-    """Raise InvariantBroken if a job is handed over both to be run and as ended."""
+    """Raise InvariantBroken if a job was recovered both as one to run and as ended."""
     both = {result.job_id for result in dirty}.intersection(recovered)
     if both:
-        raise InvariantBroken(f"jobs handed over together with their dirty results: {', '.join(sorted(both))}")
+        raise InvariantBroken(f"jobs recovered together with their dirty results: {', '.join(sorted(both))}")
 
 
 def expiry_period_s(retention_s: float) -> float:
-    """Return how often ended jobs are looked through: ten times within their retention, at most hourly."""
+    """Return the pause between two sweeps of ended jobs: a tenth of their retention, at most an hour."""
     return min(3600.0, max(1.0, retention_s / 10))

@@ -1,7 +1,7 @@
-"""Ended jobs as clients ask for them: read from the store, the latest few kept in memory.
+"""Ended jobs as clients query them: read from the store, with the latest few cached in memory.
 
-Memory is bounded: whatever the number of ended jobs, only `RECENT` snapshots are held (clients that waited for an end
-ask for the details next), and `UNARCHIVED` outcomes that the store refused to take.
+Memory is bounded: whatever the number of ended jobs, only `RECENT` snapshots are cached (clients that waited for an
+end query the details next), and `UNARCHIVED` outcomes that the store did not accept.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ UNARCHIVED: Final = 16
 
 
 class EndedJobs:
-    """Reads ended jobs."""
+    """Reads ended jobs, and caches some."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._recent: dict[JobId, JobSnapshot] = {}  # least recently asked for first; at most RECENT
+        self._recent: dict[JobId, JobSnapshot] = {}  # least recently queried first; at most RECENT
         self._unarchived: dict[JobId, JobOutcome] = {}  # whose archiving failed, oldest first; at most UNARCHIVED
 
     def remember(self, snapshot: JobSnapshot) -> None:
-        """Hold the snapshot of a job that just ended, or was just asked for."""
+        """Cache the snapshot of a job that just ended or was just queried."""
         job_id = snapshot.graph.job_id
         self._recent.pop(job_id, None)
         self._recent[job_id] = snapshot
@@ -43,7 +43,7 @@ class EndedJobs:
             del self._recent[next(iter(self._recent))]
 
     def keep_unarchived(self, outcome: JobOutcome) -> None:
-        """Hold what could not be archived, for as long as there is room and the term lasts."""
+        """Keep in memory an outcome that could not be archived, until newer ones displace it or the term ends."""
         self._unarchived[outcome.snapshot.graph.job_id] = outcome
         if len(self._unarchived) > UNARCHIVED:
             del self._unarchived[next(iter(self._unarchived))]
@@ -55,7 +55,7 @@ class EndedJobs:
             self._unarchived.pop(job_id, None)
 
     async def get(self, job_id: JobId) -> JobSnapshot | None:
-        """Return an ended job: as archived, else as much as its result tells."""
+        """Return an ended job: as archived, else what its result contains; None if there is neither."""
         unarchived = self._unarchived.get(job_id)
         if unarchived is not None:
             return unarchived.snapshot
@@ -67,7 +67,7 @@ class EndedJobs:
         return snapshot
 
     async def rows(self, job_id: JobId, name: str) -> ResultRows | None:
-        """Return rows that an ended job kept."""
+        """Return a collected result of an ended job; None if it has none of that name."""
         unarchived = self._unarchived.get(job_id)
         if unarchived is not None:
             return next((rows for rows in unarchived.results if rows.name == name), None)

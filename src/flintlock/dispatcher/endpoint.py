@@ -1,11 +1,11 @@
-"""The Dispatcher of one term: what clients call, and the scope that its jobs live in.
+"""The Dispatcher of one term: what clients call, and the scope in which its jobs run.
 
-Every method decides without `await` between reading what is registered and writing it; the loop's single thread is
+Every method decides without `await` between reading the registered jobs and writing them; the loop's single thread is
 the mailbox, so there are no locks. What takes time happens in the jobs' own tasks, children of the scope: a caller
-that goes away cancels its waiting, never the work. Leaving the scope suspends every job and waits for its JobMaster;
-an error that is fatal leaves the scope as an exception group and ends the term.
+that disconnects cancels its waiting, never the work. Leaving the scope suspends every job and waits for its JobMaster;
+a fatal error leaves the scope as an exception group and ends the term.
 
-Rejected: looking into the JobResultStore before each submission. The jobs that have ended are known from the listing,
+Rejected: reading the JobResultStore before each submission. The jobs that have ended are known from the listing,
 and the transaction that stores the graph checks both stores again, atomically.
 """
 
@@ -30,8 +30,7 @@ from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
-from flintlock.dispatcher.tolerance import log_and_continue
-from flintlock.dispatcher.writes import TermWrites
+from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.causes import caused_by, current_cause
@@ -64,8 +63,8 @@ from flintlock.model.tasks import ResultRows
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-#: Recovered jobs that begin in one turn of the loop. With all of ten thousand in one, nothing else would be heard for
-#: seconds: a leader would miss its own beat, and step down.
+#: Recovered jobs that start in one turn of the loop. With all of ten thousand in one turn, the loop would serve nothing
+#: else for seconds: a leader would miss its own heartbeat, and step down.
 _BEGUN_AT_ONCE: Final = 50
 
 
@@ -86,12 +85,12 @@ async def dispatching(
             dispatcher.stop()
 
 
-#: What a job's task does.
-Life: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+#: The coroutine function that a job's task runs.
+JobBody: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 def _answer_unanswered(answer: asyncio.Future[Any], what: str) -> None:
-    """The task ended before it could say what came of it: leadership is lost."""
+    """Fail an answer that its task left open: the task was cancelled because leadership is lost."""
     if not answer.done():
         answer.set_exception(Unavailable(f"leadership was lost while {what}: it may or may not be there"))
 
@@ -120,16 +119,16 @@ class Dispatcher:
             listing=self._listing,
             ended=self._ended,
         )
-        self._jobs: Final[dict[JobId, DispatchedJob]] = {}  # entered when an id is taken, left when its task ends
+        self._jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
-        self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; each leaves as it ends
+        self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
         self._shut_down: Final[asyncio.Future[ApplicationStatus]] = asyncio.get_running_loop().create_future()
         self._stopped = False  # written by `stop`, when the scope is left or a child has failed
 
     async def start(self, recovery: Recovery) -> None:
-        """Take over what was recovered, and begin."""
+        """Take over the recovered jobs, and start them."""
         core.check_recovery((job.stored.graph.job_id for job in recovery.jobs), recovery.dirty)
-        await self._prune_blobs(recovery)  # before anybody can submit a job that is not among these
+        await self._prune_blobs(recovery)  # before a client can submit a job that is not among these
         for line in recovery.ended:
             self._listing.put(line)
         with caused_by(recovery.cause):
@@ -154,19 +153,19 @@ class Dispatcher:
                 job_id, self._shared, JobPhase.INITIALIZING, stored=job.stored, operations=operations
             )
             self._begin(recovered, partial(recovered.run_recovered, job.progress))
-            if recovered.claim_operations():  # resumed after the job's own first step, which makes its JobMaster
+            if recovered.claim_operations():  # resumed after the job's own first step, which creates its JobMaster
                 self._child(recovered.resume_operations(), f"operations-{job_id}")
             self._listing.touch(job_id)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def stop(self) -> None:
-        """Answer nothing any more and suspend every job. Idempotent: a second cancel would cut short their goodbyes."""
+        """Refuse all further calls and suspend every job. Idempotent: a second cancel would cut it short."""
         if self._stopped:
             return
         self._stopped = True
         for job in self._jobs.values():
-            job.durable_end.set()  # wakes those who wait: they hear that nobody leads
+            job.durable_end.set()  # wakes waiting clients: they get Unavailable
         for child in self._children:
             child.cancel()
 
@@ -175,10 +174,10 @@ class Dispatcher:
         return await asyncio.shield(self._shut_down)
 
     def assert_empty(self) -> None:
-        """Raise InvariantBroken if anything of a job is left: after the last one is clean, nothing is."""
+        """Raise InvariantBroken if a job or an idempotency key is still registered: after the last cleanup none is."""
         left = [*self._jobs, *self._keys]
         if left:
-            raise InvariantBroken(f"the Dispatcher still holds {', '.join(map(str, left))}")
+            raise InvariantBroken(f"the Dispatcher has still registered {', '.join(map(str, left))}")
 
     # DispatcherGateway
 
@@ -207,13 +206,13 @@ class Dispatcher:
         return self._listing.overview(self._line)
 
     async def job(self, message: JobQuery) -> JobSnapshot:
-        """Return all that is known of one job."""
+        """Return the details of one job."""
         self._check_leading()
         running = await self._running(message.job_id)
         return running[1] if running is not None else await self._ended_job(message.job_id)
 
     async def await_job(self, message: AwaitJob) -> JobSnapshot:
-        """Return the job once its result is durable, or as it is after the wait."""
+        """Return the job once its result is durable, or as it is when the wait is over."""
         self._check_leading()
         job = self._visible(message.job_id)
         if job is not None and not job.ended and message.wait_s > 0:
@@ -280,11 +279,11 @@ class Dispatcher:
         return JobOperations(job_id=job_id) if recorded is None else recorded
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:
-        """Note that a client is attached. An ended job needs none."""
+        """Record that a client is attached. Ignored for an ended job."""
         self._check_leading()
         running = await self._running(message.job_id)
         if running is not None:
-            running[0].client_seen(message.expires_ms)
+            running[0].renew_client(message.expires_ms)
         else:
             await self._ended_job(message.job_id)
 
@@ -294,7 +293,7 @@ class Dispatcher:
         return (await self._changeable(message.job_id)).requirements()
 
     async def result(self, message: ResultQuery) -> ResultRows:
-        """Return rows that the job kept."""
+        """Return a collected result of the job. See DispatcherGateway."""
         self._check_leading()
         running = await self._running(message.job_id)
         if running is not None:
@@ -317,20 +316,20 @@ class Dispatcher:
     # Submission
 
     async def _submit_once(self, message: JobSubmission, key: str) -> Submitted:
-        """Submit under an idempotency key: one at a time for each key, and the store decides who was first."""
+        """Submit under an idempotency key: one at a time for each key; the store decides which one is first."""
         while (other := self._keys.get(key)) is not None:
-            await asyncio.wait((other,))  # whatever comes of it, the store knows it then
+            await asyncio.wait((other,))  # whatever its outcome, it is stored then
             self._check_leading()
         decided = self._keys[key] = asyncio.get_running_loop().create_future()
         try:
-            known = await self._known(key, message.digest)
+            known = await self._job_of_key(key, message.digest)
             if known is not None:
                 return known
             try:
                 return await self._submit(message)
             except KeyReused:
-                # The same key was being stored for a client that has hung up meanwhile.
-                known = await self._known(key, message.digest)
+                # The same key was being stored for a client that has disconnected meanwhile.
+                known = await self._job_of_key(key, message.digest)
                 if known is None:
                     raise
                 return known
@@ -338,11 +337,11 @@ class Dispatcher:
             del self._keys[key]
             decided.set_result(None)
 
-    async def _known(self, key: str, digest: str) -> Submitted | None:
-        """Return the job that a key has made. Raises Unavailable while that job is being taken back."""
+    async def _job_of_key(self, key: str, digest: str) -> Submitted | None:
+        """Return the job that was submitted with a key. Raises Unavailable while that submission is undecided."""
         known = await self._stores.graphs.key(key)
         if known is not None and self._jobs.get(known.job_id) is None and self._listing.get(known.job_id) is None:
-            known = await self._stores.graphs.key(key)  # nobody knows that job: it was taken back meanwhile
+            known = await self._stores.graphs.key(key)  # not registered: the submission was taken back meanwhile
         if known is None:
             return None
         job = self._jobs.get(known.job_id)
@@ -374,14 +373,14 @@ class Dispatcher:
 
     # Jobs
 
-    def _begin(self, job: DispatchedJob, life: Life) -> asyncio.Task[None]:
-        """Register the job and start its life. Its end, however early it is cancelled, takes it out again."""
-        task = job.task = self._child(life(), f"job-{job.job_id}")
+    def _begin(self, job: DispatchedJob, body: JobBody) -> asyncio.Task[None]:
+        """Register the job and start its task. The task's end, however early it is cancelled, unregisters the job."""
+        task = job.task = self._child(body(), f"job-{job.job_id}")
         self._jobs[job.job_id] = job
-        task.add_done_callback(lambda _: self._left(job))
+        task.add_done_callback(lambda _: self._unregister(job))
         return task
 
-    def _left(self, job: DispatchedJob) -> None:
+    def _unregister(self, job: DispatchedJob) -> None:
         if self._jobs.get(job.job_id) is job:
             del self._jobs[job.job_id]
 
@@ -394,16 +393,16 @@ class Dispatcher:
     def _child_ended(self, task: asyncio.Task[None]) -> None:
         del self._children[task]
         if task.cancelled() or task.exception() is not None:
-            self.stop()  # in the same turn as the task group: nobody is answered, and nothing begun, in between
+            self.stop()  # in the same turn as the task group: no call is answered, and nothing started, in between
 
     def _visible(self, job_id: JobId) -> DispatchedJob | None:
         job = self._jobs.get(job_id)
         return job if job is not None and job.visible else None
 
     async def _running(self, job_id: JobId) -> tuple[DispatchedJob, JobSnapshot] | None:
-        """Return the job and how it is, unless it has ended or was never there.
+        """Return the job and its snapshot, or None if it has ended or does not exist.
 
-        One whose end is not durable yet is waited for: nobody hears of an end that could still be taken back.
+        Waits for an end that is not durable yet: no client may see an end that a crash could still undo.
         """
         job = self._visible(job_id)
         if job is None or job.ended:
@@ -444,7 +443,7 @@ class Dispatcher:
     # Housekeeping
 
     async def _prune_blobs(self, recovery: Recovery) -> None:
-        """Remove the blobs of jobs that are no more. Dirty ones keep theirs until their cleanup comes to them."""
+        """Remove the blobs of jobs that no longer exist. Those of dirty jobs remain until their cleanup."""
         needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
         await self._gate.wait_until_active()
@@ -452,25 +451,25 @@ class Dispatcher:
             await self._services.blobs.retain_only(needed)
 
     async def _expire(self) -> None:
-        """Forget ended jobs when their retention is over."""
-        open_try = False  # the last one raised: it may have forgotten some of which nobody was told
+        """Remove ended jobs when their retention is over."""
+        unconfirmed = False  # the last try raised: it may have removed some and not returned which
         while True:
             await self._gate.wait_until_active()
             before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
-            open_try, look = True, open_try
+            unconfirmed, compare = True, unconfirmed
             with log_and_continue(log_events.JOB_EXPIRY_FAILED):
                 gone = await self._stores.ended.expire(before_ms)
-                self._forget((*gone, *await self._vanished(before_ms)) if look else gone)
-                open_try = False
+                self._forget((*gone, *await self._listed_but_not_stored(before_ms)) if compare else gone)
+                unconfirmed = False
             await asyncio.sleep(core.expiry_period_s(self._retention_s))
 
-    async def _vanished(self, before_ms: int) -> list[JobId]:
+    async def _listed_but_not_stored(self, before_ms: int) -> list[JobId]:
         """Return the jobs that are listed as ended before then, and no longer stored."""
         stored = {line.job_id for line in await self._stores.ended.summaries()}
         return [job_id for job_id in self._listing.ended_before(before_ms) if job_id not in stored]
 
     async def _expire_blobs(self) -> None:
-        """Remove uploads whose submission never came, or was refused."""
+        """Remove uploads whose submission never arrived, or was refused."""
         retention_s = self._services.configuration.get(BLOB_RETENTION)
         while True:
             await asyncio.sleep(core.expiry_period_s(retention_s))

@@ -9,8 +9,8 @@
 the job as it is stored: suspended. What they raise is fatal to the term: Fenced (a newer leader goes on), or a result
 that cannot be written.
 
-Rejected: acknowledging after the JobMaster is made. Acknowledged means *persisted*; a JobMaster that cannot be made is
-a FAILED job, not a failed submission, so the client need not wait for it.
+Rejected: acknowledging after the JobMaster is created. Acknowledged means *persisted*; a JobMaster that cannot be
+created is a FAILED job, not a failed submission, so the client need not wait for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
-from flintlock.dispatcher.attached_client import AttachedClient
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import Backoff, CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
@@ -35,8 +34,7 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text
-from flintlock.dispatcher.tolerance import is_fatal_to_term, log_and_continue
-from flintlock.dispatcher.writes import TermWrites
+from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
@@ -59,11 +57,11 @@ from flintlock.model.tasks import RegionRecord, RemoveFiles
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-#: Phases that tell an operator something; the others follow from them, and are logged at debug level.
-_TELLING: Final = frozenset({JobPhase.INITIALIZING, JobPhase.ENDING, JobPhase.DISCARDING})
+#: The moves that operators need; the others follow from them, and are logged at debug level.
+_LOGGED_AT_INFO: Final = frozenset({JobPhase.INITIALIZING, JobPhase.ENDING, JobPhase.DISCARDING})
 
-#: Turns of the loop between acknowledging and making the JobMaster: one for the shield that protects the submission
-#: from its caller, one for the caller, whose answer then leaves before the JobMaster takes its time.
+#: Turns of the loop between acknowledging and creating the JobMaster: one for the shield that protects the submission
+#: from its caller, one for the caller, whose answer is then sent before the JobMaster takes its time.
 _TURNS_FOR_THE_ACKNOWLEDGEMENT: Final = 2
 
 
@@ -81,6 +79,33 @@ class JobServices:
     ended: EndedJobs
 
 
+class AttachedClient:
+    """The timeout of the client that a job depends on: each heartbeat of the client restarts it.
+
+    `timed_out` is called when it passes. It is not stored: a new leader gives the client the whole timeout again.
+    """
+
+    def __init__(self, timed_out: Callable[[], None]) -> None:
+        self._timed_out: Final = timed_out
+        self._timer: asyncio.TimerHandle | None = None  # while a heartbeat is expected
+
+    @property
+    def expected(self) -> bool:
+        """Whether the job depends on the client now."""
+        return self._timer is not None
+
+    def expect(self, within_s: float) -> None:
+        """Expect the next heartbeat within this time."""
+        self.forget()
+        self._timer = asyncio.get_running_loop().call_later(max(within_s, 0.0), self._timed_out)
+
+    def forget(self) -> None:
+        """Expect no more heartbeats. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class DispatchedJob:
     """One registered job."""
 
@@ -96,15 +121,15 @@ class DispatchedJob:
     ) -> None:
         self.job_id: Final = job_id
         self.phase = phase  # written by `_move` only
-        self.task: asyncio.Task[None] | None = None  # its life; set by the Dispatcher when it begins
+        self.task: asyncio.Task[None] | None = None  # set by the Dispatcher when it starts the job
         self.durable_end: Final = asyncio.Event()  # set once how it ended is durable, and when the Dispatcher stops
         self._services: Final = services
         self._stored = stored  # None once the job has ended: clients then read the archive
         self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
         self._result = result  # from the durable end on
-        self._cancel_asked_ms: int | None = None  # queued until there is a JobMaster
+        self._cancel_asked_ms: int | None = None  # of a cancel that is queued until there is a JobMaster
         self._cancel_cause: CauseId | None = None  # of that cancel
-        self._client: Final = AttachedClient(self._client_gone)  # expected while the job has a JobMaster
+        self._client: Final = AttachedClient(self._client_timed_out)  # expected while the job has a JobMaster
         self._operations: Final = OperationRecorder(
             operations or JobOperations(job_id=job_id),
             services.term.stores.operations,
@@ -112,9 +137,9 @@ class DispatchedJob:
             services.clock_ms,
         )
         self._updating = False  # a change of its requirements is in progress, or was when a former leader died
-        self._settling = False  # such a change got no answer, and is set back
+        self._settling = False  # such a change got no answer, and is reverted
         self._recovered = False  # written by `run_recovered`
-        self._quarantine_reason: str | None = None  # why its graph is kept for inspection when it ends
+        self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
 
     # What clients see
 
@@ -125,7 +150,7 @@ class DispatchedJob:
 
     @property
     def ending(self) -> bool:
-        """Whether the JobMaster is done, and the end not durable yet."""
+        """Whether the JobMaster has ended and the result is not durable yet."""
         return self.phase is JobPhase.ENDING
 
     @property
@@ -134,7 +159,7 @@ class DispatchedJob:
         return self.phase is JobPhase.CLEANING
 
     def snapshot(self) -> JobSnapshot:
-        """Return the job as it is. May show a terminal status before `durable_end`: such a snapshot stays inside."""
+        """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
         if self._runner is not None:
             return self._runner.snapshot()
         return initial_snapshot(self._job(), self._cancel_asked_ms)
@@ -148,18 +173,18 @@ class DispatchedJob:
             return last
         try:
             line = self.snapshot().summary()
-        except Exception as error:  # noqa: BLE001 - one JobMaster's bug leaves the listing whole
+        except Exception as error:  # noqa: BLE001 - one JobMaster's bug must not fail the listing
             log.warning(log_events.JOBMASTER_NOT_RESPONDING, job_id=self.job_id, error=repr(error))
             known = last or initial_snapshot(self._job(), self._cancel_asked_ms).summary()
             return structs.replace(known, stale=True)
-        if line.status.globally_terminal:  # not durable yet: nobody is told
+        if line.status.globally_terminal:  # not durable yet: not shown
             if last is not None and not last.status.globally_terminal:
                 return last
             return initial_snapshot(self._job(), self._cancel_asked_ms).summary()
         return line
 
     def cancel(self) -> None:
-        """Ask the JobMaster to end the job, as soon as there is one. Raises Conflict if it can no longer be."""
+        """Cancel the job, as soon as it has a JobMaster. Raises Conflict if it can no longer be cancelled."""
         log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase)
         if self._runner is not None:
             self._runner.command(CancelJob(job_id=self.job_id))
@@ -167,15 +192,15 @@ class DispatchedJob:
             self._cancel_asked_ms, self._cancel_cause = self._services.clock_ms(), current_cause()
         self._services.listing.touch(self.job_id)
 
-    def client_seen(self, expires_ms: int) -> None:
-        """A client is attached until then. Ignored for a job that does not depend on one."""
+    def renew_client(self, expires_ms: int) -> None:
+        """Expect the next heartbeat of the attached client by then. Ignored for a job that does not depend on one."""
         if self._client.expected:
             self._client.expect((expires_ms - self._services.clock_ms()) / 1000)
 
-    def _client_gone(self) -> None:
+    def _client_timed_out(self) -> None:
         timeout_s = self._job().graph.client_timeout_s
         if self._services.term.gate.paused is not None and timeout_s is not None:
-            self._client.expect(timeout_s)  # it could not be heard: it gets the whole timeout anew
+            self._client.expect(timeout_s)  # its heartbeats may not have arrived: it gets the whole timeout again
             return
         # A Conflict means that it is publishing: it runs to its end.
         with caused_by(internal_cause("client-timeout", self.job_id)), suppress(Conflict):
@@ -210,7 +235,7 @@ class DispatchedJob:
             done.set_exception(error)
             if isinstance(error, Unavailable):  # it may be stored all the same, and would count from the next leader on
                 self._settling = True
-                await self._services.writes.set_back(job)
+                await self._services.writes.revert(job)
         finally:
             self._updating = self._settling = False
 
@@ -235,7 +260,7 @@ class DispatchedJob:
             await self._carry_out(operation)
 
     def claim_operations(self) -> bool:
-        """Keep other changes out until `resume_operations` is done. Tells whether a former leader left operations."""
+        """Refuse other changes until `resume_operations` is done. Returns whether a former leader left operations."""
         self._updating = bool(self._operations.in_progress)
         return self._updating
 
@@ -261,7 +286,7 @@ class DispatchedJob:
                 await self._rescale_durably(operation, command)
 
     async def _rescale_durably(self, operation: JobOperation, command: RescaleJob) -> None:
-        """Rescale as an operation: no client waits for it, so a store that does not answer is asked until it does."""
+        """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""
         try:
             runner, job = self._check_runs(), self._job()
             wanted = self._checked_change(job, command)
@@ -298,10 +323,10 @@ class DispatchedJob:
             raise Unavailable(f"job {self.job_id} is being initialised; ask again")
         return self._runner
 
-    # Its life
+    # Bodies of its task
 
     async def run_submitted(self, accepted: asyncio.Future[Submitted], predecessor: asyncio.Task[None] | None) -> None:
-        """Persist the job, acknowledge it, run it to its end and clean up. Waits for an earlier holder of the id."""
+        """Persist the job, acknowledge it, run it to its end and clean up. Waits for the id's `predecessor`."""
         if predecessor is not None:
             await asyncio.wait((predecessor,))
         if not await self._persist(accepted):
@@ -311,12 +336,12 @@ class DispatchedJob:
         await self._run_and_end(())
 
     async def run_recovered(self, progress: tuple[RegionRecord, ...]) -> None:
-        """Run a job on from what it has durably reached, and clean up. If it cannot be initialised: quarantine."""
+        """Continue a job from its durable progress, and clean up. One that cannot be initialised is quarantined."""
         self._recovered = True
         await self._run_and_end(progress)
 
     async def clean_up_dirty(self) -> None:
-        """Clean up after a job that has ended under an earlier leader; never run it."""
+        """Clean up after a job that ended under an earlier leader."""
         await self._clean_up()
 
     async def _persist(self, accepted: asyncio.Future[Submitted]) -> bool:
@@ -327,17 +352,17 @@ class DispatchedJob:
         everything = core.cleanup_plan(blobs=blobs, scratch=())
         try:
             self._services.blobs.retain(self.job_id, blobs)
-        except Exception as error:  # noqa: BLE001 - the client hears it, whatever it is
+        except Exception as error:  # noqa: BLE001 - reported to the client, whatever it is
             await self._take_back(accepted, error, blobs_only)
             return False
         try:
             await self._services.term.stores.graphs.put(job)
         except Fenced:
             raise
-        except (DuplicateJob, KeyReused) as error:  # what the store knows by that id or key is not touched
+        except (DuplicateJob, KeyReused) as error:  # the job stored under that id or key is left as it is
             await self._take_back(accepted, error, blobs_only)
             return False
-        except Exception as error:  # noqa: BLE001 - the client hears it, whatever it is
+        except Exception as error:  # noqa: BLE001 - reported to the client, whatever it is
             await self._take_back(accepted, error, everything)
             return False
         self._move(JobPhase.INITIALIZING, name=job.graph.name)
@@ -348,9 +373,9 @@ class DispatchedJob:
     async def _take_back(
         self, accepted: asyncio.Future[Submitted], error: Exception, resources: tuple[CleanupResource, ...]
     ) -> None:
-        """Remove what the submission may have left, then answer with the error.
+        """Remove what the submission may have stored, then answer with the error.
 
-        The answer waits for one try of each removal, not for their success; the id stays taken until all is gone.
+        The answer waits for one try of each removal, not for their success; the id stays reserved until all succeeded.
         """
         log.warning(log_events.JOB_NOT_ACCEPTED, job_id=self.job_id, error=repr(error))
         self._move(JobPhase.DISCARDING)
@@ -361,7 +386,7 @@ class DispatchedJob:
             answer = Unavailable(f"job {self.job_id} could not be stored: {error}")
             answer.__cause__ = error
         for resource, cause in failed.items():
-            answer.add_note(f"cleanup of its {resource} failed and will be tried again: {cause}")
+            answer.add_note(f"cleanup of its {resource} failed and will be retried: {cause}")
         accepted.set_exception(answer)
         if failed:
             left = {resource: removals[resource] for resource in failed}
@@ -373,13 +398,13 @@ class DispatchedJob:
         await self._clean_up()
 
     async def _outcome(self, progress: tuple[RegionRecord, ...]) -> JobOutcome:
-        """Make the JobMaster and run it. Whatever goes wrong with this one job is how this one job ends."""
+        """Create the JobMaster and run it. An error that concerns only this job is this job's outcome: FAILED."""
         services, job = self._services, self._job()
         try:
             runner = services.term.job_masters(job, progress, services.listing.touch)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, error=repr(error))
-            if self._recovered:  # it could be initialised once: somebody may want to know why not any more
+            if self._recovered:  # it was initialised before: its graph is needed to find out what changed
                 self._quarantine_reason = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
         self._runner = runner
@@ -392,7 +417,7 @@ class DispatchedJob:
             return await runner.run()
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
-            if task is not None and not task.cancelling():  # nobody suspends it: it would vanish without a word
+            if task is not None and not task.cancelling():  # it was not suspended: it would disappear without a trace
                 raise InvariantBroken(f"the JobMaster of job {self.job_id} ended as if cancelled") from error
             raise
         except Exception as error:
@@ -404,22 +429,22 @@ class DispatchedJob:
             self._client.forget()
 
     def _pass_on_cancel(self, runner: JobMasterRunner) -> None:
-        """Tell the JobMaster of a cancel that was queued. One that comes too late for it changes nothing."""
+        """Send the JobMaster a cancel that was queued. One that comes too late is logged and ignored."""
         if self._cancel_asked_ms is not None:
             try:
                 with caused_by(self._cancel_cause):
                     runner.command(CancelJob(job_id=self.job_id))
-            except Conflict as error:  # a recovered job that is publishing: it goes on to its end
+            except Conflict as error:  # a recovered job that is publishing: it runs to its end
                 log.warning(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 
     async def _progress(self) -> tuple[RegionRecord, ...]:
-        """Return what is recorded of the job, as far as it can be read: it tells which directories to remove."""
+        """Return the job's recorded progress, which names the directories to remove; nothing if it cannot be read."""
         with log_and_continue(log_events.JOB_PROGRESS_UNREADABLE, job_id=self.job_id):
             return await self._services.writes.progress(self.job_id)
         return ()
 
     async def _end(self, outcome: JobOutcome) -> None:
-        """Archive, make the end durable, let the waiting clients go."""
+        """Archive the job, make its result durable, and answer the waiting clients."""
         services, snapshot = self._services, outcome.snapshot
         result = core.result_of(outcome)
         self._move(JobPhase.ENDING, status=result.status)
@@ -429,7 +454,7 @@ class DispatchedJob:
             archived = True
         if not archived:
             services.ended.keep_unarchived(outcome)
-        if self._quarantine_reason is not None:  # before its end counts: the cleanup would remove the graph
+        if self._quarantine_reason is not None:  # before its result is durable: the cleanup would remove the graph
             await services.writes.quarantine(self.job_id, self._quarantine_reason)
         await services.writes.end(result)
         self._move(JobPhase.CLEANING, status=result.status)
@@ -441,7 +466,7 @@ class DispatchedJob:
             services.metrics.ended(result.status)
 
     async def _clean_up(self) -> None:
-        """Remove what the job used, then mark its result clean. The JobMaster is gone before."""
+        """Remove what the job used, then mark its result clean. Its JobMaster has ended before."""
         if self._result is None:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
         await self._operations.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
@@ -469,12 +494,12 @@ class DispatchedJob:
 
     def _job(self) -> StoredJob:
         if self._stored is None:
-            raise InvariantBroken(f"job {self.job_id} is {self.phase}: its graph is no longer at hand")
+            raise InvariantBroken(f"job {self.job_id} is {self.phase}: its graph is no longer in memory")
         return self._stored
 
     def _move(self, phase: JobPhase, **facts: object) -> None:
         self.phase = core.moved(self.phase, phase)
-        write = log.info if phase in _TELLING or "submission_cause" in facts else log.debug
+        write = log.info if phase in _LOGGED_AT_INFO or "submission_cause" in facts else log.debug
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)
 
 

@@ -1,4 +1,4 @@
-"""What a JobManager does with one term: recover, then dispatch, until the term is over or the cluster shuts down.
+"""One term of a JobManager: recover, then dispatch, until the term is over or the cluster shuts down.
 
     CREATED -> RUNNING (dirty results, graphs, progress; then a Dispatcher; then leadership is confirmed) -> STOPPED
 
@@ -97,7 +97,7 @@ class DispatcherLeaderProcess:
                         recovery = await recover(self._stores, self._services.blobs, self._services.clock_ms, term.gate)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
                     async with dispatching(self._services, term, recovery) as dispatcher:
-                        await asyncio.sleep(0)  # each recovered job takes its first step: its JobMaster is there
+                        await asyncio.sleep(0)  # each recovered job takes its first step, which creates its JobMaster
                         term.admit()
                         listener.confirm(dispatcher)
                         try:

@@ -3,7 +3,7 @@
 A leader is dead if its connection has broken and is then refused for `GRACE_S`, or if the process at its address
 answers that it does not lead in that term, as one does that was started again. A leader that is frozen, or behind a
 partitioned network, keeps its term until its session has expired: the two cannot be distinguished. A wrong verdict is
-harmless (`LeaderRegister.declare_dead`) but must not be repeated for ever: a leader on another machine that advertises
+harmless (`LeaderRegister.declare_dead`) but must not be repeated endlessly: a leader on another machine that advertises
 a loopback address refuses connections from here without being dead, so it is not watched. Such a cluster is
 misconfigured, and each JobManager logs a warning.
 """
@@ -79,7 +79,10 @@ class LeaderWatch:
         if not is_loopback(leader.rpc) or leader.host == self._host:
             return True
         log.warning(
-            log_events.LEADER_UNREACHABLE, host=leader.host, told=leader.rpc, reason="it advertises a loopback address"
+            log_events.LEADER_UNREACHABLE,
+            host=leader.host,
+            address=leader.rpc,
+            reason="it advertises a loopback address",
         )
         return False
 
@@ -131,7 +134,7 @@ class _ShutDown(Exception):
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether `host:port` can only be connected to on the very machine that listens there."""
+    """Return whether `host:port` can only be reached from the machine that listens there."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ip_address(host).is_loopback

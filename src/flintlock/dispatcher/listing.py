@@ -1,10 +1,10 @@
-"""The listing of all jobs, kept ready: one line for each job, the newest start first, then by id.
+"""The listing of all jobs, computed incrementally: one line for each job, the newest start first, then by id.
 
-A job that changes is only marked; its line is made anew when somebody asks for the listing, once for however many
-changes. As long as no line differs, the same `JobsOverview` object is given out, so that REST can keep its encoding.
-One id has one line: a running job's takes the place of an archived one's.
+A job that changes is only marked; its line is computed again at the next query of the listing, once for any number of
+changes. As long as no line differs, the same `JobsOverview` object is returned, so that REST can cache its encoding.
+One id has one line: a running job's replaces an archived one's.
 
-Pure. Rejected: sorting when asked. With thousands of ended jobs behind a few running ones, the order hardly changes.
+Pure. Rejected: sorting at each query. With thousands of ended jobs behind a few running ones, the order hardly changes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from flintlock.model.jobs import JobsOverview, JobSummary
 
 
 class JobListing:
-    """Lines by job, in order."""
+    """One line for each job, in order."""
 
     def __init__(self) -> None:
         self._lines: dict[JobId, JobSummary] = {}  # ended and running; emptied by `remove`
         self._order: list[tuple[int, JobId]] = []  # (-start, id) of every line, sorted
         self._changed: set[JobId] = set()  # written by `touch`, emptied by `overview`
-        self._overview: JobsOverview | None = JobsOverview(jobs=())  # None: some line differs from it
+        self._overview: JobsOverview | None = JobsOverview(jobs=())  # None: to be computed
 
     def touch(self, job_id: JobId) -> None:
-        """Note that a job's line may have changed."""
+        """Mark that a job's line may have changed."""
         self._changed.add(job_id)
 
     def get(self, job_id: JobId) -> JobSummary | None:
-        """Return a job's line as it was last made."""
+        """Return a job's line as it was last computed."""
         return self._lines.get(job_id)
 
     def put(self, line: JobSummary) -> None:
@@ -54,12 +54,12 @@ class JobListing:
             self._overview = None
 
     def ended_before(self, before_ms: int) -> tuple[JobId, ...]:
-        """Return the jobs whose lines say that they ended before then."""
+        """Return the jobs that are listed as ended before then."""
         lines = self._lines.values()
         return tuple(line.job_id for line in lines if line.status.globally_terminal and line.end_ms < before_ms)
 
     def overview(self, make: Callable[[JobId, JobSummary | None], JobSummary | None]) -> JobsOverview:
-        """Return all lines; `make` is asked, with the old line, for those that may have changed."""
+        """Return all lines; `make` is called with the old line for each job that may have changed."""
         if self._changed:
             changed, self._changed = self._changed, set()
             for job_id in changed:

@@ -1,4 +1,4 @@
-"""What the Dispatcher counts. Made once for each process: terms come and go, counters only grow."""
+"""The Dispatcher's metrics. Created once for each process: its counters go on growing from term to term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 
 
 class DispatcherMetrics:
-    """Submissions and ends."""
+    """Submissions, recoveries and ends of jobs."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._persisting: Final = Histogram(
@@ -30,17 +30,17 @@ class DispatcherMetrics:
         )
 
     def acknowledged(self, seconds: float) -> None:
-        """A job became durable so long after it was accepted."""
+        """Record how long it took from a submission to its durable acknowledgement."""
         self._persisting.observe(seconds)
 
     def refused(self) -> None:
-        """A submission was not accepted."""
+        """Count a submission that was not accepted."""
         self._refused.inc()
 
     def ended(self, status: str) -> None:
-        """A job ended, durably."""
+        """Count a job whose end is durable."""
         self._ended.labels(status).inc()
 
     def recovered(self, jobs: int) -> None:
-        """A term began with so many jobs."""
+        """Count the jobs that a new term took over."""
         self._recovered.inc(jobs)

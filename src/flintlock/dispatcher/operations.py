@@ -5,7 +5,7 @@
 A leader that dies before the first record has triggered nothing; the client triggers again with the same id. One that
 dies later leaves an operation IN_PROGRESS: the next leader carries it out (again) once the job has its JobMaster, or
 fails it if the job has ended. What operations do is therefore idempotent, and no other change of the job may come
-between an operation and the record of its outcome: `DispatchedJob` sees to that.
+between an operation and the record of its outcome: `DispatchedJob` ensures that.
 
 All operations of a job are one record in the store, so its writes follow one another.
 """
@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.tolerance import is_fatal_to_term, log_and_continue
+from flintlock.dispatcher.writes import is_fatal_to_term, log_and_continue
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import JobOperationStore
 from flintlock.model import log_events
@@ -43,7 +43,7 @@ class OperationRecorder:
         self._store: Final = store
         self._gate: Final = gate
         self._clock_ms: Final = clock_ms
-        self._writing: Final = asyncio.Lock()  # held from reading `_recorded` until its successor is durable
+        self._writing: Final = asyncio.Lock()  # locked from reading `_recorded` until its successor is durable
 
     @property
     def in_progress(self) -> tuple[JobOperation, ...]:
@@ -56,8 +56,8 @@ class OperationRecorder:
         """Make an operation durable and acknowledge it; return it if it is new and is to be carried out.
 
         `check` raises if the job can take no operation now. A known trigger id with the same command is acknowledged
-        again, with another command it is a Conflict. A store that does not answer is reported as Unavailable, and tried
-        again until it does: the operation then counts, as one whose acknowledgement was lost.
+        again, with another command it is a Conflict. A store that does not answer is reported as Unavailable, and
+        retried until it does: the operation then counts, as one whose acknowledgement was lost.
         """
         async with self._writing:
             try:

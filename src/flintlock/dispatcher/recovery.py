@@ -1,19 +1,19 @@
-"""What a term begins with: read from the stores, and put right where it cannot be read.
+"""Recovery: what a term starts with, read from the stores, with what cannot be read in quarantine.
 
 Dirty results are read first: a job that has one has ended and is only cleaned up, whatever else is stored of it. The
-other graphs are run on. What cannot be read is quarantined, shown as FAILED with the reason, and the rest goes on; only
-a store that cannot be listed at all is fatal, and one that a newer version has written, in which nothing is wrong. A
-store that does not answer is asked again, as `ha.leader_gate` says; one that can be reached and does not answer for
-`PATIENCE_S` is fatal too, so that a JobManager that can read it may lead.
+jobs of the other graphs are continued. What cannot be read is quarantined, shown as FAILED with the reason, and the
+rest is recovered; fatal are only a store that cannot be listed at all, and records that a newer version has written,
+which are intact. A store that does not answer is retried by the rule of `ha.leader_gate`; one that can be reached and
+does not answer for `PATIENCE_S` is fatal too, so that a JobManager that can read it may lead.
 
-A job of which nothing was ever deployed is quarantined too if an artifact of it is gone or damaged. One that has run
-has its artifacts where it runs: it is adopted, and fails by itself, with the reason, if it ever needs them again.
+A job of which nothing was ever deployed is quarantined too if one of its artifacts is missing or damaged. One that has
+run has its artifacts on the TaskManagers: it is adopted, and fails with the reason if it needs them from here again.
 
-A job that is archived but has no result has not ended: its leader died in between. It is run on, and its JobMaster
+A job that is archived but has no result has not ended: its leader died in between. It is continued, and its JobMaster
 finds in its progress that nothing is left to do.
 
-Many jobs are read at once: what takes time is waiting for the store. Which of them have results and progress at all is
-listed beforehand, so that a job that only waits costs one read.
+Many jobs are read concurrently: most of the time is spent waiting for the store. Which of them have results and
+progress at all is listed first, so that a job that was never deployed costs one read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.services import BlobReferences
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
-from flintlock.dispatcher.tolerance import log_and_continue
-from flintlock.dispatcher.writes import TermWrites
+from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
@@ -46,19 +45,19 @@ T = TypeVar("T")
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-#: How many jobs are read at once.
+#: How many jobs are read concurrently.
 WIDTH: Final = 64
 
 
 class RecoveredJob(Struct, frozen=True, kw_only=True):
-    """A job to be run on."""
+    """A job to continue."""
 
     stored: StoredJob
     progress: tuple[RegionRecord, ...] = ()
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
-    """What a term begins with. No job is both in `jobs` and in `dirty`."""
+    """What a term starts with. No job is both in `jobs` and in `dirty`."""
 
     jobs: tuple[RecoveredJob, ...] = ()
     dirty: tuple[JobResult, ...] = ()
@@ -70,12 +69,12 @@ class Recovery(Struct, frozen=True, kw_only=True):
 async def recover(
     stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], gate: LeaderGate | None = None
 ) -> Recovery:
-    """Read what the term begins with. Raises Fenced, and what makes a store that cannot be listed or read fatal."""
+    """Read what the term starts with. Raises Fenced, and the error of a store that cannot be listed or read."""
     return await _Recovering(stores, blobs, clock_ms, gate or LeaderGate()).recover()
 
 
 class _Recovering:
-    """One recovery under way."""
+    """One recovery in progress."""
 
     def __init__(self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], gate: LeaderGate) -> None:
         self._stores: Final = stores
@@ -83,21 +82,21 @@ class _Recovering:
         self._clock_ms: Final = clock_ms
         self._gate: Final = gate
         self._writes: Final = TermWrites(stores, gate)
-        self._ended: Final[dict[JobId, JobSummary]] = {}  # what is listed as ended; what is quarantined enters it
+        self._ended: Final[dict[JobId, JobSummary]] = {}  # the lines of ended jobs; quarantined ones are added
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
 
     async def recover(self) -> Recovery:
-        dirty = await self._known(self._stores.results.dirty)
-        stored = await self._known(self._stores.graphs.ids)
-        self._ended.update({line.job_id: line for line in await self._known(self._stores.ended.summaries)})
-        self._with_result = frozenset(await self._known(self._stores.results.ids))
-        self._with_progress = frozenset(await self._known(self._stores.progress.ids))
-        self._with_operations = frozenset(await self._known(self._stores.operations.ids))
+        dirty = await self._read(self._stores.results.dirty)
+        stored = await self._read(self._stores.graphs.ids)
+        self._ended.update({line.job_id: line for line in await self._read(self._stores.ended.summaries)})
+        self._with_result = frozenset(await self._read(self._stores.results.ids))
+        self._with_progress = frozenset(await self._read(self._stores.progress.ids))
+        self._with_operations = frozenset(await self._read(self._stores.operations.ids))
         jobs = await self._recover_jobs(core.graphs_to_recover(stored, dirty))
         for result in dirty:
-            if result.job_id not in self._ended:  # its own archive was never written: keep what the result tells
+            if result.job_id not in self._ended:  # its own archive was never written: archive what the result contains
                 await self._archive(recorded_snapshot(result))
         log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
         unfinished = (*(job.stored.graph.job_id for job in jobs), *(result.job_id for result in dirty))
@@ -112,11 +111,11 @@ class _Recovering:
         """Return the operations of a job. Those that cannot be read are as if there were none."""
         recorded = None
         with log_and_continue(log_events.JOB_OPERATIONS_UNREADABLE, job_id=job_id):
-            recorded = await self._known(lambda: self._stores.operations.read(job_id))
+            recorded = await self._read(lambda: self._stores.operations.read(job_id))
         return JobOperations(job_id=job_id) if recorded is None else recorded
 
     async def _recover_jobs(self, job_ids: tuple[JobId, ...]) -> tuple[RecoveredJob, ...]:
-        """Recover many jobs, WIDTH at once; they keep their order."""
+        """Recover many jobs, WIDTH concurrently; return them in the given order."""
         found: list[RecoveredJob | None] = [None] * len(job_ids)
         waiting = iter(enumerate(job_ids))
 
@@ -129,19 +128,19 @@ class _Recovering:
             async with asyncio.TaskGroup() as workers:
                 for number in range(min(WIDTH, len(job_ids))):
                     workers.create_task(work(), name=f"recover-{number}")
-        except ExceptionGroup as group:  # one of them is enough to tell why
+        except ExceptionGroup as group:  # the first one suffices as the reason
             raise group.exceptions[0] from group
         return tuple(job for job in found if job is not None)
 
-    async def _known(self, read: Callable[[], Awaitable[T]]) -> T:
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         return await self._gate.retry_until_acknowledged(read, patience_s=PATIENCE_S)
 
     async def _has_ended(self, job_id: JobId) -> bool:
-        """Tell whether a graph without a readable dirty result belongs to a job that has ended, and put it away."""
+        """Return whether a graph without a readable dirty result is an ended job's; if so, remove or quarantine it."""
         try:
-            if await self._known(lambda: self._stores.results.get(job_id)) is None:
+            if await self._read(lambda: self._stores.results.get(job_id)) is None:
                 return False
-        except Corrupt as error:  # it has ended; how, its archive may still tell
+        except Corrupt as error:  # it has ended; how, may still be in its archive
             if job_id not in self._ended:
                 await self._archive(quarantined_snapshot(job_id, None, error.public, self._clock_ms()))
             await self._quarantine(job_id, error.public)
@@ -151,39 +150,39 @@ class _Recovering:
         return True
 
     async def _recover_job(self, job_id: JobId) -> RecoveredJob | None:
-        """Return a job to run on. One that cannot be read is quarantined, and listed as ended."""
+        """Return a job to continue. One that cannot be read is quarantined, and listed as ended."""
         stored: StoredJob | None = None
         try:
-            stored = await self._known(lambda: self._stores.graphs.recover(job_id))
+            stored = await self._read(lambda: self._stores.graphs.recover(job_id))
             _check_is(job_id, stored)
             if job_id not in self._with_progress:
                 await self._check_artifacts(stored)
                 return RecoveredJob(stored=stored)
-            return RecoveredJob(stored=stored, progress=await self._known(lambda: self._stores.progress.read(job_id)))
+            return RecoveredJob(stored=stored, progress=await self._read(lambda: self._stores.progress.read(job_id)))
         except (Fenced, Unavailable, Incompatible):
             raise
         except NotFound:  # removed since it was listed
             return None
-        except Exception as error:  # noqa: BLE001 - one unreadable job, however it is unreadable, stops nobody else
+        except Exception as error:  # noqa: BLE001 - one unreadable job, for whatever reason, does not affect the others
             reason = error.public if isinstance(error, Corrupt) else repr(error)
-            # Shown first, then quarantined: a crash in between does both again.
+            # Archived first, then quarantined: after a crash in between, the next leader does both again.
             await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms()))
             await self._quarantine(job_id, reason)
             return None
 
     async def _check_artifacts(self, stored: StoredJob) -> None:
-        """Raise Corrupt if something that the job needs is not there as it was uploaded."""
+        """Raise Corrupt if an artifact of the job is missing or differs from what was uploaded."""
         wanted = core.blobs_of(stored.graph)
         if not wanted:
             return
-        unsound = await self._known(lambda: self._blobs.find_damaged(wanted))
+        unsound = await self._read(lambda: self._blobs.find_damaged(wanted))
         for artifact in stored.graph.artifacts:
             if artifact.blob in unsound:
                 raise Corrupt(f"its artifact {artifact.name!r} cannot be had: {unsound[artifact.blob]}")
 
     async def _quarantine(self, job_id: JobId, reason: str) -> None:
         log.error(log_events.JOB_QUARANTINED, job_id=job_id, reason=reason)
-        if job_id in self._with_operations:  # while there is a graph or a result that they can belong to
+        if job_id in self._with_operations:  # recorded first: later there is no graph to record them for
             recorder = OperationRecorder(
                 await self._operations(job_id), self._stores.operations, self._gate, self._clock_ms
             )

@@ -8,10 +8,10 @@ JobManager process ends and can be started again.
 The leader's address is published twice: when the term begins, so that standbys can watch the leader, and when the
 leader serves. A store that is out of reach is retried; the term does not wait for it.
 
-A shut-down is announced to the standbys before the term is given up: each of them has a call of `attend` open, and its
-answer carries the status. A standby that does not watch the leader misses it and takes over: then the cluster goes on,
-with all its jobs, and the request has to be repeated. Rejected: a durable mark that the cluster is shut down. It would
-have to be removed before the next start, by a process that cannot know whether others still have to read it.
+A shut-down is announced to the standbys before the term is given up: each of them has a `watch_liveness` call open, and
+its answer carries the status. A standby that does not watch the leader misses it and takes over: then the cluster goes
+on, with all its jobs, and the request has to be repeated. Rejected: a durable mark that the cluster is shut down. It
+would have to be removed before the next start, by a process that cannot know whether others still have to read it.
 """
 
 from __future__ import annotations

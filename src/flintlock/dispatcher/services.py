@@ -1,4 +1,4 @@
-"""What the Dispatcher is given: by the process once, and by each term anew. Entrypoints build the concrete things."""
+"""What the Dispatcher depends on, for the process and for each term. Entrypoints build the implementations."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from flintlock.model.jobgraph import Versions
 
 
 class BlobReferences(Protocol):
-    """Which jobs need which blobs: a blob is kept for as long as one of them does."""
+    """Which jobs need which blobs: a blob is retained while at least one job needs it."""
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
-        """Keep these blobs for the job. Idempotent. Raises Refused if one of them is not there."""
+        """Retain these blobs for the job. Idempotent. Raises Refused if one of them is not stored."""
         ...
 
     async def release(self, job_id: JobId) -> None:
-        """The job needs none of its blobs any more. Idempotent. Called once the job's graph is no longer stored."""
+        """Release all blobs of the job. Idempotent. Called once the job's graph is no longer stored."""
         ...
 
     async def find_damaged(self, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
-        """Return which of these blobs cannot be had as they were uploaded, and why: gone, or damaged.
+        """Return which of these blobs are missing or damaged, and why.
 
-        Raises Unavailable if that cannot be told now.
+        Raises Unavailable if that cannot be determined now.
         """
         ...
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:
-        """Keep what these jobs need and remove what only others needed."""
+        """Retain what these jobs need and remove what only other jobs needed."""
         ...
 
     async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
-        """Remove uploads older than that which no job has taken up; return which."""
+        """Remove uploads older than that which no job references; return their keys."""
         ...
 
 
@@ -50,7 +50,7 @@ class DispatcherServices:
 
     blobs: BlobReferences
     configuration: Configuration
-    versions: Versions  # of the cluster: pickled functions must fit them
+    versions: Versions  # of the cluster: pickled functions must be compatible with them
     clock_ms: Callable[[], int]
     metrics: DispatcherMetrics | None = None
 
@@ -68,8 +68,8 @@ class TermServices:
     resource_manager: ResourceManagerGateway
     admit: Callable[[], None] = lambda: None  # lets TaskManagers in, once every recovered job has its JobMaster
     stop_task_managers: Callable[[], Awaitable[None]] = no_task_managers  # for a shut-down of the cluster
-    gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act just now
+    gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act now
 
 
-#: Opens what a term needs; leaving the scope ends it.
+#: Opens the services of a term; leaving the scope closes them.
 TermOpener: TypeAlias = Callable[[FencingToken, Stores], AbstractAsyncContextManager[TermServices]]

@@ -1,4 +1,4 @@
-"""Snapshots of jobs that have no JobMaster to ask: not yet, not any more, or never.
+"""Snapshots of jobs that have no JobMaster: not yet, not any more, or never.
 
 Pure. The JobMaster's own snapshot is used wherever there is one.
 """
@@ -34,12 +34,12 @@ def initial_snapshot(job: StoredJob, cancel_asked_ms: int | None = None) -> JobS
 
 
 def public_text(error: BaseException) -> str:
-    """Return what may be told of an error."""
+    """Return what clients may see of an error."""
     return error.public if isinstance(error, FlintlockError) else str(error) or repr(error)
 
 
 def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: tuple[str, ...]) -> JobOutcome:
-    """Return the end of a job whose JobMaster could not be made, or ended by an error of its own."""
+    """Return the outcome of a job whose JobMaster could not be created, or failed with an error of its own."""
     failure = Failure(
         kind=FailureKind.INTERNAL,
         message=public_text(error),
@@ -63,7 +63,7 @@ def quarantined_snapshot(job_id: JobId, job: StoredJob | None, reason: str, now_
 
 
 def recorded_snapshot(result: JobResult) -> JobSnapshot:
-    """Return what a result alone tells of an ended job whose archive is missing."""
+    """Return an ended job whose archive is missing, as far as its result describes it."""
     return JobSnapshot(
         graph=JobGraph(job_id=result.job_id, name=result.name),
         regions=(),

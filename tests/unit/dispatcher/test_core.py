@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from tests.unit.dispatcher.stage import CODE, VERSIONS, A, B, C, graph, record
+from tests.unit.dispatcher.dispatcher_harness import CODE, VERSIONS, A, B, C, graph, record
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import Backoff, CleanupResource, JobPhase
@@ -42,7 +42,7 @@ def test_every_phase_leads_to_an_end() -> None:
     assert all(ends(phase) for phase in JobPhase)
 
 
-def test_illegal_phase_is_our_bug() -> None:
+def test_illegal_move_is_a_broken_invariant() -> None:
     with pytest.raises(InvariantBroken, match="CLEANING to RUNNING"):
         core.moved(JobPhase.CLEANING, JobPhase.RUNNING)
 
@@ -72,13 +72,13 @@ def test_key_stands_for_one_graph() -> None:
         core.repeated("k", A, "digest", "another")
 
 
-def test_accepted_graph_stands_in_topological_order() -> None:
+def test_accepted_graph_is_in_topological_order() -> None:
     turned = structs.replace(graph(), vertices=graph().vertices[::-1])
 
     assert core.accepted_graph(JobSubmission(graph=turned), VERSIONS, {}) == graph()
 
 
-def test_parallelism_overrides_go_by_vertex_id_and_the_jobs_own_beat_the_clusters() -> None:
+def test_parallelism_overrides_are_by_vertex_id_and_the_jobs_own_take_precedence() -> None:
     rows, top = (vertex.id for vertex in graph().vertices)
     own = {"pipeline.jobvertex-parallelism-overrides": f"{top}:3"}
     sent = JobSubmission(graph=structs.replace(graph(), config=own))
@@ -95,29 +95,29 @@ def test_overrides_that_steps_of_one_region_do_not_agree_on_are_refused() -> Non
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper", "told"),
+    ("lower", "upper", "expected"),
     [(1, 2, None), (0, 2, "not from 0 to 2"), (3, 2, "not from 3 to 2"), (1, 1 << 20, "not from 1 to 1048576")],
 )
-def test_requirements_are_checked_against_the_graph(lower: int, upper: int, told: str | None) -> None:
+def test_requirements_are_checked_against_the_graph(lower: int, upper: int, expected: str | None) -> None:
     limits = ParallelismRange(lower=lower, upper=upper)
     wanted = RescaleJob(job_id=A, vertices={graph().vertices[0].id: limits})
 
     problems = core.requirement_problems(graph(), wanted)
 
-    assert problems == () if told is None else told in problems[0]
+    assert problems == () if expected is None else expected in problems[0]
 
 
 def test_requirements_of_steps_that_are_not_there_or_do_not_agree_are_refused() -> None:
     rows, top = (vertex.id for vertex in graph().vertices)
     one, two = ParallelismRange(upper=1), ParallelismRange(upper=2)
-    wanted = RescaleJob(job_id=A, vertices={rows: one, top: two, VertexId("nobody"): one})
+    wanted = RescaleJob(job_id=A, vertices={rows: one, top: two, VertexId("absent"): one})
 
     problems = core.requirement_problems(graph(), wanted)
 
-    assert ["nobody" in problems[0], "must agree" in problems[1]] == [True, True]
+    assert ["absent" in problems[0], "must agree" in problems[1]] == [True, True]
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     bad = structs.replace(
         pickled(None), job_id=JobId("A-job"), name=" ", config={"parallelism.default": "many", "rest.port": "80"}
     )
@@ -125,17 +125,17 @@ def test_every_problem_is_told_at_once() -> None:
     with pytest.raises(Invalid) as refused:
         core.accepted_graph(JobSubmission(graph=bad), VERSIONS, {})
 
-    told = "\n".join(refused.value.problems)
+    reported = "\n".join(refused.value.problems)
     assert len(refused.value.problems) == 5
-    assert "needs a name" in told
-    assert "'A-job' is not 32 lower-case hexadecimal digits" in told
-    assert "field 'config.parallelism.default': 'many' is not a whole number" in told
-    assert "field 'config.rest.port': is an option of the cluster" in told
-    assert "does not say which versions pickled it" in told
+    assert "needs a name" in reported
+    assert "'A-job' is not 32 lower-case hexadecimal digits" in reported
+    assert "field 'config.parallelism.default': 'many' is not a whole number" in reported
+    assert "field 'config.rest.port': is an option of the cluster" in reported
+    assert "does not say which versions pickled it" in reported
 
 
 @pytest.mark.parametrize(
-    ("client", "told"),
+    ("client", "expected"),
     [
         (VERSIONS, []),
         (structs.replace(VERSIONS, python="3.11.2", pyspark="4.3.7", flintlock="0.1.9"), []),
@@ -145,14 +145,14 @@ def test_every_problem_is_told_at_once() -> None:
         (structs.replace(VERSIONS, flintlock="0.2.0"), ["Flintlock 0.2.0", "Flintlock 0.1.0"]),
     ],
 )
-def test_versions_of_pickled_functions_must_fit(client: Versions, told: list[str]) -> None:
+def test_versions_of_pickled_functions_must_be_compatible(client: Versions, expected: list[str]) -> None:
     problems = core.version_problems(pickled(client), VERSIONS)
 
-    assert len(problems) == bool(told)
-    assert all(word in str(problem) for problem in problems for word in (*told, "'priced'"))
+    assert len(problems) == bool(expected)
+    assert all(text in str(problem) for problem in problems for text in (*expected, "'priced'"))
 
 
-def test_graph_without_pickled_functions_fits_every_client() -> None:
+def test_graph_without_pickled_functions_is_compatible_with_every_client() -> None:
     strange = structs.replace(graph(), client=Versions(flintlock="9", python="2.7", pyspark="1.6"))
 
     assert core.version_problems(strange, VERSIONS) == []
@@ -187,7 +187,7 @@ def test_waits_grow_to_the_maximum_and_never_beyond(failures: int, initial_s: fl
     assert backoff.delay_s(failures + 1) in (wait_s * 2, maximum_s)
 
 
-def test_result_of_a_job_that_has_not_ended_is_our_bug() -> None:
+def test_result_of_a_job_that_has_not_ended_is_a_broken_invariant() -> None:
     running = initial_snapshot(StoredJob(graph=graph(), submitted_ms=1))
     with pytest.raises(InvariantBroken, match="INITIALIZING"):
         core.result_of(JobOutcome(snapshot=running))
@@ -214,7 +214,7 @@ def test_graphs_with_a_dirty_result_are_not_recovered() -> None:
         core.check_recovery((B, A), (ENDED,))
 
 
-def test_ended_jobs_are_looked_through_often_enough() -> None:
+def test_ended_jobs_are_swept_often_enough() -> None:
     assert core.expiry_period_s(0) == 1
     assert core.expiry_period_s(600) == 60
     assert core.expiry_period_s(7 * 86400) == 3600

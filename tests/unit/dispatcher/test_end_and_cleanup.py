@@ -4,11 +4,11 @@ import asyncio
 import itertools
 
 import pytest
-from tests.unit.dispatcher.stage import (
+from tests.unit.dispatcher.dispatcher_harness import (
     CODE,
     A,
     B,
-    Stage,
+    DispatcherHarness,
     empty,
     outcome_of,
     record,
@@ -32,12 +32,12 @@ from flintlock.testing.virtual_time import virtual_time
 def test_ended_job_is_archived_then_dirty_then_cleaned_then_clean(ending: JobStatus) -> None:
     @virtual_time
     async def scenario() -> None:
-        stage = Stage()
-        async with stage.leading() as dispatcher:
+        harness = DispatcherHarness()
+        async with harness.leading() as dispatcher:
             await dispatcher.submit_job(submission(blobs=[CODE]))
-            await until(lambda: stage.job_masters.made != [])
+            await until(lambda: harness.job_masters.made != [])
             await settle()
-            runner, before = stage.runner(), len(stage.faults.seen)
+            runner, before = harness.runner(), len(harness.faults.seen)
             if ending is JobStatus.FINISHED:
                 runner.finish()
             elif ending is JobStatus.FAILED:
@@ -46,13 +46,13 @@ def test_ended_job_is_archived_then_dirty_then_cleaned_then_clean(ending: JobSta
                 runner.cancel()
             await empty(dispatcher)
 
-            writes = stage.faults.writes(since=before)
+            writes = harness.faults.writes(since=before)
             assert writes[:2] == ["ended.put", "results.create_dirty"]
             assert sorted(writes[2:-1]) == ["graphs.remove", "progress.remove"]
             assert writes[-1] == "results.mark_clean"
-            assert stage.cluster.graphs == {}
-            assert stage.blobs.references == {}
-            assert not stage.cluster.results[A].dirty
+            assert harness.cluster.graphs == {}
+            assert harness.blobs.references == {}
+            assert not harness.cluster.results[A].dirty
             assert await status(dispatcher) is ending
 
     scenario()
@@ -60,62 +60,62 @@ def test_ended_job_is_archived_then_dirty_then_cleaned_then_clean(ending: JobSta
 
 @virtual_time
 async def test_scratch_of_an_ended_job_is_removed_by_a_task_manager() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(scratch=("work/a", "out/.staging"))
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("work/a", "out/.staging"))
         await empty(dispatcher)
 
-        assert stage.resource_manager.removed == [RemoveFiles(job_id=A, directories=("work/a", "out/.staging"))]
+        assert harness.resource_manager.removed == [RemoveFiles(job_id=A, directories=("work/a", "out/.staging"))]
 
 
 @virtual_time
 async def test_each_resource_is_retried_by_itself_with_growing_waits_and_without_limit() -> None:
-    stage = Stage()
-    stage.resource_manager.fail_with = Unavailable("no TaskManager")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(scratch=("work",))
+    harness = DispatcherHarness()
+    harness.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("work",))
         await asyncio.sleep(1)
-        assert stage.cluster.graphs == {}, "the others do not wait for the one that fails"
+        assert harness.cluster.graphs == {}, "the others do not wait for the one that fails"
         await asyncio.sleep(48 * 3600)
-        assert stage.cluster.results[A].dirty
+        assert harness.cluster.results[A].dirty
 
-        at_s = stage.resource_manager.asked_at_s
+        at_s = harness.resource_manager.asked_at_s
         waits = [round(later - earlier) for earlier, later in itertools.pairwise(at_s)]
         assert waits[:13] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600]
         assert set(waits[12:]) == {3600}
 
-        stage.resource_manager.fail_with = None
+        harness.resource_manager.fail_with = None
         await asyncio.sleep(3600)
         dispatcher.assert_empty()
-        assert not stage.cluster.results[A].dirty
+        assert not harness.cluster.results[A].dirty
 
 
 @virtual_time
 async def test_waits_of_cleanup_are_configured() -> None:
-    stage = Stage(
+    harness = DispatcherHarness(
         config={
             "cleanup-strategy.exponential-delay.initial-backoff": "10 s",
             "cleanup-strategy.exponential-delay.max-backoff": "15 s",
         }
     )
-    stage.faults.failing["graphs.remove:before"] = OSError("busy")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness.faults.failing["graphs.remove:before"] = OSError("busy")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await asyncio.sleep(41)
 
-        assert stage.faults.seen.count("graphs.remove:before") == 4  # at 0, 10, 25 and 40 s
+        assert harness.faults.seen.count("graphs.remove:before") == 4  # at 0, 10, 25 and 40 s
 
 
 @virtual_time
 async def test_failure_to_archive_is_only_logged_and_the_job_is_shown_all_the_same() -> None:
-    stage = Stage()
-    stage.faults.failing["ended.put:before"] = OSError("disk full")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(rows())
+    harness = DispatcherHarness()
+    harness.faults.failing["ended.put:before"] = OSError("disk full")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(rows())
         await empty(dispatcher)
 
-        assert stage.cluster.ended == {}
-        assert not stage.cluster.results[A].dirty
+        assert harness.cluster.ended == {}
+        assert not harness.cluster.results[A].dirty
         assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
         assert await status(dispatcher) is JobStatus.FINISHED
         assert await dispatcher.result(ResultQuery(job_id=A, name="top")) == rows()
@@ -123,14 +123,14 @@ async def test_failure_to_archive_is_only_logged_and_the_job_is_shown_all_the_sa
 
 @virtual_time
 async def test_failure_to_write_the_dirty_result_is_fatal() -> None:
-    stage = Stage()
-    stage.faults.failing["results.create_dirty:before"] = OSError("disk full")
+    harness = DispatcherHarness()
+    harness.faults.failing["results.create_dirty:before"] = OSError("disk full")
     waiting: list[asyncio.Task[JobSnapshot | Exception]] = []
     async with asyncio.TaskGroup() as clients:
         with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="disk full")):
-            async with stage.leading() as dispatcher:
-                (await stage.submitted(dispatcher, B)).stops_in_s = 5.0
-                runner = await stage.submitted(dispatcher)
+            async with harness.leading() as dispatcher:
+                (await harness.submitted(dispatcher, B)).stops_in_s = 5.0
+                runner = await harness.submitted(dispatcher)
                 waiting += [
                     clients.create_task(outcome_of(dispatcher.await_job(AwaitJob(job_id=job_id, wait_s=3600))))
                     for job_id in (A, B)
@@ -141,18 +141,18 @@ async def test_failure_to_write_the_dirty_result_is_fatal() -> None:
         for client in waiting:
             assert isinstance(await client, Unavailable)
         assert asyncio.get_running_loop().time() < 60
-    assert stage.runner(B).suspended
-    assert stage.cluster.graphs.keys() == {A, B}
-    stage.faults.failing.clear()
-    async with stage.leading() as dispatcher:
+    assert harness.runner(B).suspended
+    assert harness.cluster.graphs.keys() == {A, B}
+    harness.faults.failing.clear()
+    async with harness.leading() as dispatcher:
         await settle()
         assert await status(dispatcher) is JobStatus.RUNNING
 
 
 @virtual_time
-async def test_submissions_around_a_fatal_error_are_stored_or_told_that_nobody_leads() -> None:
-    stage = Stage()
-    stage.faults.failing["results.create_dirty:before"] = OSError("disk full")
+async def test_submissions_around_a_fatal_error_are_stored_or_answered_with_unavailable() -> None:
+    harness = DispatcherHarness()
+    harness.faults.failing["results.create_dirty:before"] = OSError("disk full")
     answers: dict[JobId, Submitted | Exception] = {}
 
     async def submit_every_turn(dispatcher: Dispatcher) -> None:
@@ -168,8 +168,8 @@ async def test_submissions_around_a_fatal_error_are_stored_or_told_that_nobody_l
 
     async with asyncio.TaskGroup() as clients:
         with pytest.RaisesGroup(OSError):
-            async with stage.leading() as dispatcher:
-                runner = await stage.submitted(dispatcher)
+            async with harness.leading() as dispatcher:
+                runner = await harness.submitted(dispatcher)
                 clients.create_task(submit_every_turn(dispatcher))
                 for _ in range(10):
                     await asyncio.sleep(0)
@@ -177,7 +177,7 @@ async def test_submissions_around_a_fatal_error_are_stored_or_told_that_nobody_l
                 await asyncio.sleep(3600)
 
     acknowledged = {job_id for job_id, answer in answers.items() if isinstance(answer, Submitted)}
-    assert acknowledged <= stage.cluster.graphs.keys()
+    assert acknowledged <= harness.cluster.graphs.keys()
     assert acknowledged
     assert len(acknowledged) < len(answers) == 60
     assert {type(answer) for job_id, answer in answers.items() if job_id not in acknowledged} == {Unavailable}
@@ -185,70 +185,70 @@ async def test_submissions_around_a_fatal_error_are_stored_or_told_that_nobody_l
 
 @virtual_time
 async def test_failure_to_mark_clean_is_not_fatal_and_the_next_leader_cleans_again() -> None:
-    stage = Stage()
-    stage.faults.failing["results.mark_clean:before"] = OSError("disk full")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness()
+    harness.faults.failing["results.mark_clean:before"] = OSError("disk full")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await empty(dispatcher)
-        assert stage.cluster.results[A].dirty
+        assert harness.cluster.results[A].dirty
         assert await status(dispatcher) is JobStatus.FINISHED
-    stage.faults.failing.clear()
-    async with stage.leading() as dispatcher:
+    harness.faults.failing.clear()
+    async with harness.leading() as dispatcher:
         await empty(dispatcher)
-        assert not stage.cluster.results[A].dirty
-        assert len(stage.job_masters.made) == 1
+        assert not harness.cluster.results[A].dirty
+        assert len(harness.job_masters.made) == 1
 
 
 @virtual_time
 async def test_suspended_job_has_no_archive_and_no_result_and_keeps_its_graph() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission(blobs=[CODE]))
         await settle()
-        before = len(stage.faults.seen)
+        before = len(harness.faults.seen)
 
-    assert stage.runner().suspended
-    assert stage.faults.writes(since=before) == []
-    assert stage.cluster.graphs.keys() == {A}
-    assert stage.cluster.ended == {}
-    assert stage.cluster.results == {}
-    assert stage.blobs.references == {A: (CODE,)}
+    assert harness.runner().suspended
+    assert harness.faults.writes(since=before) == []
+    assert harness.cluster.graphs.keys() == {A}
+    assert harness.cluster.ended == {}
+    assert harness.cluster.results == {}
+    assert harness.blobs.references == {A: (CODE,)}
 
 
 @virtual_time
 async def test_job_that_finishes_while_the_dispatcher_stops_is_left_to_the_next_leader() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         runner.finish()
-    assert stage.cluster.results == {}
-    async with stage.leading() as dispatcher:
+    assert harness.cluster.results == {}
+    async with harness.leading() as dispatcher:
         await settle()
-        stage.runner().finish()
+        harness.runner().finish()
         await empty(dispatcher)
-        assert not stage.cluster.results[A].dirty
+        assert not harness.cluster.results[A].dirty
 
 
 @virtual_time
 async def test_stopping_in_the_middle_of_the_cleanup_leaves_the_dirty_result_for_the_next_leader() -> None:
-    stage = Stage()
-    stage.resource_manager.fail_with = Unavailable("no TaskManager")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(scratch=("work",))
+    harness = DispatcherHarness()
+    harness.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("work",))
         await asyncio.sleep(5)
-    assert stage.cluster.results[A].dirty
-    stage.resource_manager.fail_with = None
-    async with stage.leading() as dispatcher:
+    assert harness.cluster.results[A].dirty
+    harness.resource_manager.fail_with = None
+    async with harness.leading() as dispatcher:
         await empty(dispatcher)
-        assert not stage.cluster.results[A].dirty
-        assert [message.directories for message in stage.resource_manager.removed] == [("work",)]
+        assert not harness.cluster.results[A].dirty
+        assert [message.directories for message in harness.resource_manager.removed] == [("work",)]
 
 
 @virtual_time
 async def test_dispatcher_stop_waits_for_its_jobmasters() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         runner.stops_in_s = 7.0
         before_s = asyncio.get_running_loop().time()
 
@@ -258,32 +258,32 @@ async def test_dispatcher_stop_waits_for_its_jobmasters() -> None:
 
 @virtual_time
 async def test_crashed_jobmaster_leaves_no_directories_behind() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
-        await stage.ha.stores(stage.cluster.token).progress.record(
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        await harness.ha.stores(harness.cluster.token).progress.record(
             record(A, staging=("out/.staging",), materialised="work/rows")
         )
         runner.crash(RuntimeError("a bug"))
         await empty(dispatcher)
 
-        assert [message.directories for message in stage.resource_manager.removed] == [("out/.staging", "work/rows")]
+        assert [message.directories for message in harness.resource_manager.removed] == [("out/.staging", "work/rows")]
 
 
 @virtual_time
 async def test_ended_jobs_are_forgotten_when_their_retention_is_over() -> None:
-    stage = Stage(config={"job-result-store.retention": "10 min"})
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness(config={"job-result-store.retention": "10 min"})
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await asyncio.sleep(300)
-        await stage.submitted(dispatcher, B)
+        await harness.submitted(dispatcher, B)
         await asyncio.sleep(240)
         assert {line.job_id for line in (await dispatcher.list_jobs()).jobs} == {A, B}
 
         await asyncio.sleep(180)
 
         assert {line.job_id for line in (await dispatcher.list_jobs()).jobs} == {B}
-        assert stage.cluster.results == {}
+        assert harness.cluster.results == {}
         await dispatcher.submit_job(submission(A))
         await settle()
         assert await status(dispatcher, A) is JobStatus.RUNNING
@@ -291,14 +291,14 @@ async def test_ended_jobs_are_forgotten_when_their_retention_is_over() -> None:
 
 @virtual_time
 async def test_failure_to_expire_is_only_logged() -> None:
-    stage = Stage(config={"job-result-store.retention": "10 s"})
-    stage.faults.failing["ended.expire:before"] = OSError("busy")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness(config={"job-result-store.retention": "10 s"})
+    harness.faults.failing["ended.expire:before"] = OSError("busy")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await asyncio.sleep(60)
         assert len((await dispatcher.list_jobs()).jobs) == 1
 
-        stage.faults.failing.clear()
+        harness.faults.failing.clear()
         await asyncio.sleep(60)
 
         assert await dispatcher.list_jobs() == JobsOverview(jobs=())
@@ -306,14 +306,14 @@ async def test_failure_to_expire_is_only_logged() -> None:
 
 @virtual_time
 async def test_uploads_that_no_job_refers_to_expire_and_a_failure_of_that_is_only_logged() -> None:
-    stage = Stage(config={"blob.upload-retention": "600 s"})
-    async with stage.leading():
+    harness = DispatcherHarness(config={"blob.upload-retention": "600 s"})
+    async with harness.leading():
         await asyncio.sleep(61)
-        assert stage.blobs.expired_after_s == [600.0]
+        assert harness.blobs.expired_after_s == [600.0]
 
-        stage.blobs.fail_with = OSError("busy")
+        harness.blobs.fail_with = OSError("busy")
         await asyncio.sleep(60)
-        stage.blobs.fail_with = None
+        harness.blobs.fail_with = None
         await asyncio.sleep(60)
 
-        assert stage.blobs.expired_after_s == [600.0] * 3
+        assert harness.blobs.expired_after_s == [600.0] * 3

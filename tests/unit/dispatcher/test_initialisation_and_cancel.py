@@ -3,7 +3,17 @@
 import asyncio
 
 import pytest
-from tests.unit.dispatcher.stage import A, Stage, empty, outcome_of, rows, settle, status, submission, until
+from tests.unit.dispatcher.dispatcher_harness import (
+    A,
+    DispatcherHarness,
+    empty,
+    outcome_of,
+    rows,
+    settle,
+    status,
+    submission,
+    until,
+)
 
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, JobFailed, NotFound, Unavailable
@@ -17,11 +27,11 @@ QUERY = JobQuery(job_id=A)
 
 @virtual_time
 async def test_job_without_a_jobmaster_shows_initializing() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
 
-        assert stage.job_masters.made == []
+        assert harness.job_masters.made == []
         (line,) = (await dispatcher.list_jobs()).jobs
         assert line.status is JobStatus.INITIALIZING
         assert line.tasks.total == 2
@@ -30,25 +40,25 @@ async def test_job_without_a_jobmaster_shows_initializing() -> None:
 
 @virtual_time
 async def test_cancel_while_initialising_is_queued_and_shown() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
         await dispatcher.command(CancelJob(job_id=A))
 
-        assert stage.job_masters.made == []
+        assert harness.job_masters.made == []
         assert await status(dispatcher) is JobStatus.CANCELLING
         assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.CANCELLING
         ended = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
         assert ended.status is JobStatus.CANCELED
         assert JobStatus.RUNNING not in ended.timestamps
-        assert stage.runner().cancels == 1
+        assert harness.runner().cancels == 1
 
 
 @virtual_time
 async def test_cancel_reaches_the_jobmaster_and_returns_before_the_job_has_ended() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         runner.obeys = False
 
         await dispatcher.command(CancelJob(job_id=A))
@@ -63,14 +73,14 @@ async def test_cancel_reaches_the_jobmaster_and_returns_before_the_job_has_ended
 
 @virtual_time
 async def test_cancel_of_a_canceled_job_is_acknowledged() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
         await dispatcher.command(CancelJob(job_id=A))
         await empty(dispatcher)
 
         await dispatcher.command(CancelJob(job_id=A))
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         await dispatcher.command(CancelJob(job_id=A))
 
 
@@ -78,9 +88,9 @@ async def test_cancel_of_a_canceled_job_is_acknowledged() -> None:
 def test_cancel_of_another_terminal_job_is_a_conflict(ending: JobStatus) -> None:
     @virtual_time
     async def scenario() -> None:
-        stage = Stage()
-        async with stage.leading() as dispatcher:
-            runner = await stage.submitted(dispatcher)
+        harness = DispatcherHarness()
+        async with harness.leading() as dispatcher:
+            runner = await harness.submitted(dispatcher)
             if ending is JobStatus.FINISHED:
                 runner.finish()
             else:
@@ -95,16 +105,16 @@ def test_cancel_of_another_terminal_job_is_a_conflict(ending: JobStatus) -> None
 
 @virtual_time
 async def test_cancel_of_an_unknown_job_is_not_found() -> None:
-    async with Stage().leading() as dispatcher:
+    async with DispatcherHarness().leading() as dispatcher:
         with pytest.raises(NotFound, match=A):
             await dispatcher.command(CancelJob(job_id=A))
 
 
 @virtual_time
 async def test_job_that_is_publishing_cannot_be_cancelled() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         runner.publishing = True
 
         with pytest.raises(Conflict, match="publishing"):
@@ -113,25 +123,25 @@ async def test_job_that_is_publishing_cannot_be_cancelled() -> None:
 
 @virtual_time
 async def test_job_in_its_cleanup_phase_cannot_be_cancelled() -> None:
-    stage = Stage()
-    stage.resource_manager.fail_with = Unavailable("no TaskManager")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(scratch=("work",))
-        await until(lambda: A in stage.cluster.results)
+    harness = DispatcherHarness()
+    harness.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("work",))
+        await until(lambda: A in harness.cluster.results)
         await settle()
 
         with pytest.raises(Conflict, match="FINISHED"):
             await dispatcher.command(CancelJob(job_id=A))
 
-        assert stage.runner().cancels == 0
+        assert harness.runner().cancels == 0
 
 
 @virtual_time
 async def test_cancel_of_a_job_whose_end_is_not_durable_waits_and_is_then_a_conflict() -> None:
-    stage = Stage()
-    durable = stage.faults.hold("results.create_dirty:before")
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness()
+    durable = harness.faults.hold("results.create_dirty:before")
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+        (await harness.submitted(dispatcher)).finish()
         cancel = tasks.create_task(outcome_of(dispatcher.command(CancelJob(job_id=A))))
         await settle()
         assert not cancel.done()
@@ -141,33 +151,33 @@ async def test_cancel_of_a_job_whose_end_is_not_durable_waits_and_is_then_a_conf
         answer = await cancel
         assert isinstance(answer, Conflict)
         assert "FINISHED" in answer.public
-        assert stage.runner().cancels == 0
+        assert harness.runner().cancels == 0
 
 
 @virtual_time
 async def test_initialisation_failure_fails_the_job_with_its_cause() -> None:
-    stage = Stage()
-    stage.job_masters.fail_with = JobFailed("a setting that nobody can follow")
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    harness.job_masters.fail_with = JobFailed("a setting that contradicts itself")
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
         job = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
 
         assert job.status is JobStatus.FAILED
-        assert job.exceptions[0].failure.message == "a setting that nobody can follow"
+        assert job.exceptions[0].failure.message == "a setting that contradicts itself"
         assert "JobFailed" in job.exceptions[0].failure.stack_trace
         await empty(dispatcher)
-        assert not stage.cluster.results[A].dirty
-        assert stage.cluster.graphs == {}
+        assert not harness.cluster.results[A].dirty
+        assert harness.cluster.graphs == {}
         assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.FAILED
 
 
 @virtual_time
 async def test_initialisation_failure_of_a_recovered_job_fails_it_and_no_other() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
-    stage.job_masters.fail_with = ValueError("cannot be initialised any more")
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+    harness.job_masters.fail_with = ValueError("cannot be initialised any more")
+    async with harness.leading() as dispatcher:
         job = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
 
         assert job.status is JobStatus.FAILED
@@ -176,9 +186,9 @@ async def test_initialisation_failure_of_a_recovered_job_fails_it_and_no_other()
 
 @virtual_time
 async def test_jobmaster_that_ends_by_an_error_fails_its_own_job() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).crash(RuntimeError("a bug"))
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).crash(RuntimeError("a bug"))
         job = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
 
         assert job.status is JobStatus.FAILED
@@ -190,13 +200,13 @@ async def test_queued_cancel_that_the_jobmaster_refuses_lets_the_job_run() -> No
     def refuse(runner: FakeJobMasterRunner) -> None:
         runner.publishing = True
 
-    stage = Stage()
-    stage.job_masters.prepare = refuse
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    harness.job_masters.prepare = refuse
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
         await dispatcher.command(CancelJob(job_id=A))
         await settle()
         assert await status(dispatcher) is JobStatus.RUNNING
-        stage.runner().finish(rows())
+        harness.runner().finish(rows())
         await empty(dispatcher)
         assert await status(dispatcher) is JobStatus.FINISHED

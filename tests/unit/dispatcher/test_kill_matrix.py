@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.unit.dispatcher.stage import CODE, A, B, Stage, empty, rows, submission
+from tests.unit.dispatcher.dispatcher_harness import CODE, A, B, DispatcherHarness, empty, rows, submission
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.ids import JobId
@@ -13,7 +13,7 @@ from flintlock.testing.virtual_time import run_virtual
 
 
 class Client:
-    """Submits with a key, looks at its job until it has ended, and remembers what it was told."""
+    """Submits with a key, polls its job until it has ended, and records the answers."""
 
     def __init__(self) -> None:
         self.acknowledged: Submitted | None = None
@@ -40,19 +40,19 @@ def finish_soon(runner: FakeJobMasterRunner) -> None:
 
 
 async def life_with_a_death_after(steps: int) -> bool:
-    """Kill the first leader after so many steps of its stores; tell whether it lived that long."""
-    stage, client = Stage(), Client()
-    stage.job_masters.prepare = finish_soon
-    async with asyncio.TaskGroup() as tasks, stage.leading() as dispatcher:
-        stage.faults.die_after(steps)
+    """Kill the first leader after so many steps of its stores; return whether it ran that long."""
+    harness, client = DispatcherHarness(), Client()
+    harness.job_masters.prepare = finish_soon
+    async with asyncio.TaskGroup() as tasks, harness.leading() as dispatcher:
+        harness.faults.die_after(steps)
         use = tasks.create_task(client.use(dispatcher, A))
         await asyncio.sleep(10)
         use.cancel()
-    died = stage.faults.dead
-    stage.faults.live()
-    stage.blobs.references.clear()  # what a process knows of references goes with it
+    died = harness.faults.dead
+    harness.faults.live()
+    harness.blobs.references.clear()  # what a process knows of references goes with it
 
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         if client.acknowledged is not None:
             assert (await dispatcher.job(JobQuery(job_id=A))).graph.job_id == A, "an acknowledged job is never lost"
         await client.use(dispatcher, B)
@@ -64,16 +64,16 @@ async def life_with_a_death_after(steps: int) -> bool:
 
     first_end = client.statuses.index(JobStatus.FINISHED)
     assert set(client.statuses[first_end:]) == {JobStatus.FINISHED}, "a terminal state never changes"
-    cluster = stage.cluster
-    assert (cluster.graphs, cluster.progress, stage.blobs.references) == ({}, {}, {}), "nothing is left over"
+    cluster = harness.cluster
+    assert (cluster.graphs, cluster.progress, harness.blobs.references) == ({}, {}, {}), "nothing is left over"
     assert cluster.results.keys() == cluster.ended.keys() == {job_id}
     assert not cluster.results[job_id].dirty
-    assert stage.faults.seen.count("results.create_dirty:after") <= 1, "a job ends once"
-    assert {message.directories for message in stage.resource_manager.removed} == {("work",)}
+    assert harness.faults.seen.count("results.create_dirty:after") <= 1, "a job ends once"
+    assert {message.directories for message in harness.resource_manager.removed} == {("work",)}
     return died
 
 
-def test_promises_hold_wherever_the_leader_dies() -> None:
+def test_guarantees_hold_wherever_the_leader_dies() -> None:
     deaths = 0
     while run_virtual(life_with_a_death_after(deaths)):
         deaths += 1

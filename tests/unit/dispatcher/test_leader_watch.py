@@ -1,4 +1,4 @@
-"""A dead leader is declared dead at once, a silent one keeps its session: on the simulated network, on virtual time."""
+"""The watch declares a dead leader dead at once, and not one that does not answer: on a simulated network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST, SECOND = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
 
 
 class Leader:
-    """A JobManager that is in the terms it is said to be in."""
+    """A JobManager that is in the given terms."""
 
     def __init__(self, *terms: FencingToken) -> None:
         self.terms = set(terms)
@@ -65,8 +65,8 @@ class Register:
         raise NotImplementedError
 
 
-class Scene:
-    """A standby that watches, and a leader."""
+class WatchHarness:
+    """A standby with a LeaderWatch, and a leader."""
 
     def __init__(self) -> None:
         self.network = SimulatedNetwork(Random(7))
@@ -83,7 +83,9 @@ class Scene:
         process.serve(LeaderGateway, leader)
         return process
 
-    def tell(self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True, host: str = "there") -> None:
+    def publish_leader(
+        self, token: FencingToken, *, address: str = ADDRESS, confirmed: bool = True, host: str = "there"
+    ) -> None:
         self.known.update(LeaderInfo(token=token, rpc=address, rest="", confirmed=confirmed, host=host))
 
     @asynccontextmanager
@@ -102,124 +104,124 @@ class Scene:
 
 
 @virtual_time
-async def test_a_killed_leader_is_buried_within_the_grace_though_it_was_not_confirmed() -> None:
-    scene = Scene()
-    async with scene.watching():
-        scene.tell(FIRST, confirmed=False)
+async def test_killed_leader_is_declared_dead_within_the_grace_period_even_if_it_was_not_confirmed() -> None:
+    harness = WatchHarness()
+    async with harness.watching():
+        harness.publish_leader(FIRST, confirmed=False)
         await asyncio.sleep(1000)
-        assert (scene.register.declared_dead, scene.leader.asked) == ([], [FIRST])
+        assert (harness.register.declared_dead, harness.leader.asked) == ([], [FIRST])
 
-        scene.process.crash()
+        harness.process.crash()
         await asyncio.sleep(GRACE_S - 0.05)
-        assert scene.register.declared_dead == []
+        assert harness.register.declared_dead == []
         await asyncio.sleep(0.2)
-        assert scene.register.declared_dead == [FIRST]
+        assert harness.register.declared_dead == [FIRST]
         await asyncio.sleep(1000)
-        assert scene.register.declared_dead == [FIRST], "once is enough"
+        assert harness.register.declared_dead == [FIRST], "once is enough"
 
 
 @virtual_time
-async def test_that_a_leader_serves_now_is_no_reason_to_ask_it_anew() -> None:
-    scene = Scene()
-    async with scene.watching():
-        scene.tell(FIRST, confirmed=False)
+async def test_leader_that_becomes_confirmed_is_not_probed_again() -> None:
+    harness = WatchHarness()
+    async with harness.watching():
+        harness.publish_leader(FIRST, confirmed=False)
         await asyncio.sleep(1)
-        scene.tell(FIRST)
+        harness.publish_leader(FIRST)
         await asyncio.sleep(10)
-        assert scene.leader.asked == [FIRST]
+        assert harness.leader.asked == [FIRST]
 
 
 @virtual_time
-async def test_a_frozen_leader_and_one_whose_host_is_gone_are_left_to_their_session() -> None:
-    scene = Scene()
-    async with scene.watching():
-        scene.tell(FIRST)
+async def test_frozen_leader_and_one_whose_host_is_down_keep_their_term_until_their_session_expires() -> None:
+    harness = WatchHarness()
+    async with harness.watching():
+        harness.publish_leader(FIRST)
         await asyncio.sleep(1)
-        scene.process.freeze()
+        harness.process.freeze()
         await asyncio.sleep(10_000)
-        scene.process.thaw()
-        scene.process.crash(host_too=True)
+        harness.process.thaw()
+        harness.process.crash(host_too=True)
         await asyncio.sleep(10_000)
-        assert scene.register.declared_dead == []
+        assert harness.register.declared_dead == []
 
 
 @virtual_time
-async def test_a_process_that_was_started_again_at_its_address_has_left_its_term() -> None:
-    scene = Scene()
-    async with scene.watching():
-        scene.tell(FIRST)
+async def test_process_restarted_at_the_leaders_address_proves_the_leader_dead() -> None:
+    harness = WatchHarness()
+    async with harness.watching():
+        harness.publish_leader(FIRST)
         await asyncio.sleep(1)
-        scene.process.crash()
-        scene.start(Leader())
+        harness.process.crash()
+        harness.start(Leader())
         await asyncio.sleep(GRACE_S + 0.2)
-        assert scene.register.declared_dead == [FIRST]
+        assert harness.register.declared_dead == [FIRST]
 
 
 @virtual_time
-async def test_a_store_that_is_out_of_reach_is_told_as_soon_as_it_is_back() -> None:
-    scene = Scene()
-    scene.register.failures = 20
-    async with scene.watching():
-        scene.tell(FIRST)
-        scene.process.crash()
+async def test_declaring_a_leader_dead_is_retried_until_the_store_answers() -> None:
+    harness = WatchHarness()
+    harness.register.failures = 20
+    async with harness.watching():
+        harness.publish_leader(FIRST)
+        harness.process.crash()
         await asyncio.sleep(3)
-        assert scene.register.declared_dead == []
+        assert harness.register.declared_dead == []
         await asyncio.sleep(3)
-        assert scene.register.declared_dead == [FIRST]
+        assert harness.register.declared_dead == [FIRST]
 
 
 @virtual_time
-async def test_the_next_leader_is_watched_and_the_former_one_no_more() -> None:
-    scene = Scene()
+async def test_next_leader_is_watched_and_the_former_one_no_longer() -> None:
+    harness = WatchHarness()
     second = Leader(SECOND)
-    machine = scene.start(second, "jm-2:1")
-    async with scene.watching():
-        scene.tell(FIRST)
+    machine = harness.start(second, "jm-2:1")
+    async with harness.watching():
+        harness.publish_leader(FIRST)
         await asyncio.sleep(1)
-        scene.known.update(None)
+        harness.known.update(None)
         await asyncio.sleep(1)
-        scene.tell(SECOND, address="jm-2:1")
+        harness.publish_leader(SECOND, address="jm-2:1")
         await asyncio.sleep(1)
-        scene.process.crash()
+        harness.process.crash()
         await asyncio.sleep(10)
-        assert (scene.register.declared_dead, second.asked) == ([], [SECOND])
+        assert (harness.register.declared_dead, second.asked) == ([], [SECOND])
         machine.crash()
         await asyncio.sleep(1)
-        assert scene.register.declared_dead == [SECOND]
+        assert harness.register.declared_dead == [SECOND]
 
 
 @virtual_time
-async def test_nobody_watches_itself() -> None:
-    scene = Scene()
-    scene.own.add(FIRST)
-    async with scene.watching():
-        scene.tell(FIRST)
+async def test_leader_does_not_watch_itself() -> None:
+    harness = WatchHarness()
+    harness.own.add(FIRST)
+    async with harness.watching():
+        harness.publish_leader(FIRST)
         await asyncio.sleep(10)
-    assert scene.leader.asked == []
+    assert harness.leader.asked == []
 
 
 @virtual_time
-async def test_a_leader_that_cannot_be_asked_such_a_thing_is_left_to_its_session() -> None:
-    scene = Scene()
-    scene.leader.fail_with = Refused("another version")
-    async with scene.watching():
-        scene.tell(FIRST)
+async def test_leader_that_does_not_support_the_probe_keeps_its_term_until_its_session_expires() -> None:
+    harness = WatchHarness()
+    harness.leader.fail_with = Refused("another version")
+    async with harness.watching():
+        harness.publish_leader(FIRST)
         await asyncio.sleep(100)
-    assert scene.register.declared_dead == []
+    assert harness.register.declared_dead == []
 
 
 @virtual_time
-async def test_a_loopback_address_of_another_machine_proves_nothing() -> None:
-    """Else two machines with that setting would declare each other's leaders dead for ever."""
-    scene = Scene()
-    async with scene.watching():
-        scene.tell(FIRST, address="127.0.0.1:9")
+async def test_leader_on_another_machine_with_a_loopback_address_is_not_watched() -> None:
+    """Else two machines with that setting would declare each other's leaders dead endlessly."""
+    harness = WatchHarness()
+    async with harness.watching():
+        harness.publish_leader(FIRST, address="127.0.0.1:9")
         await asyncio.sleep(100)
-        assert scene.register.declared_dead == []
+        assert harness.register.declared_dead == []
 
-        scene.tell(SECOND, address="127.0.0.1:9", host="here")
+        harness.publish_leader(SECOND, address="127.0.0.1:9", host="here")
         await asyncio.sleep(1)
-        assert scene.register.declared_dead == [SECOND]
+        assert harness.register.declared_dead == [SECOND]
 
 
 @pytest.mark.parametrize(
@@ -227,18 +229,18 @@ async def test_a_loopback_address_of_another_machine_proves_nothing() -> None:
     [("127.0.0.1:1", True), ("127.1.2.3:1", True), ("[::1]:1", True), ("localhost:1", True), ("10.0.0.1:1", False),
      ("jm-1:1", False), ("[2001:db8::1]:1", False)],
 )  # fmt: skip
-def test_loopback_is_told_apart(address: str, expected: bool) -> None:
+def test_loopback_addresses_are_recognised(address: str, expected: bool) -> None:
     assert is_loopback(address) is expected
 
 
 @virtual_time
-async def test_a_standby_ends_with_the_leader_that_shuts_the_cluster_down_and_declares_nobody_dead() -> None:
-    scene = Scene()
-    async with scene.watching():
-        scene.tell(FIRST)
+async def test_standby_ends_with_the_leader_that_shuts_the_cluster_down_and_declares_no_leader_dead() -> None:
+    harness = WatchHarness()
+    async with harness.watching():
+        harness.publish_leader(FIRST)
         await asyncio.sleep(10)
-        scene.leader.shut_down = ApplicationStatus.FAILED
-        scene.leader.over.set()
-        assert scene.running is not None
-        assert await scene.running is ApplicationStatus.FAILED
-    assert scene.register.declared_dead == []
+        harness.leader.shut_down = ApplicationStatus.FAILED
+        harness.leader.over.set()
+        assert harness.running is not None
+        assert await harness.running is ApplicationStatus.FAILED
+    assert harness.register.declared_dead == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from tests.unit.dispatcher.stage import A, B, Stage, outcome_of, settle, submission, until
+from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, outcome_of, settle, submission, until
 
 from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
@@ -31,16 +31,16 @@ class JobManager:
     """A JobManager with a runner and the gateway of its leader; records which terms were opened and closed."""
 
     def __init__(self, cluster: MemoryCluster, holder: str = "jm", *, removes_ha_data: bool = False) -> None:
-        self.stage = Stage(cluster, holder=holder)
+        self.harness = DispatcherHarness(cluster, holder=holder)
         self.current = CurrentDispatcher()
         self.story: list[str] = []
         listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
         self.stopped_task_managers = 0
         self.bootstrap: Bootstrap | None = None
-        self.runner = DispatcherRunner(self.stage.ha, self, self.current, listening, removes_ha_data=removes_ha_data)
+        self.runner = DispatcherRunner(self.harness.ha, self, self.current, listening, removes_ha_data=removes_ha_data)
 
     def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
-        return DispatcherLeaderProcess(token, stores, self.stage.services, self.open_term, self.bootstrap)
+        return DispatcherLeaderProcess(token, stores, self.harness.services, self.open_term, self.bootstrap)
 
     async def stop_task_managers(self) -> None:
         self.stopped_task_managers += 1
@@ -49,7 +49,7 @@ class JobManager:
     async def open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
         self.story.append(f"open {token.epoch}")
         try:
-            yield replace(self.stage.term(stores), stop_task_managers=self.stop_task_managers)
+            yield replace(self.harness.term(stores), stop_task_managers=self.stop_task_managers)
         finally:
             self.story.append(f"close {token.epoch}")
 
@@ -82,8 +82,8 @@ async def running() -> AsyncGenerator[JobManager]:
 
 
 async def lead(manager: JobManager) -> None:
-    manager.stage.cluster.grant("jm")
-    await until(lambda: manager.current.leading == manager.stage.cluster.token)
+    manager.harness.cluster.grant("jm")
+    await until(lambda: manager.current.leading == manager.harness.cluster.token)
 
 
 @virtual_time
@@ -109,14 +109,14 @@ async def test_calls_are_forwarded_from_grant_to_revocation() -> None:
         await manager.current.gateway.submit_job(submission())
         await settle()
 
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await settle()
 
         assert manager.current.leading is None
         with pytest.raises(Unavailable):
             await manager.current.gateway.list_jobs()
-        assert manager.stage.runner().suspended
-        assert manager.stage.cluster.graphs.keys() == {A}
+        assert manager.harness.runner().suspended
+        assert manager.harness.cluster.graphs.keys() == {A}
         assert manager.story == ["open 1", "close 1"]
 
 
@@ -125,7 +125,7 @@ async def test_job_submitted_before_the_change_of_leader_is_recovered() -> None:
     async with running() as manager:
         await lead(manager)
         await manager.current.gateway.submit_job(submission())
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await settle()
         await lead(manager)
         await settle()
@@ -137,8 +137,8 @@ async def test_job_submitted_before_the_change_of_leader_is_recovered() -> None:
 @virtual_time
 async def test_leadership_is_confirmed_only_when_recovery_is_done() -> None:
     async with running() as manager:
-        listed = manager.stage.faults.hold("graphs.ids:after")
-        manager.stage.cluster.grant("jm")
+        listed = manager.harness.faults.hold("graphs.ids:after")
+        manager.harness.cluster.grant("jm")
         await asyncio.sleep(60)
         assert manager.story == ["open 1"]
         assert manager.current.leading is None
@@ -152,27 +152,27 @@ async def test_leadership_is_confirmed_only_when_recovery_is_done() -> None:
 @virtual_time
 async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
     async with running() as manager:
-        listed = manager.stage.faults.hold("graphs.ids:after")
-        manager.stage.cluster.grant("jm")
+        listed = manager.harness.faults.hold("graphs.ids:after")
+        manager.harness.cluster.grant("jm")
         await settle()
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await settle()
         listed.set()
         await asyncio.sleep(60)
 
         assert manager.current.leading is None
         assert manager.story == ["open 1", "close 1"]
-        assert not [name for name in manager.stage.faults.seen if name.startswith("ended.expire")]
+        assert not [name for name in manager.harness.faults.seen if name.startswith("ended.expire")]
 
 
 @virtual_time
-async def test_grant_waits_until_the_earlier_term_has_wholly_ended() -> None:
+async def test_grant_waits_until_the_earlier_term_has_ended_completely() -> None:
     async with running() as manager:
         await lead(manager)
-        (await manager.stage.submitted(manager.current.gateway)).stops_in_s = 30.0
-        first = manager.stage.runner()
+        (await manager.harness.submitted(manager.current.gateway)).stops_in_s = 30.0
+        first = manager.harness.runner()
 
-        manager.stage.cluster.grant("jm")
+        manager.harness.cluster.grant("jm")
         await asyncio.sleep(29)
         assert manager.story == ["open 1"]
         assert manager.current.leading is None
@@ -186,11 +186,11 @@ async def test_grant_waits_until_the_earlier_term_has_wholly_ended() -> None:
 async def test_of_several_changes_the_last_waits_for_all() -> None:
     async with running() as manager:
         await lead(manager)
-        (await manager.stage.submitted(manager.current.gateway)).stops_in_s = 30.0
-        first = manager.stage.runner()
+        (await manager.harness.submitted(manager.current.gateway)).stops_in_s = 30.0
+        first = manager.harness.runner()
 
         for _ in range(3):
-            manager.stage.cluster.grant("jm")
+            manager.harness.cluster.grant("jm")
             await asyncio.sleep(1)
         assert manager.story == ["open 1"]
         assert manager.current.leading is None
@@ -198,39 +198,39 @@ async def test_of_several_changes_the_last_waits_for_all() -> None:
 
         assert first.suspended
         assert manager.story == ["open 1", "close 1", "open 2"]
-        assert manager.current.leading == manager.stage.cluster.token
+        assert manager.current.leading == manager.harness.cluster.token
 
 
 @virtual_time
-async def test_slow_jobmaster_of_an_older_term_elsewhere_holds_up_nobody() -> None:
+async def test_slow_jobmaster_of_an_older_term_in_another_process_does_not_delay_the_new_leader() -> None:
     cluster = MemoryCluster()
     slow, other = JobManager(cluster), JobManager(cluster, "other")
     async with asyncio.TaskGroup() as tasks:
         contending = [tasks.create_task(manager.runner.run()) for manager in (slow, other)]
         await settle()
         await lead(slow)
-        (await slow.stage.submitted(slow.current.gateway)).stops_in_s = 3600.0
+        (await slow.harness.submitted(slow.current.gateway)).stops_in_s = 3600.0
 
         cluster.grant("other")
         await until(lambda: other.current.leading is not None)
         await settle()
 
         assert (await other.current.gateway.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
-        assert not slow.stage.runner().suspended
+        assert not slow.harness.runner().suspended
         for task in contending:
             task.cancel()
 
 
 @virtual_time
-async def test_leader_that_was_overtaken_silently_gives_up_when_a_store_fences_it() -> None:
+async def test_leader_with_an_outdated_token_steps_down_when_a_store_fences_it() -> None:
     cluster = MemoryCluster()
     old = JobManager(cluster)
     async with asyncio.TaskGroup() as tasks:
         contending = tasks.create_task(old.runner.run())
         await settle()
         await lead(old)
-        runner = await old.stage.submitted(old.current.gateway)
-        old.stage.stores()  # a newer epoch; nobody tells the old leader
+        runner = await old.harness.submitted(old.current.gateway)
+        old.harness.stores()  # a newer epoch; the old leader is not notified
 
         runner.finish()
         await settle()
@@ -245,13 +245,13 @@ async def test_leader_that_was_overtaken_silently_gives_up_when_a_store_fences_i
 @virtual_time
 async def test_dispatcher_that_ends_unexpectedly_is_fatal() -> None:
     manager = JobManager(MemoryCluster())
-    manager.stage.faults.failing["results.create_dirty:before"] = OSError("disk full")
+    manager.harness.faults.failing["results.create_dirty:before"] = OSError("disk full")
     with pytest.RaisesGroup(OSError, flatten_subgroups=True):
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(manager.runner.run())
             await settle()
             await lead(manager)
-            (await manager.stage.submitted(manager.current.gateway)).finish()
+            (await manager.harness.submitted(manager.current.gateway)).finish()
             await asyncio.sleep(60)
     assert manager.current.leading is None
     assert manager.story == ["open 1", "close 1"]
@@ -260,9 +260,9 @@ async def test_dispatcher_that_ends_unexpectedly_is_fatal() -> None:
 @virtual_time
 async def test_lifecycle_of_a_leader_process() -> None:
     manager = JobManager(MemoryCluster())
-    stores = manager.stage.stores()
-    token = manager.stage.cluster.token
-    process = DispatcherLeaderProcess(token, stores, manager.stage.services, manager.open_term)
+    stores = manager.harness.stores()
+    token = manager.harness.cluster.token
+    process = DispatcherLeaderProcess(token, stores, manager.harness.services, manager.open_term)
     states = [process.state]
 
     async with asyncio.TaskGroup() as tasks:
@@ -299,8 +299,8 @@ async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
 
     manager = JobManager(MemoryCluster())
     token = FencingToken(Epoch(1), "jm-1")
-    stores = MemoryHaServices(manager.stage.cluster, "jm", instantly).stores(token)
-    process = DispatcherLeaderProcess(token, stores, manager.stage.services, manager.open_term)
+    stores = MemoryHaServices(manager.harness.cluster, "jm", instantly).stores(token)
+    process = DispatcherLeaderProcess(token, stores, manager.harness.services, manager.open_term)
     confirmed: list[Dispatcher] = []
 
     async def too_late() -> None:
@@ -317,11 +317,11 @@ async def test_term_lost_before_it_starts_never_has_a_dispatcher() -> None:
 
 
 @virtual_time
-async def test_words_of_a_superseded_process_are_ignored() -> None:
-    stage = Stage()
+async def test_calls_of_a_superseded_leader_process_are_ignored() -> None:
+    harness = DispatcherHarness()
     current = CurrentDispatcher()
     old, new = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         current.confirm(new, dispatcher)
         current.confirm(old, CurrentDispatcher().gateway)
         current.withdraw(old)
@@ -334,7 +334,7 @@ async def test_words_of_a_superseded_process_are_ignored() -> None:
 
 
 @virtual_time
-async def test_whoever_needs_a_leader_can_wait_for_one() -> None:
+async def test_waiting_for_a_leader() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(manager.current.wait_for_leader())
         await settle()
@@ -342,12 +342,12 @@ async def test_whoever_needs_a_leader_can_wait_for_one() -> None:
 
         await lead(manager)
 
-        assert await waiting == manager.stage.cluster.token
-        assert await manager.current.wait_for_leader() == manager.stage.cluster.token
+        assert await waiting == manager.harness.cluster.token
+        assert await manager.current.wait_for_leader() == manager.harness.cluster.token
 
 
 @virtual_time
-async def test_whoever_follows_a_leader_can_wait_for_its_end() -> None:
+async def test_waiting_for_the_end_of_a_leaders_term() -> None:
     current = CurrentDispatcher()
     first, second = FencingToken(Epoch(1), "a"), FencingToken(Epoch(2), "b")
     await current.wait_until_over(first)  # it does not lead
@@ -365,54 +365,54 @@ async def test_whoever_follows_a_leader_can_wait_for_its_end() -> None:
 
 
 @virtual_time
-async def test_calls_under_way_hear_that_leadership_was_lost() -> None:
+async def test_calls_in_progress_fail_when_leadership_is_lost() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
         await lead(manager)
-        await manager.stage.submitted(manager.current.gateway)
-        manager.stage.faults.hold("graphs.put:before")
+        await manager.harness.submitted(manager.current.gateway)
+        manager.harness.faults.hold("graphs.put:before")
         calls = [
             tasks.create_task(outcome_of(manager.current.gateway.await_job(AwaitJob(job_id=A, wait_s=3600)))),
             tasks.create_task(outcome_of(manager.current.gateway.submit_job(submission(B)))),
         ]
         await settle()
 
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
 
         for call in calls:
             assert isinstance(await call, Unavailable)
 
 
 @virtual_time
-async def test_the_others_are_told_when_a_term_begins_and_again_when_it_serves() -> None:
+async def test_addresses_are_published_when_a_term_begins_and_again_when_it_serves() -> None:
     async with running() as manager:
-        listed = manager.stage.faults.hold("graphs.ids:after")
-        manager.stage.cluster.grant("jm")
+        listed = manager.harness.faults.hold("graphs.ids:after")
+        manager.harness.cluster.grant("jm")
         await settle()
-        token = manager.stage.cluster.token
+        token = manager.harness.cluster.token
         early = LeaderInfo(token=token, rpc="jm:1", rest="http://jm", confirmed=False)
-        assert manager.stage.cluster.info == early
+        assert manager.harness.cluster.info == early
 
         listed.set()
         await settle()
-        assert manager.stage.cluster.info == structs.replace(early, confirmed=True)
+        assert manager.harness.cluster.info == structs.replace(early, confirmed=True)
 
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await settle()
-        assert manager.stage.cluster.info is None
+        assert manager.harness.cluster.info is None
 
 
 @virtual_time
-async def test_a_store_that_cannot_be_told_now_is_told_later_and_holds_up_nobody() -> None:
+async def test_publishing_addresses_is_retried_without_delaying_the_term() -> None:
     async with running() as manager:
-        manager.stage.faults.failing["leader.publish:before"] = Unavailable("out of reach")
+        manager.harness.faults.failing["leader.publish:before"] = Unavailable("out of reach")
         await lead(manager)
         await asyncio.sleep(1)
-        assert manager.stage.cluster.info is None
+        assert manager.harness.cluster.info is None
 
-        del manager.stage.faults.failing["leader.publish:before"]
+        del manager.harness.faults.failing["leader.publish:before"]
         await asyncio.sleep(1)
-        assert manager.stage.cluster.info is not None
-        assert manager.stage.cluster.info.confirmed
+        assert manager.harness.cluster.info is not None
+        assert manager.harness.cluster.info.confirmed
         assert manager.story == ["open 1"]
 
 
@@ -420,24 +420,24 @@ async def test_a_store_that_cannot_be_told_now_is_told_later_and_holds_up_nobody
 async def test_a_liveness_call_is_answered_when_the_term_is_over_or_never_was() -> None:
     async with running() as manager, asyncio.TaskGroup() as tasks:
         await lead(manager)
-        token = manager.stage.cluster.token
+        token = manager.harness.cluster.token
         await manager.runner.watch_liveness(LeaderLivenessProbe(token=FencingToken(Epoch(7), "other")))
         watching = tasks.create_task(manager.runner.watch_liveness(LeaderLivenessProbe(token=token)))
         await asyncio.sleep(100)
         assert not watching.done()
         assert manager.runner.is_in(token)
 
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await watching
         assert not manager.runner.is_in(token)
 
 
 @virtual_time
-async def test_a_leader_that_is_cut_off_answers_nobody_and_back_in_time_it_goes_on() -> None:
-    stage, token = Stage(), FencingToken(Epoch(1), "a")
+async def test_disconnected_leader_answers_no_call_and_continues_when_it_is_connected_in_time() -> None:
+    harness, token = DispatcherHarness(), FencingToken(Epoch(1), "a")
     pauses: dict[FencingToken, str] = {}
     current = CurrentDispatcher(pauses.get)
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         current.confirm(token, dispatcher)
         assert current.acting() == token
 
@@ -463,7 +463,7 @@ async def test_shut_down_suspends_jobs_then_ends_standbys_then_task_managers() -
         await lead(manager)
         await manager.current.gateway.submit_job(submission())
         await settle()
-        token = manager.stage.cluster.token
+        token = manager.harness.cluster.token
         standby = tasks.create_task(manager.runner.watch_liveness(LeaderLivenessProbe(token=token)))
 
         await manager.current.gateway.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.CANCELED))
@@ -472,14 +472,14 @@ async def test_shut_down_suspends_jobs_then_ends_standbys_then_task_managers() -
             await manager.current.gateway.submit_job(submission(B))
 
         assert (await standby).shut_down is ApplicationStatus.CANCELED
-        assert manager.stage.runner().suspended
+        assert manager.harness.runner().suspended
         assert manager.current.leading is None
         assert manager.story == ["open 1"]  # it leads until the others have heard of it
         assert not manager.stopped_task_managers
         assert await contending is ApplicationStatus.CANCELED
     assert manager.stopped_task_managers == 1
     assert manager.story == ["open 1", "close 1"]
-    assert manager.stage.cluster.graphs.keys() == {A}, "a session cluster keeps its jobs"
+    assert manager.harness.cluster.graphs.keys() == {A}, "a session cluster keeps its jobs"
     assert not manager.runner.is_in(token)
 
 
@@ -496,13 +496,13 @@ async def test_data_of_a_cluster_that_ended_for_good_is_removed_where_the_mode_s
         await manager.current.gateway.submit_job(submission())
         await manager.current.gateway.shut_down_cluster(ShutDownCluster(status=status))
         assert await contending is status
-    assert manager.stage.cluster.graphs.keys() == (set() if status.is_final else {A})
+    assert manager.harness.cluster.graphs.keys() == (set() if status.is_final else {A})
 
 
 @virtual_time
 async def test_data_that_cannot_be_removed_does_not_keep_the_cluster_from_ending() -> None:
     manager = JobManager(MemoryCluster(), removes_ha_data=True)
-    manager.stage.faults.failing["cleanup:before"] = Unavailable("out of reach")
+    manager.harness.faults.failing["cleanup:before"] = Unavailable("out of reach")
     async with asyncio.TaskGroup() as tasks:
         contending = tasks.create_task(manager.runner.run())
         await settle()
@@ -516,10 +516,10 @@ async def test_term_that_is_lost_in_the_middle_of_a_shut_down_ends_nothing_else(
     """The next leader finds all jobs; whoever wanted the shut-down asks again."""
     async with running() as manager:
         await lead(manager)
-        (await manager.stage.submitted(manager.current.gateway)).stops_in_s = 30.0
+        (await manager.harness.submitted(manager.current.gateway)).stops_in_s = 30.0
         await manager.current.gateway.shut_down_cluster(ShutDownCluster())
         await asyncio.sleep(10)  # its JobMaster is still being suspended
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await asyncio.sleep(30)
         assert manager.stopped_task_managers == 0
 
@@ -551,13 +551,13 @@ async def test_bootstrap_runs_beside_the_dispatcher_of_each_term_and_may_end_the
         await settle()
         await lead(manager)
         await settle()
-        manager.stage.cluster.revoke()
+        manager.harness.cluster.revoke()
         await settle()
         assert terms == ["begun", "ended"]
 
         await lead(manager)
         await settle()
-        manager.stage.runner().finish()
+        manager.harness.runner().finish()
 
         assert await contending is ApplicationStatus.SUCCEEDED
     assert terms == ["begun", "ended"] * 2

@@ -3,7 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.unit.dispatcher.stage import A
+from tests.unit.dispatcher.dispatcher_harness import A
 
 from flintlock.dispatcher.listing import JobListing
 from flintlock.model.ids import JobId
@@ -84,7 +84,7 @@ def test_line_that_did_not_change_keeps_the_overview() -> None:
     assert listing.overview(lambda job_id, _: line(job_id)) is first
 
 
-def test_changed_job_is_asked_once_however_often_it_changed() -> None:
+def test_line_of_a_changed_job_is_computed_once_however_often_it_changed() -> None:
     listing = JobListing()
     asked: list[JobId] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.dispatcher.stage import A, B, Stage, empty, graph, outcome_of, settle, until
+from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, empty, graph, outcome_of, settle, until
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.commands import (
@@ -51,9 +51,9 @@ def uppers(requirements: dict[str, ParallelismRange]) -> set[int]:
 
 @virtual_time
 async def test_operation_is_acknowledged_in_progress_and_completes() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         acknowledged = await dispatcher.trigger(rescale(3))
 
         assert acknowledged.status is OperationStatus.IN_PROGRESS
@@ -61,14 +61,14 @@ async def test_operation_is_acknowledged_in_progress_and_completes() -> None:
         assert (outcome.failure, outcome.started_ms <= outcome.ended_ms) == (None, True)
         assert set(runner.required[-1].vertices) == {vertex.id for vertex in graph().vertices}
         assert uppers({**runner.required[-1].vertices}) == {3}
-        assert uppers({**(await stage.ha.stores(stage.cluster.token).graphs.recover(A)).requirements}) == {3}
+        assert uppers({**(await harness.ha.stores(harness.cluster.token).graphs.recover(A)).requirements}) == {3}
 
 
 @virtual_time
 async def test_known_trigger_is_acknowledged_again_and_starts_nothing() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         both = await asyncio.gather(dispatcher.trigger(rescale(3)), dispatcher.trigger(rescale(3)))
         await completed(dispatcher)
 
@@ -81,9 +81,9 @@ async def test_known_trigger_is_acknowledged_again_and_starts_nothing() -> None:
 
 @virtual_time
 async def test_command_that_cannot_be_carried_out_is_a_failed_operation() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         await dispatcher.trigger(rescale(0))
 
         failure = (await completed(dispatcher)).failure
@@ -95,12 +95,12 @@ async def test_command_that_cannot_be_carried_out_is_a_failed_operation() -> Non
 
 @virtual_time
 async def test_change_during_an_operation_is_a_conflict_until_its_outcome_is_durable() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
-        replaced = stage.faults.hold("graphs.replace:before")
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+        replaced = harness.faults.hold("graphs.replace:before")
         await dispatcher.trigger(rescale(3))
-        outcome_written = stage.faults.hold("operations.put:before")
+        outcome_written = harness.faults.hold("operations.put:before")
         replaced.set()
         await settle()
 
@@ -114,11 +114,11 @@ async def test_change_during_an_operation_is_a_conflict_until_its_outcome_is_dur
 
 @virtual_time
 async def test_operations_of_unknown_initialising_and_ended_jobs() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         assert isinstance(await outcome_of(dispatcher.trigger(rescale(2))), NotFound)
         assert isinstance(await outcome_of(operation(dispatcher)), NotFound)
-        runner = await stage.submitted(dispatcher)
+        runner = await harness.submitted(dispatcher)
         await dispatcher.trigger(rescale(2))
         await completed(dispatcher)
         runner.finish()
@@ -134,22 +134,22 @@ async def test_operations_of_unknown_initialising_and_ended_jobs() -> None:
 
 @virtual_time
 async def test_cancel_can_be_triggered_too() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
         await dispatcher.trigger(TriggerOperation(trigger_id=FIRST, command=CancelJob(job_id=A)))
 
         assert (await completed(dispatcher)).failure is None
         await empty(dispatcher)
-        assert stage.runner().status is JobStatus.CANCELED
+        assert harness.runner().status is JobStatus.CANCELED
 
 
 @virtual_time
 async def test_operation_whose_record_got_no_answer_counts_once_it_is_known() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
-        stage.faults.failing_once["operations.put:after"] = Unavailable("no answer")
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        harness.faults.failing_once["operations.put:after"] = Unavailable("no answer")
 
         assert isinstance(await outcome_of(dispatcher.trigger(rescale(3))), Unavailable)
 
@@ -160,24 +160,24 @@ async def test_operation_whose_record_got_no_answer_counts_once_it_is_known() ->
 
 @virtual_time
 async def test_only_the_latest_operations_are_kept() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
         triggers = [TriggerId(f"{number:032x}") for number in range(MAX_OPERATIONS + 3)]
         for trigger_id in triggers:
             await dispatcher.trigger(rescale(2, trigger_id))
             await completed(dispatcher, trigger_id)
 
-        recorded = await stage.ha.stores(stage.cluster.token).operations.read(A)
+        recorded = await harness.ha.stores(harness.cluster.token).operations.read(A)
 
         assert recorded is not None
         assert [each.trigger_id for each in recorded.operations] == triggers[3:]
 
 
-async def _use(stage: Stage, command: JobCommand, *, end: bool) -> None:
+async def _use(harness: DispatcherHarness, command: JobCommand, *, end: bool) -> None:
     """What happens until a JobManager dies somewhere in it."""
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         await outcome_of(dispatcher.trigger(TriggerOperation(trigger_id=FIRST, command=command)))
         if end:
             if not runner.status.globally_terminal:
@@ -193,23 +193,23 @@ def test_operation_is_completed_wherever_its_leader_dies(command: JobCommand, *,
     """After a death at any step of a store the next leader has an outcome for every operation that is recorded."""
 
     async def dies_after(steps: int) -> bool:
-        stage = Stage()
-        stage.faults.die_after(steps)
+        harness = DispatcherHarness()
+        harness.faults.die_after(steps)
         async with asyncio.TaskGroup() as tasks:
-            use = tasks.create_task(outcome_of(_use(stage, command, end=end)), name="use")
+            use = tasks.create_task(outcome_of(_use(harness, command, end=end)), name="use")
             await asyncio.wait((use,), timeout=60)
             survived = use.done() and use.result() is None
             use.cancel()
-        recorded = A in stage.cluster.operations
-        stage.faults.live()
-        async with stage.leading() as dispatcher:
+        recorded = A in harness.cluster.operations
+        harness.faults.live()
+        async with harness.leading() as dispatcher:
             if recorded:
                 outcome = await completed(dispatcher)
-                rescaled = A in stage.cluster.graphs and not end and isinstance(command, RescaleJob)
+                rescaled = A in harness.cluster.graphs and not end and isinstance(command, RescaleJob)
                 if rescaled and outcome.failure is None:
-                    stored = await stage.ha.stores(stage.cluster.token).graphs.recover(A)
+                    stored = await harness.ha.stores(harness.cluster.token).graphs.recover(A)
                     assert uppers({**stored.requirements}) == {3}
-                    await until(lambda: bool(stage.runner().job.requirements or stage.runner().required))
+                    await until(lambda: bool(harness.runner().job.requirements or harness.runner().required))
         return survived
 
     steps = 0

@@ -3,7 +3,19 @@
 import asyncio
 
 import pytest
-from tests.unit.dispatcher.stage import A, B, C, Stage, empty, outcome_of, rows, settle, status, submission, until
+from tests.unit.dispatcher.dispatcher_harness import (
+    A,
+    B,
+    C,
+    DispatcherHarness,
+    empty,
+    outcome_of,
+    rows,
+    settle,
+    status,
+    submission,
+    until,
+)
 
 from flintlock.dispatcher import ended
 from flintlock.model.commands import CancelJob
@@ -18,9 +30,9 @@ TOP = ResultQuery(job_id=A, name="top")
 
 @virtual_time
 async def test_listing_is_newest_start_first_then_by_id() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher, B)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher, B)
         await asyncio.sleep(1)
         await asyncio.gather(dispatcher.submit_job(submission(C)), dispatcher.submit_job(submission(A)))
 
@@ -29,9 +41,9 @@ async def test_listing_is_newest_start_first_then_by_id() -> None:
 
 @virtual_time
 async def test_listing_is_the_same_object_until_something_changes() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         first = await dispatcher.list_jobs()
         await asyncio.sleep(100)
         assert await dispatcher.list_jobs() is first
@@ -47,27 +59,27 @@ async def test_listing_is_the_same_object_until_something_changes() -> None:
 @virtual_time
 async def test_running_job_wins_over_an_archived_one_of_its_id() -> None:
     """The leader died between archive and result: the job is run on, and shown so."""
-    stage = Stage()
-    stage.faults.hold("results.create_dirty:before")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
-        await until(lambda: A in stage.cluster.ended)
-    stage.faults.held.clear()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    harness.faults.hold("results.create_dirty:before")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
+        await until(lambda: A in harness.cluster.ended)
+    harness.faults.held.clear()
+    async with harness.leading() as dispatcher:
         await settle()
 
         assert [(line.job_id, line.status) for line in (await dispatcher.list_jobs()).jobs] == [(A, JobStatus.RUNNING)]
         assert await status(dispatcher) is JobStatus.RUNNING
-        stage.runner().finish()
+        harness.runner().finish()
         await empty(dispatcher)
         assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
 
 
 @virtual_time
 async def test_jobmaster_that_does_not_answer_is_listed_as_it_was_last_known_and_marked() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         (known,) = (await dispatcher.list_jobs()).jobs
         runner.move(JobStatus.RESTARTING)
         runner.answers_with = RuntimeError("stuck")
@@ -84,10 +96,10 @@ async def test_jobmaster_that_does_not_answer_is_listed_as_it_was_last_known_and
 
 @virtual_time
 async def test_no_terminal_status_is_shown_before_it_is_durable() -> None:
-    stage = Stage()
-    durable = stage.faults.hold("results.create_dirty:after")
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    durable = harness.faults.hold("results.create_dirty:after")
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+        runner = await harness.submitted(dispatcher)
         assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.RUNNING
         runner.finish(rows())
         details = tasks.create_task(dispatcher.job(JobQuery(job_id=A)))
@@ -106,24 +118,24 @@ async def test_no_terminal_status_is_shown_before_it_is_durable() -> None:
 
 @virtual_time
 async def test_waiting_ends_with_the_durable_result_and_not_with_the_cleanup() -> None:
-    stage = Stage()
-    stage.resource_manager.fail_with = Unavailable("no TaskManager")
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    harness.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+        runner = await harness.submitted(dispatcher)
         clients = [tasks.create_task(dispatcher.await_job(AwaitJob(job_id=A, wait_s=3600))) for _ in range(3)]
         await asyncio.sleep(60)
         runner.finish(scratch=("work",))
 
         for client in clients:
             assert (await client).status is JobStatus.FINISHED
-        assert stage.cluster.results[A].dirty
+        assert harness.cluster.results[A].dirty
 
 
 @virtual_time
 async def test_waiting_gives_the_job_as_it_is_when_the_wait_is_over() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
         before_s = asyncio.get_running_loop().time()
 
         assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=30))).status is JobStatus.RUNNING
@@ -132,11 +144,11 @@ async def test_waiting_gives_the_job_as_it_is_when_the_wait_is_over() -> None:
 
 
 @virtual_time
-async def test_waiting_client_hears_that_leadership_was_lost() -> None:
-    stage = Stage()
+async def test_waiting_client_is_answered_when_leadership_is_lost() -> None:
+    harness = DispatcherHarness()
     async with asyncio.TaskGroup() as tasks:
-        async with stage.leading() as dispatcher:
-            await stage.submitted(dispatcher)
+        async with harness.leading() as dispatcher:
+            await harness.submitted(dispatcher)
             waiting = tasks.create_task(outcome_of(dispatcher.await_job(AwaitJob(job_id=A, wait_s=3600))))
             await settle()
         before_s = asyncio.get_running_loop().time()
@@ -146,7 +158,7 @@ async def test_waiting_client_hears_that_leadership_was_lost() -> None:
 
 @virtual_time
 async def test_unknown_job_is_not_found() -> None:
-    async with Stage().leading() as dispatcher:
+    async with DispatcherHarness().leading() as dispatcher:
         for call in (
             dispatcher.job(JobQuery(job_id=A)),
             dispatcher.await_job(AwaitJob(job_id=A, wait_s=30)),
@@ -158,12 +170,12 @@ async def test_unknown_job_is_not_found() -> None:
 
 @virtual_time
 async def test_result_of_a_finished_job_is_kept_across_failovers() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(rows())
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(rows())
         await empty(dispatcher)
         assert await dispatcher.result(TOP) == rows()
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         assert await dispatcher.result(TOP) == rows()
         with pytest.raises(NotFound, match="it has top"):
             await dispatcher.result(ResultQuery(job_id=A, name="tip"))
@@ -171,9 +183,9 @@ async def test_result_of_a_finished_job_is_kept_across_failovers() -> None:
 
 @virtual_time
 async def test_result_of_a_job_that_has_not_finished_is_a_conflict_that_names_its_state() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         with pytest.raises(Conflict, match="RUNNING"):
             await dispatcher.result(TOP)
         runner.fail("no")
@@ -184,43 +196,43 @@ async def test_result_of_a_job_that_has_not_finished_is_a_conflict_that_names_it
 
 @virtual_time
 async def test_details_of_an_ended_job_come_from_memory_first_and_then_from_the_store() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).fail("a division by zero")
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).fail("a division by zero")
         await empty(dispatcher)
         recent = await dispatcher.job(JobQuery(job_id=A))
-        assert "ended.get:after" not in stage.faults.seen
-    async with stage.leading() as dispatcher:
+        assert "ended.get:after" not in harness.faults.seen
+    async with harness.leading() as dispatcher:
         stored = await dispatcher.job(JobQuery(job_id=A))
         assert stored == recent
         assert await dispatcher.job(JobQuery(job_id=A)) is stored
-        assert stage.faults.seen.count("ended.get:after") == 1
+        assert harness.faults.seen.count("ended.get:after") == 1
 
 
 @virtual_time
-async def test_only_a_few_ended_jobs_are_held_in_memory() -> None:
-    stage = Stage()
+async def test_only_a_few_ended_jobs_are_cached_in_memory() -> None:
+    harness = DispatcherHarness()
     count = ended.RECENT * 2
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         for number in range(count):
-            (await stage.submitted(dispatcher, JobId(f"{number:032x}"))).finish()
+            (await harness.submitted(dispatcher, JobId(f"{number:032x}"))).finish()
         await empty(dispatcher)
         assert len((await dispatcher.list_jobs()).jobs) == count
 
         assert await status(dispatcher, JobId(f"{count - 1:032x}")) is JobStatus.FINISHED
-        assert "ended.get:after" not in stage.faults.seen
+        assert "ended.get:after" not in harness.faults.seen
         assert await status(dispatcher, JobId(f"{0:032x}")) is JobStatus.FINISHED
-        assert "ended.get:after" in stage.faults.seen
+        assert "ended.get:after" in harness.faults.seen
 
 
 @virtual_time
-async def test_ended_job_whose_archive_cannot_be_read_is_told_by_its_result() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+async def test_ended_job_whose_archive_cannot_be_read_is_shown_from_its_result() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await empty(dispatcher)
-    stage.cluster.ended.clear()
-    async with stage.leading() as dispatcher:
+    harness.cluster.ended.clear()
+    async with harness.leading() as dispatcher:
         assert await status(dispatcher) is JobStatus.FINISHED
         with pytest.raises(Conflict, match="FINISHED"):
             await dispatcher.command(CancelJob(job_id=A))

@@ -6,7 +6,17 @@ import asyncio
 
 import pytest
 from msgspec import structs
-from tests.unit.dispatcher.stage import A, Stage, empty, graph, outcome_of, settle, status, submission, until
+from tests.unit.dispatcher.dispatcher_harness import (
+    A,
+    DispatcherHarness,
+    empty,
+    graph,
+    outcome_of,
+    settle,
+    status,
+    submission,
+    until,
+)
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.commands import RescaleJob
@@ -34,39 +44,39 @@ def rescale(upper: int) -> RescaleJob:
 
 @virtual_time
 async def test_an_update_is_persisted_before_it_is_applied() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         await dispatcher.command(rescale(3))
         assert runner.required == [use(3)]
         assert await dispatcher.requirements(QUERY) == use(3)
 
-    async with stage.leading():
-        await until(lambda: len(stage.job_masters.made) == 2)
-        assert stage.runner().job.requirements == use(3).vertices
+    async with harness.leading():
+        await until(lambda: len(harness.job_masters.made) == 2)
+        assert harness.runner().job.requirements == use(3).vertices
 
 
 @virtual_time
 async def test_an_invalid_update_changes_nothing() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         with pytest.raises(Invalid, match="at most"):
             await dispatcher.command(rescale(0))
         assert runner.required == []
-        assert (await stage.ha.stores(stage.cluster.token).graphs.recover(A)).requirements == {}
+        assert (await harness.ha.stores(harness.cluster.token).graphs.recover(A)).requirements == {}
 
 
 @virtual_time
 async def test_an_update_that_cannot_be_persisted_is_not_applied() -> None:
-    stage = Stage()
-    stage.faults.failing["graphs.replace:before"] = Unavailable("the disk is full")
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    harness.faults.failing["graphs.replace:before"] = Unavailable("the disk is full")
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         with pytest.raises(Unavailable, match="the disk is full"):
             await dispatcher.command(rescale(2))
         assert runner.required == []
-        stage.faults.failing.clear()
+        harness.faults.failing.clear()
         with pytest.raises(Unavailable, match="not known yet"):
             await dispatcher.command(rescale(2))
         await asyncio.sleep(1)
@@ -76,19 +86,19 @@ async def test_an_update_that_cannot_be_persisted_is_not_applied() -> None:
 
 @virtual_time
 async def test_only_initialised_jobs_can_be_updated() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
-        assert stage.job_masters.made == []
+        assert harness.job_masters.made == []
         assert isinstance(await outcome_of(dispatcher.requirements(QUERY)), Unavailable)
         assert isinstance(await outcome_of(dispatcher.command(rescale(2))), Unavailable)
 
 
 @virtual_time
 async def test_concurrent_updates_are_guarded_and_sequential_ones_work() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         first, second = await asyncio.gather(
             outcome_of(dispatcher.command(rescale(2))), outcome_of(dispatcher.command(rescale(3)))
         )
@@ -100,9 +110,9 @@ async def test_concurrent_updates_are_guarded_and_sequential_ones_work() -> None
 
 @virtual_time
 async def test_an_ended_job_cannot_be_updated_and_an_unknown_one_is_not_found() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await empty(dispatcher)
         assert isinstance(await outcome_of(dispatcher.command(rescale(2))), Conflict)
         other = structs.replace(rescale(2), job_id="b" * 32)
@@ -110,10 +120,10 @@ async def test_an_ended_job_cannot_be_updated_and_an_unknown_one_is_not_found() 
 
 
 @virtual_time
-async def test_a_caller_that_goes_away_leaves_the_update_whole() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+async def test_update_is_completed_though_its_caller_disconnects() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         async with asyncio.TaskGroup() as callers:
             call = callers.create_task(dispatcher.command(rescale(2)), name="caller")
             await asyncio.sleep(0)
@@ -127,10 +137,10 @@ async def test_a_caller_that_goes_away_leaves_the_update_whole() -> None:
 
 @virtual_time
 async def test_parallelism_overrides_apply_to_new_submissions_only() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
-    imposing = Stage(stage.cluster, {"pipeline.jobvertex-parallelism-overrides": f"{ROWS}:4"})
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+    imposing = DispatcherHarness(harness.cluster, {"pipeline.jobvertex-parallelism-overrides": f"{ROWS}:4"})
     async with imposing.leading():
         await until(lambda: bool(imposing.job_masters.made))
         assert imposing.runner().job.graph.vertices[0].parallelism is None
@@ -139,17 +149,17 @@ async def test_parallelism_overrides_apply_to_new_submissions_only() -> None:
 # Attached clients
 
 
-async def attached(stage: Stage, dispatcher: Dispatcher) -> FakeJobMasterRunner:
+async def attached(harness: DispatcherHarness, dispatcher: Dispatcher) -> FakeJobMasterRunner:
     await dispatcher.submit_job(JobSubmission(graph=structs.replace(graph(), client_timeout_s=60.0), digest="d"))
-    await until(lambda: bool(stage.job_masters.made) and stage.runner().status is JobStatus.RUNNING)
-    return stage.runner()
+    await until(lambda: bool(harness.job_masters.made) and harness.runner().status is JobStatus.RUNNING)
+    return harness.runner()
 
 
 @virtual_time
-async def test_a_job_whose_client_falls_silent_is_cancelled() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await attached(stage, dispatcher)
+async def test_job_whose_client_sends_no_heartbeats_is_cancelled() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await attached(harness, dispatcher)
         await asyncio.sleep(50)
         await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms() + 60_000))
         await asyncio.sleep(50)
@@ -161,34 +171,34 @@ async def test_a_job_whose_client_falls_silent_is_cancelled() -> None:
 
 
 @virtual_time
-async def test_the_client_has_the_whole_timeout_anew_after_a_change_of_leader() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await attached(stage, dispatcher)
+async def test_client_has_the_whole_timeout_again_after_a_change_of_leader() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await attached(harness, dispatcher)
         await asyncio.sleep(50)
-    async with stage.leading():
-        await until(lambda: len(stage.job_masters.made) == 2)
+    async with harness.leading():
+        await until(lambda: len(harness.job_masters.made) == 2)
         await asyncio.sleep(50)
-        assert stage.runner().cancels == 0
+        assert harness.runner().cancels == 0
         await asyncio.sleep(15)
-        assert stage.runner().cancels == 1
+        assert harness.runner().cancels == 1
 
 
 @virtual_time
 async def test_a_job_without_a_timeout_needs_no_client() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await stage.submitted(dispatcher)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
         await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms()))
         await asyncio.sleep(3600)
         assert runner.cancels == 0
 
 
 @virtual_time
-async def test_a_job_that_has_ended_is_not_cancelled_by_its_clients_silence() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await attached(stage, dispatcher)
+async def test_job_that_has_ended_is_not_cancelled_when_its_client_times_out() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await attached(harness, dispatcher)
         runner.finish()
         await empty(dispatcher)
         await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms()))
@@ -197,10 +207,10 @@ async def test_a_job_that_has_ended_is_not_cancelled_by_its_clients_silence() ->
 
 
 @virtual_time
-async def test_a_publishing_job_outlives_its_client() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        runner = await attached(stage, dispatcher)
+async def test_publishing_job_runs_to_its_end_though_its_client_times_out() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await attached(harness, dispatcher)
         runner.publishing = True
         await asyncio.sleep(61)
         assert runner.cancels == 1
@@ -209,8 +219,8 @@ async def test_a_publishing_job_outlives_its_client() -> None:
 
 @virtual_time
 async def test_the_heartbeat_of_an_unknown_jobs_client_is_not_found() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         assert isinstance(
             await outcome_of(dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=0))), NotFound
         )

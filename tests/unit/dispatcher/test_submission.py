@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 from msgspec import structs
-from tests.unit.dispatcher.stage import (
+from tests.unit.dispatcher.dispatcher_harness import (
     CODE,
     A,
     B,
     C,
-    Stage,
+    DispatcherHarness,
     empty,
     graph,
     outcome_of,
@@ -27,14 +27,14 @@ from flintlock.testing.virtual_time import virtual_time
 
 @virtual_time
 async def test_accepted_job_is_stored_shown_and_run() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         assert await dispatcher.submit_job(submission(blobs=[CODE])) == Submitted(job_id=A)
 
-        assert A in stage.cluster.graphs
-        assert stage.blobs.references == {A: (CODE,)}
+        assert A in harness.cluster.graphs
+        assert harness.blobs.references == {A: (CODE,)}
         assert await status(dispatcher) is JobStatus.INITIALIZING
-        await until(lambda: stage.job_masters.made != [])
+        await until(lambda: harness.job_masters.made != [])
         await settle()
         assert await status(dispatcher) is JobStatus.RUNNING
         assert [line.job_id for line in (await dispatcher.list_jobs()).jobs] == [A]
@@ -42,12 +42,12 @@ async def test_accepted_job_is_stored_shown_and_run() -> None:
 
 @virtual_time
 async def test_acknowledgement_comes_after_the_graph_is_durable_and_not_before() -> None:
-    stage = Stage()
-    stored = stage.faults.hold("graphs.put:after")
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+    harness = DispatcherHarness()
+    stored = harness.faults.hold("graphs.put:after")
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
         answer = tasks.create_task(dispatcher.submit_job(submission()))
         await settle()
-        assert A in stage.cluster.graphs
+        assert A in harness.cluster.graphs
         assert not answer.done()
         with pytest.raises(NotFound):
             await dispatcher.job(JobQuery(job_id=A))
@@ -61,39 +61,39 @@ async def test_acknowledgement_comes_after_the_graph_is_durable_and_not_before()
 @virtual_time
 async def test_submitting_never_waits_for_initialisation() -> None:
     """The answer leaves before the JobMaster is made."""
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
 
-        assert stage.job_masters.made == []
+        assert harness.job_masters.made == []
 
 
 @virtual_time
 async def test_duplicate_while_running_is_refused_and_deletes_nothing() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        await stage.submitted(dispatcher)
-        before = len(stage.faults.seen)
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+        before = len(harness.faults.seen)
 
         with pytest.raises(DuplicateJob) as refused:
             await dispatcher.submit_job(submission())
 
         assert not refused.value.globally_terminated
         await settle()
-        assert stage.faults.writes(since=before) == []
-        assert A in stage.cluster.graphs
-        assert len(stage.job_masters.made) == 1
+        assert harness.faults.writes(since=before) == []
+        assert A in harness.cluster.graphs
+        assert len(harness.job_masters.made) == 1
 
 
 @virtual_time
 async def test_duplicate_of_a_terminated_but_dirty_job_is_flagged() -> None:
-    stage = Stage()
-    stage.resource_manager.fail_with = Unavailable("no TaskManager")
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish(scratch=("work",))
-        await until(lambda: A in stage.cluster.results)
+    harness = DispatcherHarness()
+    harness.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("work",))
+        await until(lambda: A in harness.cluster.results)
         await settle()
-        assert stage.cluster.results[A].dirty
+        assert harness.cluster.results[A].dirty
 
         with pytest.raises(DuplicateJob) as refused:
             await dispatcher.submit_job(submission())
@@ -103,145 +103,145 @@ async def test_duplicate_of_a_terminated_but_dirty_job_is_flagged() -> None:
 
 @virtual_time
 async def test_duplicate_of_a_terminated_and_clean_job_is_flagged() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await empty(dispatcher)
-        assert not stage.cluster.results[A].dirty
+        assert not harness.cluster.results[A].dirty
 
         with pytest.raises(DuplicateJob) as refused:
             await dispatcher.submit_job(submission())
 
         assert refused.value.globally_terminated
-        assert A not in stage.cluster.graphs
+        assert A not in harness.cluster.graphs
 
 
 @virtual_time
-async def test_id_stays_used_when_only_the_store_remembers_it() -> None:
+async def test_id_stays_used_when_only_the_store_has_it() -> None:
     """The archive is gone, so the listing does not know the job: the store's own transaction refuses it."""
-    stage = Stage()
-    async with stage.leading() as dispatcher:
-        (await stage.submitted(dispatcher)).finish()
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish()
         await empty(dispatcher)
-    stage.cluster.ended.clear()
-    async with stage.leading() as dispatcher:
-        before = len(stage.faults.seen)
+    harness.cluster.ended.clear()
+    async with harness.leading() as dispatcher:
+        before = len(harness.faults.seen)
         with pytest.raises(DuplicateJob) as refused:
             await dispatcher.submit_job(submission(blobs=[CODE]))
 
         assert refused.value.globally_terminated
         await empty(dispatcher)
-        assert stage.faults.writes(since=before) == []
-        assert stage.cluster.graphs == {}
-        assert stage.blobs.references == {}
+        assert harness.faults.writes(since=before) == []
+        assert harness.cluster.graphs == {}
+        assert harness.blobs.references == {}
 
 
 @virtual_time
 async def test_of_two_simultaneous_submissions_exactly_one_wins() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         answers = await asyncio.gather(*(dispatcher.submit_job(submission()) for _ in range(5)), return_exceptions=True)
 
         assert sorted(type(answer).__name__ for answer in answers) == ["DuplicateJob"] * 4 + ["Submitted"]
         await settle()
-        assert len(stage.job_masters.made) == 1
+        assert len(harness.job_masters.made) == 1
 
 
 @virtual_time
 async def test_invalid_graph_is_refused_with_every_problem_and_touches_no_stored_data() -> None:
-    stage = Stage()
+    harness = DispatcherHarness()
     bad = structs.replace(
         graph(),
         vertices=graph().vertices[1:],
         config={"rest.port": "1", "spark.x": "y", "restart-strategy.typ": "none"},
     )
-    async with stage.leading() as dispatcher:
-        before = len(stage.faults.seen)
+    async with harness.leading() as dispatcher:
+        before = len(harness.faults.seen)
         with pytest.raises(Invalid) as refused:
             await dispatcher.submit_job(JobSubmission(graph=bad))
 
         assert [problem for problem in refused.value.problems if "there is no step 'rows'" in problem]
         assert [problem for problem in refused.value.problems if "rest.port" in problem and "cluster" in problem]
         assert [problem for problem in refused.value.problems if "restart-strategy.type" in problem]
-        assert stage.faults.seen[before:] == []
+        assert harness.faults.seen[before:] == []
         dispatcher.assert_empty()
 
 
 @virtual_time
 async def test_submission_that_cannot_be_stored_is_cleaned_up_and_then_refused() -> None:
-    """The write failed and took effect all the same: nothing of the job is left when the client hears of it."""
-    stage = Stage()
-    stage.faults.failing["graphs.put:after"] = OSError("disk full")
-    async with stage.leading() as dispatcher:
+    """The write failed and took effect all the same: nothing of the job is left when the client gets the error."""
+    harness = DispatcherHarness()
+    harness.faults.failing["graphs.put:after"] = OSError("disk full")
+    async with harness.leading() as dispatcher:
         with pytest.raises(Unavailable, match="disk full"):
             await dispatcher.submit_job(submission(key="k", blobs=[CODE]))
 
-        assert stage.cluster.graphs == {}
-        assert stage.cluster.keys == {}
-        assert stage.blobs.references == {}
-        assert stage.job_masters.made == []
+        assert harness.cluster.graphs == {}
+        assert harness.cluster.keys == {}
+        assert harness.blobs.references == {}
+        assert harness.job_masters.made == []
         await empty(dispatcher)
-        del stage.faults.failing["graphs.put:after"]
+        del harness.faults.failing["graphs.put:after"]
         assert (await dispatcher.submit_job(submission(key="k"))).existing is False
 
 
 @virtual_time
 async def test_cleanup_error_is_attached_to_the_refusal_and_the_cleanup_goes_on() -> None:
-    stage = Stage()
-    stage.faults.failing |= {"graphs.put:after": OSError("disk full"), "graphs.remove:before": OSError("still full")}
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    harness.faults.failing |= {"graphs.put:after": OSError("disk full"), "graphs.remove:before": OSError("still full")}
+    async with harness.leading() as dispatcher:
         with pytest.raises(Unavailable) as refused:
             await dispatcher.submit_job(submission(blobs=[CODE]))
         assert "still full" in "".join(refused.value.__notes__)
-        assert A in stage.cluster.graphs
-        assert stage.blobs.references == {A: (CODE,)}, "blobs outlive the graph that names them"
+        assert A in harness.cluster.graphs
+        assert harness.blobs.references == {A: (CODE,)}, "blobs outlive the graph that names them"
 
-        stage.faults.failing.clear()
+        harness.faults.failing.clear()
         await empty(dispatcher)
 
-        assert stage.cluster.graphs == {}
-        assert stage.blobs.references == {}
+        assert harness.cluster.graphs == {}
+        assert harness.blobs.references == {}
 
 
 @virtual_time
 async def test_same_id_again_waits_for_the_cleanup_of_the_submission_that_failed() -> None:
-    stage = Stage()
-    stage.faults.failing |= {"graphs.put:after": OSError("disk full"), "graphs.remove:before": OSError("still full")}
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+    harness = DispatcherHarness()
+    harness.faults.failing |= {"graphs.put:after": OSError("disk full"), "graphs.remove:before": OSError("still full")}
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
         with pytest.raises(Unavailable):
             await dispatcher.submit_job(submission())
-        del stage.faults.failing["graphs.put:after"]
+        del harness.faults.failing["graphs.put:after"]
         again = tasks.create_task(dispatcher.submit_job(submission()))
         await asyncio.sleep(10)
         assert not again.done()
 
-        stage.faults.failing.clear()
+        harness.faults.failing.clear()
 
         assert (await again).job_id == A
         await settle()
-        assert stage.cluster.graphs.keys() == {A}
+        assert harness.cluster.graphs.keys() == {A}
         assert await status(dispatcher) is JobStatus.RUNNING
 
 
 @virtual_time
 async def test_missing_artifact_is_refused_before_anything_is_stored() -> None:
-    stage = Stage()
-    stage.blobs.missing.add(CODE)
-    async with stage.leading() as dispatcher:
-        before = len(stage.faults.seen)
+    harness = DispatcherHarness()
+    harness.blobs.missing.add(CODE)
+    async with harness.leading() as dispatcher:
+        before = len(harness.faults.seen)
         with pytest.raises(NotFound, match="blob"):
             await dispatcher.submit_job(submission(blobs=[CODE]))
         await settle()
 
-        assert stage.faults.writes(since=before) == []
-        assert stage.cluster.graphs == {}
+        assert harness.faults.writes(since=before) == []
+        assert harness.cluster.graphs == {}
 
 
 @virtual_time
-async def test_client_that_hangs_up_while_its_job_is_stored_leaves_a_job_that_runs() -> None:
-    stage = Stage()
-    stored = stage.faults.hold("graphs.put:after")
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+async def test_job_runs_though_its_client_disconnects_while_it_is_stored() -> None:
+    harness = DispatcherHarness()
+    stored = harness.faults.hold("graphs.put:after")
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
         client = tasks.create_task(dispatcher.submit_job(submission()))
         await settle()
 
@@ -255,21 +255,21 @@ async def test_client_that_hangs_up_while_its_job_is_stored_leaves_a_job_that_ru
 
 @virtual_time
 async def test_leadership_lost_while_a_job_is_stored_is_answered() -> None:
-    stage = Stage()
-    stage.faults.hold("graphs.put:before")
+    harness = DispatcherHarness()
+    harness.faults.hold("graphs.put:before")
     async with asyncio.TaskGroup() as tasks:
-        async with stage.leading() as dispatcher:
+        async with harness.leading() as dispatcher:
             client = tasks.create_task(outcome_of(dispatcher.submit_job(submission())))
             await settle()
         assert isinstance(await client, Unavailable)
-    assert stage.cluster.graphs == {}
+    assert harness.cluster.graphs == {}
 
 
 @virtual_time
 async def test_leadership_lost_in_the_very_turn_of_a_submission_is_answered() -> None:
-    stage = Stage()
+    harness = DispatcherHarness()
     async with asyncio.TaskGroup() as tasks:
-        async with stage.leading() as dispatcher:
+        async with harness.leading() as dispatcher:
             client = tasks.create_task(outcome_of(dispatcher.submit_job(submission())))
             await asyncio.sleep(0)
         assert isinstance(await client, Unavailable)
@@ -277,11 +277,11 @@ async def test_leadership_lost_in_the_very_turn_of_a_submission_is_answered() ->
 
 @virtual_time
 async def test_store_that_fences_a_submission_ends_the_term() -> None:
-    stage = Stage()
+    harness = DispatcherHarness()
 
     async def overtaken() -> None:
-        async with stage.leading() as dispatcher:
-            stage.stores()  # a newer leader
+        async with harness.leading() as dispatcher:
+            harness.stores()  # a newer leader
             with pytest.raises(Unavailable):
                 await dispatcher.submit_job(submission())
             await asyncio.sleep(60)
@@ -296,58 +296,58 @@ async def test_store_that_fences_a_submission_ends_the_term() -> None:
 
 @virtual_time
 async def test_same_key_and_graph_is_the_same_job_however_often() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         assert await dispatcher.submit_job(submission(A, key="k")) == Submitted(job_id=A)
         for other in (B, C, A):
             assert await dispatcher.submit_job(submission(other, key="k")) == Submitted(job_id=A, existing=True)
         await settle()
-        assert [runner.job.graph.job_id for runner in stage.job_masters.made] == [A]
+        assert [runner.job.graph.job_id for runner in harness.job_masters.made] == [A]
 
 
 @virtual_time
 async def test_same_key_at_once_makes_one_job() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         answers = await asyncio.gather(*(dispatcher.submit_job(submission(job, key="k")) for job in (A, B, C)))
 
         assert {answer.job_id for answer in answers} == {A}
         assert sorted(answer.existing for answer in answers) == [False, True, True]
-        assert stage.cluster.graphs.keys() == {A}
+        assert harness.cluster.graphs.keys() == {A}
 
 
 @virtual_time
 async def test_same_key_is_the_same_job_across_failovers_and_after_its_end() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission(A, key="k"))
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         assert await dispatcher.submit_job(submission(B, key="k")) == Submitted(job_id=A, existing=True)
         await settle()
-        stage.runner().finish()
+        harness.runner().finish()
         await empty(dispatcher)
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         assert await dispatcher.submit_job(submission(C, key="k")) == Submitted(job_id=A, existing=True)
-        assert stage.cluster.graphs == {}
+        assert harness.cluster.graphs == {}
 
 
 @virtual_time
 async def test_same_key_with_another_graph_is_refused() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission(A, key="k", digest="one"))
 
         with pytest.raises(KeyReused, match=A):
             await dispatcher.submit_job(submission(B, key="k", digest="two"))
 
-        assert stage.cluster.graphs.keys() == {A}
+        assert harness.cluster.graphs.keys() == {A}
 
 
 @virtual_time
 async def test_key_of_a_refused_submission_is_free() -> None:
-    stage = Stage()
+    harness = DispatcherHarness()
     bad = JobSubmission(graph=structs.replace(graph(), vertices=()), idempotency_key="k", digest="d")
-    async with stage.leading() as dispatcher:
+    async with harness.leading() as dispatcher:
         refused, accepted = await asyncio.gather(
             dispatcher.submit_job(bad), dispatcher.submit_job(submission(B, key="k")), return_exceptions=True
         )
@@ -360,11 +360,11 @@ async def test_key_of_a_refused_submission_is_free() -> None:
 
 
 @virtual_time
-async def test_retry_with_the_key_after_hanging_up_finds_the_job() -> None:
+async def test_retry_with_the_key_after_disconnecting_finds_the_job() -> None:
     """The first client goes away while its job is being stored; its retry comes before that is done."""
-    stage = Stage()
-    stored = stage.faults.hold("graphs.put:before")
-    async with stage.leading() as dispatcher, asyncio.TaskGroup() as tasks:
+    harness = DispatcherHarness()
+    stored = harness.faults.hold("graphs.put:before")
+    async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
         client = tasks.create_task(dispatcher.submit_job(submission(A, key="k")))
         await settle()
         client.cancel()
@@ -375,4 +375,4 @@ async def test_retry_with_the_key_after_hanging_up_finds_the_job() -> None:
 
         assert await retry == Submitted(job_id=A, existing=True)
         await settle()
-        assert stage.cluster.graphs.keys() == {A}
+        assert harness.cluster.graphs.keys() == {A}

@@ -1,4 +1,4 @@
-"""The stage that Dispatcher tests play on: durable memory, fakes all around, faults by the name of a store's step."""
+"""Runs a Dispatcher for tests: stores in memory, fakes of its neighbours, faults by the name of a store's step."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def rows(name: str = "top") -> ResultRows:
 
 
 def record(job_id: JobId, *, staging: tuple[str, ...] = (), materialised: str | None = None) -> RegionRecord:
-    """What the store knows of a job's first region."""
-    kept = {} if materialised is None else {StepName("rows"): materialised}
+    """A stored record of a job's first region."""
+    results = {} if materialised is None else {StepName("rows"): materialised}
     return RegionRecord(
         job_id=job_id,
         region=RegionId(0),
@@ -84,13 +84,13 @@ def record(job_id: JobId, *, staging: tuple[str, ...] = (), materialised: str | 
         attempt=0,
         task_manager=TaskManagerId("tm"),
         instance=InstanceId("tm-1"),
-        outcome=TaskFinished(materialised=kept),
+        outcome=TaskFinished(materialised=results),
         staging=staging,
     )
 
 
 class Faults:
-    """The step hook of the memory stores: notes every step, holds or fails those that it is told to."""
+    """The step hook of the memory stores: records every step, blocks or fails those that a test names."""
 
     def __init__(self) -> None:
         self.seen: Final[list[str]] = []
@@ -116,16 +116,16 @@ class Faults:
         await asyncio.sleep(0)
 
     def hold(self, name: str) -> asyncio.Event:
-        """Stop everybody at this step until the event is set."""
+        """Block every caller at this step until the event is set."""
         self.held[name] = asyncio.Event()
         return self.held[name]
 
     def die_after(self, steps: int) -> None:
-        """Let so many steps return, and then none: the process is gone, and nobody was told."""
+        """Let so many steps return, and then none, as if the process had been killed."""
         self._steps_to_live = steps
 
     def live(self) -> None:
-        """A new process."""
+        """Let all steps return again, as in a new process."""
         self._steps_to_live, self.dead = None, False
 
     def writes(self, *, since: int = 0) -> list[str]:
@@ -136,13 +136,13 @@ class Faults:
 
 
 class FakeBlobs:
-    """Satisfies BlobReferences; says that a blob is missing when told."""
+    """Satisfies BlobReferences; the blobs in `missing` are reported as missing."""
 
     def __init__(self) -> None:
         self.references: dict[JobId, tuple[BlobKey, ...]] = {}
         self.missing: set[BlobKey] = set()
         self.fail_with: Exception | None = None
-        self.expired_after_s: list[float] = []  # each time that expiry was asked for
+        self.expired_after_s: list[float] = []  # one entry for each call
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
         wanted = tuple(keys)
@@ -172,7 +172,7 @@ class FakeBlobs:
 
 
 class FakeResourceManager:
-    """Satisfies ResourceManagerGateway as far as a Dispatcher asks: removes files, or cannot."""
+    """Satisfies ResourceManagerGateway as far as a Dispatcher calls it: removes files, or fails."""
 
     def __init__(self) -> None:
         self.removed: Final[list[RemoveFiles]] = []
@@ -204,8 +204,8 @@ class FakeResourceManager:
         raise Unavailable("not here")
 
 
-class Stage:
-    """One JobManager's surroundings. The cluster outlives every Dispatcher that is led on it."""
+class DispatcherHarness:
+    """One JobManager with fakes. The cluster outlasts every Dispatcher that leads on it."""
 
     def __init__(
         self, cluster: MemoryCluster | None = None, config: Mapping[str, str] | None = None, holder: str = "jm"
@@ -240,11 +240,11 @@ class Stage:
             gate=LeaderGate(lambda: self.ha.election.paused(token)),
         )
 
-    def cut_off(self) -> None:
-        """Let the present leader reach the stores no more: it writes nothing."""
+    def disconnect_stores(self) -> None:
+        """Disconnect the present leader from the stores: it writes nothing."""
         self.cluster.pauses[self.cluster.token] = "the stores are out of reach"
 
-    def mend(self) -> None:
+    def reconnect_stores(self) -> None:
         """Let every leader reach the stores again."""
         self.cluster.pauses.clear()
 
@@ -252,7 +252,7 @@ class Stage:
     async def leading(self) -> AsyncGenerator[Dispatcher]:
         """Lead one term: recover, dispatch; on exit it is as if leadership was lost.
 
-        Whoever waits in it for what never comes fails after a (virtual) month.
+        A test that waits for something that never happens fails after a (virtual) month.
         """
         stores = self.stores()
         async with asyncio.timeout(30 * 86400):
@@ -282,7 +282,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def empty(dispatcher: Dispatcher) -> None:
-    """Wait until the Dispatcher has let go of all its jobs."""
+    """Wait until the Dispatcher has no more registered jobs."""
 
     def is_empty() -> bool:
         try:
@@ -303,7 +303,7 @@ async def outcome_of(call: Awaitable[T]) -> T | Exception:
     """Return what a call answers, or the error that it raises."""
     try:
         return await call
-    except Exception as error:  # noqa: BLE001 - the test looks at it
+    except Exception as error:  # noqa: BLE001 - the test checks it
         return error
 
 
