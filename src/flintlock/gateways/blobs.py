@@ -1,4 +1,4 @@
-"""Where artifacts are kept, and how TaskManagers get them."""
+"""Where artifacts are stored, and how TaskManagers get them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BlobGateway(Protocol):
 
 
 class BlobCopies(Protocol):
-    """Copies of blobs in a place that every JobManager reaches. Everybody may read; only the leader changes them.
+    """Copies of blobs in a place that every JobManager reaches. All may read them; only the leader changes them.
 
     What is written is refused, as a whole, once a newer leader has begun: Fenced. Unavailable leaves open whether it
     took place, as with all stores.
@@ -46,7 +46,7 @@ class BlobCopies(Protocol):
         ...
 
     async def has(self, key: BlobKey) -> bool:
-        """Tell whether there is a copy. Raises Unavailable."""
+        """Return whether there is a copy. Raises Unavailable."""
         ...
 
     async def put(self, key: BlobKey, source: Path, *, size: int, stored_s: float) -> None:

@@ -70,7 +70,7 @@ class DispatcherGateway(Protocol):
         ...
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:
-        """Note that a client is attached. Harmless for a job that does not ask for it. Raises NotFound."""
+        """Record that a client is attached. Harmless for a job that does not ask for it. Raises NotFound."""
         ...
 
     async def requirements(self, message: JobQuery) -> JobRequirements:
@@ -78,7 +78,7 @@ class DispatcherGateway(Protocol):
         ...
 
     async def result(self, message: ResultQuery) -> ResultRows:
-        """Return rows that the job kept. Raises NotFound; Conflict while the job has not finished."""
+        """Return a collected result of the job. Raises NotFound; Conflict while the job has not finished."""
         ...
 
     async def shut_down_cluster(self, message: ShutDownCluster) -> None:

@@ -1,4 +1,4 @@
-"""What the cluster may ask of one job's master, and what the Dispatcher holds of it."""
+"""What the cluster may call on one job's master, and how the Dispatcher uses it."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class JobMasterGateway(Protocol):
         ...
 
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
-        """Hear that a TaskManager's life is over."""
+        """Handle the loss of an incarnation of a TaskManager."""
         ...
 
     async def no_resources(self, message: NoResources) -> None:
-        """Hear that a request can never be served. Ignored if it is no longer open."""
+        """Handle that a request can never be served. Ignored if the request is no longer open."""
         ...
 
     async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
-        """Compare what a TaskManager holds with what should be there; return what it should end."""
+        """Compare the attempts on a TaskManager with those that the job expects there; return which it should end."""
         ...
 
     async def report(self, message: TaskReport) -> None:
-        """Hear of an attempt. Idempotent; returns once what it means is durable. Late words are ignored."""
+        """Handle a report of an attempt. Idempotent; returns once its consequence is durable. Late ones are ignored."""
         ...
 
 
 class JobMasterRunner(Protocol):
-    """One job's JobMaster as its Dispatcher holds it."""
+    """One job's JobMaster as its Dispatcher uses it."""
 
     async def run(self) -> JobOutcome:
         """Run the job to its end and return how it ended. Cancelled, it leaves the job as it is: suspended."""
@@ -60,7 +60,7 @@ class JobMasterRunner(Protocol):
 
 
 class JobListener(Protocol):
-    """Told whenever a job's snapshot has changed; called often, must be cheap."""
+    """Notified whenever a job's snapshot has changed; called often, must be cheap."""
 
     def __call__(self, job_id: JobId) -> None:
         """Note that the job changed."""

@@ -16,18 +16,18 @@ from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
 
 
 class ResourceManagerGateway(Protocol):
-    """Knows which slots exist and who has them."""
+    """Knows which slots exist and which job has them."""
 
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
-        """Take in a TaskManager; a newer instance replaces the older. Raises Refused for one that does not fit."""
+        """Register a TaskManager; a newer instance replaces the older. Raises Refused for an incompatible one."""
         ...
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
-        """Note that a TaskManager lives, and what it still runs."""
+        """Record that a TaskManager is alive, and what it still runs."""
         ...
 
     async def unregister_task_manager(self, message: Heartbeat) -> None:
-        """A TaskManager says good-bye: it is lost at once, without waiting for its silence."""
+        """Unregister a TaskManager that shuts down: it is lost at once, without waiting for its timeout."""
         ...
 
     async def declare_requirements(self, message: ResourceRequirements) -> None:

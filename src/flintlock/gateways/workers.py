@@ -1,4 +1,4 @@
-"""What the ResourceManager may ask of whoever can start TaskManagers for it.
+"""What the ResourceManager requires of a driver that starts TaskManagers for it.
 
 A worker is a TaskManager that the cluster started by itself. It registers like any other; its id says that it is one.
 """
@@ -14,7 +14,7 @@ from flintlock.model.jobgraph import Resources
 
 
 class WorkerEnded(Struct, frozen=True):
-    """A worker has ended though nobody released it."""
+    """A worker has ended that was not released."""
 
     id: TaskManagerId
     reason: str
@@ -45,5 +45,5 @@ class WorkerDriver(Protocol):
         ...
 
     async def ended(self) -> WorkerEnded:
-        """Wait until a worker has ended that was not released. Each is told once."""
+        """Wait until a worker has ended that was not released. Each is returned once."""
         ...
