@@ -1,4 +1,4 @@
-"""A JobMaster that runs nothing: whoever holds it says when and how the job ends."""
+"""JobMasters that run nothing: one records what it receives, one ends its job when and how the test decides."""
 
 from __future__ import annotations
 
@@ -9,12 +9,98 @@ from typing import Final
 from flintlock.gateways.jobmaster import JobListener
 from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
-from flintlock.model.errors import Conflict, NotFound
-from flintlock.model.ids import JobId, StepName
+from flintlock.model.errors import Conflict, FlintlockError, NotFound
+from flintlock.model.ids import AttemptId, JobId, StepName
 from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.regions import regions_of
+from flintlock.model.slots import (
+    DeployedTasks,
+    NoResources,
+    SlotGrant,
+    TaskManagerLost,
+    UnwantedTasks,
+)
 from flintlock.model.states import JOB_MOVES, JobStatus, checked_move
-from flintlock.model.tasks import Failure, FailureKind, RegionRecord, ResultRows
+from flintlock.model.tasks import (
+    Failure,
+    FailureKind,
+    RegionRecord,
+    ResultRows,
+    TaskReport,
+)
+
+
+class FakeJobMaster:
+    """A JobMasterGateway that records its messages. `fail_with` is raised by every call."""
+
+    def __init__(self) -> None:
+        self.received: list[SlotGrant | TaskManagerLost | NoResources] = []  # in order of arrival
+        self.causes: list[CauseId | None] = []  # of each of them, and of each report
+        self.causes: list[CauseId | None] = []  # of each of them and of each report
+        self.reconciled: list[DeployedTasks] = []
+        self.unwanted: set[AttemptId] = set()  # the attempts that `reconcile` returns as unwanted
+        self.reports: list[TaskReport] = []
+        self.fail_with: FlintlockError | None = None
+        self.tries = 0  # calls of any kind, failed ones too
+        self.delay_s = 0.0  # how long a report takes to be answered
+
+    @property
+    def grants(self) -> list[SlotGrant]:
+        """The grants that were received."""
+        return [message for message in self.received if isinstance(message, SlotGrant)]
+
+    @property
+    def losses(self) -> list[TaskManagerLost]:
+        """The losses that were received."""
+        return [message for message in self.received if isinstance(message, TaskManagerLost)]
+
+    def reports_of(self, attempt: AttemptId) -> list[TaskReport]:
+        """Return the reports of one attempt."""
+        return [report for report in self.reports if report.attempt == attempt]
+
+    async def slots_granted(self, message: SlotGrant) -> None:
+        """Record it."""
+        self._try()
+        self.received.append(message)
+        self.causes.append(current_cause())
+        self.causes.append(current_cause())
+
+    async def task_manager_lost(self, message: TaskManagerLost) -> None:
+        """Record it."""
+        self._try()
+        self.received.append(message)
+        self.causes.append(current_cause())
+        self.causes.append(current_cause())
+
+    async def no_resources(self, message: NoResources) -> None:
+        """Record it."""
+        self._try()
+        self.received.append(message)
+        self.causes.append(current_cause())
+        self.causes.append(current_cause())
+
+    async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
+        """Record it; the attempts in `unwanted` are unwanted."""
+        self._try()
+        self.reconciled.append(message)
+        return UnwantedTasks(attempts=tuple(attempt for attempt in message.attempts if attempt in self.unwanted))
+
+    async def report(self, message: TaskReport) -> None:
+        """Record it."""
+        self.tries += 1
+        await asyncio.sleep(self.delay_s)
+        self._fail()
+        self.reports.append(message)
+        self.causes.append(current_cause())
+        self.causes.append(current_cause())
+
+    def _try(self) -> None:
+        self.tries += 1
+        self._fail()
+
+    def _fail(self) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
 
 
 class FakeJobMasterRunner:

@@ -16,7 +16,7 @@ from flintlock.ha.store_rules import fence
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model.ids import Epoch, FencingToken
 
-Step: TypeAlias = Callable[[str], Awaitable[None]]
+StepHook: TypeAlias = Callable[[str], Awaitable[None]]
 """Awaited before and after each operation, with its name: `graphs.put:before`, `graphs.put:after`."""
 
 
@@ -172,7 +172,7 @@ class MemoryLeadership:
 class MemoryElection:
     """A LeaderElection of one simulated process."""
 
-    def __init__(self, leadership: MemoryLeadership, holder: str, step: Step) -> None:
+    def __init__(self, leadership: MemoryLeadership, holder: str, step: StepHook) -> None:
         self._leadership: Final = leadership
         self._holder: Final = holder
         self._step: Final = step
@@ -218,7 +218,7 @@ class MemoryElection:
 class MemoryLeaderRegister:
     """A LeaderRegister of one simulated process."""
 
-    def __init__(self, leadership: MemoryLeadership, step: Step) -> None:
+    def __init__(self, leadership: MemoryLeadership, step: StepHook) -> None:
         self._leadership: Final = leadership
         self._step: Final = step
 

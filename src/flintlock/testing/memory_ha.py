@@ -25,7 +25,7 @@ from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import REGION_MOVES, RegionRecord, ResultRows
-from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, Step, yielding
+from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, StepHook, yielding
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class MemoryCluster(MemoryLeadership):
 class _TermStore:
     """What the four stores share: operations that take effect at one moment, writes under one token."""
 
-    def __init__(self, cluster: MemoryCluster, token: FencingToken, step: Step) -> None:
+    def __init__(self, cluster: MemoryCluster, token: FencingToken, step: StepHook) -> None:
         self._cluster: Final = cluster
         self._token: Final = token
         self._step: Final = step
@@ -342,7 +342,7 @@ class _AllRecords(_TermStore):
         await self._write("cleanup", self._cluster.clear)
 
 
-async def remove_all_records(cluster: MemoryCluster, token: FencingToken, step: Step) -> None:
+async def remove_all_records(cluster: MemoryCluster, token: FencingToken, step: StepHook) -> None:
     """Remove what any store holds, at one moment, under the fence of a term."""
     await _AllRecords(cluster, token, step).remove()
 
@@ -350,7 +350,7 @@ async def remove_all_records(cluster: MemoryCluster, token: FencingToken, step: 
 class MemoryStores:
     """All stores of one term."""
 
-    def __init__(self, cluster: MemoryCluster, token: FencingToken, step: Step) -> None:
+    def __init__(self, cluster: MemoryCluster, token: FencingToken, step: StepHook) -> None:
         self.graphs: Final = MemoryJobGraphStore(cluster, token, step)
         self.results: Final = MemoryJobResultStore(cluster, token, step)
         self.progress: Final = MemoryJobProgressStore(cluster, token, step)
@@ -361,7 +361,7 @@ class MemoryStores:
 class MemoryHaServices:
     """Election and stores as one simulated process, named `holder`, has them."""
 
-    def __init__(self, cluster: MemoryCluster, holder: str, step: Step = yielding) -> None:
+    def __init__(self, cluster: MemoryCluster, holder: str, step: StepHook = yielding) -> None:
         self._cluster: Final = cluster
         self._step: Final = step
         self.election: Final = MemoryElection(cluster, holder, step)

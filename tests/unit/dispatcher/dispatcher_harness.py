@@ -17,22 +17,15 @@ from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
-from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
+from flintlock.model.errors import InvariantBroken, NotFound
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Artifact, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import JobQuery, JobSubmission
 from flintlock.model.operations import Result, Source
-from flintlock.model.slots import (
-    Heartbeat,
-    HeartbeatAnswer,
-    RegistrationAnswer,
-    ResourceOverview,
-    ResourceRequirements,
-    TaskManagerRegistration,
-)
 from flintlock.model.states import JobStatus
-from flintlock.model.tasks import LogChunk, LogQuery, RegionPhase, RegionRecord, RemoveFiles, ResultRows, TaskFinished
+from flintlock.model.tasks import RegionPhase, RegionRecord, ResultRows, TaskFinished
 from flintlock.testing.fake_jobmaster import FakeJobMasterFactory, FakeJobMasterRunner
+from flintlock.testing.fake_resourcemanager import FakeResourceManager
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices, MemoryStores
 from flintlock.testing.virtual_time import now_ms
 
@@ -169,39 +162,6 @@ class FakeBlobs:
         if self.fail_with is not None:
             raise self.fail_with
         return ()
-
-
-class FakeResourceManager:
-    """Satisfies ResourceManagerGateway as far as a Dispatcher calls it: removes files, or fails."""
-
-    def __init__(self) -> None:
-        self.removed: Final[list[RemoveFiles]] = []
-        self.asked_at_s: Final[list[float]] = []
-        self.fail_with: Exception | None = None
-
-    async def remove_files(self, message: RemoveFiles) -> None:
-        self.asked_at_s.append(asyncio.get_running_loop().time())
-        if self.fail_with is not None:
-            raise self.fail_with
-        self.removed.append(message)
-
-    async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
-        raise Unavailable("not here")
-
-    async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
-        raise Unavailable("not here")
-
-    async def unregister_task_manager(self, message: Heartbeat) -> None:
-        raise Unavailable("not here")
-
-    async def declare_requirements(self, message: ResourceRequirements) -> None:
-        raise Unavailable("not here")
-
-    async def overview(self) -> ResourceOverview:
-        raise Unavailable("not here")
-
-    async def read_log(self, message: LogQuery) -> LogChunk:
-        raise Unavailable("not here")
 
 
 class DispatcherHarness:

@@ -79,7 +79,7 @@ async def test_each_resource_is_retried_by_itself_with_growing_waits_and_without
         await asyncio.sleep(48 * 3600)
         assert harness.cluster.results[A].dirty
 
-        at_s = harness.resource_manager.asked_at_s
+        at_s = harness.resource_manager.removals_s
         waits = [round(later - earlier) for earlier, later in itertools.pairwise(at_s)]
         assert waits[:13] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600]
         assert set(waits[12:]) == {3600}

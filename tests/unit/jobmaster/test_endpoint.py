@@ -50,7 +50,9 @@ from flintlock.model.tasks import (
     TaskReport,
     TaskRunning,
 )
-from flintlock.testing.fakes import FakeProgressStore, FakeResourceManager, FakeTaskManager, FakeTaskManagers
+from flintlock.testing.fake_resourcemanager import GrantingResourceManager
+from flintlock.testing.fake_stores import FakeProgressStore
+from flintlock.testing.fake_taskmanager import FakeTaskManager, FakeTaskManagers
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 ROWS = ResultRows(name=StepName("top"), rows=1, truncated=False, arrow=b"", json=b"{}")
@@ -72,7 +74,7 @@ class Stage:
         self.graph = graph
         self.directory = JobMasterDirectory()
         self.store = FakeProgressStore()
-        self.resources = FakeResourceManager(self.directory.gateway)
+        self.resources = GrantingResourceManager(self.directory.gateway)
         self.machines = FakeTaskManagers()
         self.changes: list[JobId] = []
         self.registry = CollectorRegistry()
@@ -156,7 +158,7 @@ def test_constructing_a_job_master_starts_nothing() -> None:
     directory = JobMasterDirectory()
     services = JobMasterServices(
         progress=FakeProgressStore(),
-        resource_manager=FakeResourceManager(directory.gateway),
+        resource_manager=GrantingResourceManager(directory.gateway),
         task_managers=FakeTaskManagers(),
         directory=directory,
         clock_ms=lambda: 5,

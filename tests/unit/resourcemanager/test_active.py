@@ -142,9 +142,9 @@ async def test_a_request_that_not_even_a_fresh_worker_could_serve_is_reported() 
     async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=3))
         await asyncio.sleep(29)
-        assert harness.jobs.heard == []
+        assert harness.jobs.received == []
         await asyncio.sleep(2)
-    (reported,) = harness.jobs.heard
+    (reported,) = harness.jobs.received
     assert isinstance(reported, NoResources)
     assert "3 slots; no TaskManager is registered; one that would be started has 2 slots" in reported.reason
     assert harness.workers.tries == []

@@ -22,7 +22,7 @@ from flintlock.resourcemanager.core import (
     TaskManagerEntered,
     TaskManagerLeft,
 )
-from flintlock.testing.fakes import VERSIONS
+from flintlock.testing.samples import VERSIONS
 
 A, B, C = JobId("a" * 32), JobId("b" * 32), JobId("c" * 32)
 

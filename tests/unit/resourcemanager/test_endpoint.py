@@ -32,8 +32,10 @@ from flintlock.model.slots import (
 from flintlock.model.tasks import LogQuery, RemoveFiles
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
+from flintlock.testing.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fake_taskmanager import FakeTaskManagers
 from flintlock.testing.fake_workers import FakeWorkers
-from flintlock.testing.fakes import TOKEN, VERSIONS, FakeJobMaster, FakeTaskManagers
+from flintlock.testing.samples import TOKEN, VERSIONS
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 
@@ -165,7 +167,7 @@ async def test_a_task_manager_that_reports_is_never_lost() -> None:
         for _ in range(100):
             await asyncio.sleep(10)
             assert (await manager.heartbeat(beat())).known
-    assert harness.jobs.heard == []
+    assert harness.jobs.received == []
 
 
 @virtual_time
@@ -191,8 +193,8 @@ async def test_a_loss_is_reported_before_the_grant_that_follows_from_it() -> Non
         await asyncio.sleep(1)
         harness.jobs.fail_with = None
         await asyncio.sleep(6)
-    assert [type(effect) for effect in harness.jobs.heard] == [SlotGrant, TaskManagerLost, SlotGrant]
-    reported = [effect.instance for effect in harness.jobs.heard if not isinstance(effect, NoResources)]
+    assert [type(effect) for effect in harness.jobs.received] == [SlotGrant, TaskManagerLost, SlotGrant]
+    reported = [effect.instance for effect in harness.jobs.received if not isinstance(effect, NoResources)]
     assert reported == ["tm-1-1", "tm-1-1", "tm-1-2"]
 
 
@@ -207,7 +209,7 @@ async def test_a_grant_that_was_withdrawn_while_it_waited_is_not_sent() -> None:
         await manager.declare_requirements(wants(A))
         harness.jobs.fail_with = None
         await asyncio.sleep(6)
-    assert harness.jobs.heard == []
+    assert harness.jobs.received == []
 
 
 @virtual_time
@@ -230,7 +232,7 @@ async def test_what_is_asked_before_the_term_runs_is_answered_when_it_does() -> 
     harness = ResourceManagerHarness()
     await enter(harness.manager, offer())
     await harness.manager.declare_requirements(wants(A, r=1))
-    assert harness.jobs.heard == []
+    assert harness.jobs.received == []
     async with harness.running():
         assert len(harness.jobs.grants) == 1
 
@@ -251,7 +253,7 @@ async def test_after_its_term_every_call_is_refused() -> None:
     ):
         with pytest.raises(Unavailable):
             await call
-    assert harness.jobs.heard == []
+    assert harness.jobs.received == []
 
 
 @virtual_time
@@ -414,14 +416,14 @@ async def test_an_unservable_request_is_reported_once_the_start_up_time_is_over(
         await enter(manager, offer(slots=2))
         await manager.declare_requirements(wants(A, r=3))
         await asyncio.sleep(19.9)
-        assert harness.jobs.heard == []
+        assert harness.jobs.received == []
         await asyncio.sleep(0.2)
-        (reported,) = harness.jobs.heard
+        (reported,) = harness.jobs.received
         assert isinstance(reported, NoResources)
         await manager.declare_requirements(wants(A))
         await manager.declare_requirements(wants(B, r=3))
         await settle()
-        assert [effect.job_id for effect in harness.jobs.heard] == [A, B]
+        assert [effect.job_id for effect in harness.jobs.received] == [A, B]
 
 
 @virtual_time
@@ -436,9 +438,9 @@ async def test_a_request_that_a_loss_makes_unservable_is_reported_after_the_star
         await settle()
         await manager.unregister_task_manager(beat("tm-2"))
         await asyncio.sleep(19.9)
-        assert [type(effect) for effect in harness.jobs.heard] == [SlotGrant, TaskManagerLost]
+        assert [type(effect) for effect in harness.jobs.received] == [SlotGrant, TaskManagerLost]
         await asyncio.sleep(0.2)
-        assert isinstance(harness.jobs.heard[-1], NoResources)
+        assert isinstance(harness.jobs.received[-1], NoResources)
 
 
 # Metrics

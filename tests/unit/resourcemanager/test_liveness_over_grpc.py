@@ -16,14 +16,14 @@ from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.resourcemanager.core import TaskManagerEntered
 from flintlock.resourcemanager.liveness import GRACE_S, Gone, watch_liveness
 from flintlock.rpc.client import RpcChannels
-from flintlock.testing.fakes import TOKEN
+from flintlock.testing.samples import TOKEN
 
 #: A process that serves a TaskManager's gateway, and says where.
 PEER = """
 import asyncio
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.rpc.server import RpcServer
-from flintlock.testing.fakes import FakeTaskManager
+from flintlock.testing.fake_taskmanager import FakeTaskManager
 
 async def main():
     async with RpcServer("127.0.0.1", 0) as rpc:

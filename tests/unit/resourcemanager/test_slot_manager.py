@@ -19,7 +19,7 @@ from flintlock.model.slots import (
 from flintlock.resourcemanager.capacity import Capacity
 from flintlock.resourcemanager.core import ResourceManagerCore, ResourceManagerEffect
 from flintlock.resourcemanager.slot_manager import SlotRules
-from flintlock.testing.fakes import VERSIONS
+from flintlock.testing.samples import VERSIONS
 
 GIB = 1 << 30
 D = JobId("d" * 32)

@@ -26,7 +26,7 @@ from flintlock.resourcemanager.core import (
     TaskManagerLeft,
 )
 from flintlock.resourcemanager.slot_manager import SlotRules
-from flintlock.testing.fakes import VERSIONS
+from flintlock.testing.samples import VERSIONS
 
 JOBS = [JobId(letter * 32) for letter in "abcd"]
 NAMES = [TaskManagerId(f"tm-{number}") for number in range(3)]

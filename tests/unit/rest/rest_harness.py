@@ -26,7 +26,9 @@ from flintlock.model.tasks import Failure, FailureKind, Frame, StepOutput, TaskM
 from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.http import RestServices
-from flintlock.testing.fake_gateways import FakeBlobs, FakeDispatcher, FakeResourceManager
+from flintlock.testing.fake_blobs import FakeBlobs
+from flintlock.testing.fake_dispatcher import FakeDispatcher
+from flintlock.testing.fake_resourcemanager import FakeResourceManager
 
 SAMPLES: Final = Path(__file__).parents[2] / "data" / "flink-rest"
 T0: Final = 1_794_713_100_000

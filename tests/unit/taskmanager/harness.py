@@ -29,7 +29,8 @@ from flintlock.model.tasks import (
 )
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
-from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
+from flintlock.testing.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fake_resourcemanager import FakeResourceManager
 
 Message = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 WARM_UP_S: Final = 1.0
@@ -180,7 +181,7 @@ class ScriptedPool:
         return runner
 
 
-class RecordingJobMasters(FakeJobMasters):
+class RecordingJobMasters(FakeJobMaster):
     """Records the reports that it answers."""
 
     def __init__(self, harness: TaskManagerHarness) -> None:
@@ -276,7 +277,7 @@ class TaskManagerHarness:
 
     def news(self, attempt: AttemptId) -> list[TaskNews]:
         """What the JobMaster received about the attempt."""
-        return [report.news for report in self.job_masters.of(attempt)]
+        return [report.news for report in self.job_masters.reports_of(attempt)]
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Engine, RunnerPool]]:

@@ -111,7 +111,7 @@ async def test_a_crash_of_the_engine_fails_its_tasks_with_the_cause(harness: Tas
 
         for attempt in (A, B):
             assert why(harness.news(attempt)[-1]) == (FailureKind.ENGINE_LOST, "the Spark engine died: exit code 137")
-        assert [beat.attempts for beat in harness.resource_manager.goodbyes] == [()]
+        assert [beat.attempts for beat in harness.resource_manager.unregistered] == [()]
         assert [offer.instance for offer in harness.resource_manager.registered] == ["instance-1", "instance-2"]
         assert len(harness.engines) == 2
 

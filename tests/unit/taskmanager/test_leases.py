@@ -177,7 +177,7 @@ async def test_a_frozen_taskmanager_does_not_report_that_its_engine_was_killed(h
         await until(lambda: "registered instance-2" in harness.events or "registered instance-3" in harness.events)
 
         assert harness.news(A) == [TaskRunning()]
-        assert [beat.instance for beat in harness.resource_manager.goodbyes] == ["instance-1"]
+        assert [beat.instance for beat in harness.resource_manager.unregistered] == ["instance-1"]
         assert len(harness.engines) == 2
         later = attempt_id(7)
         await until(lambda: harness.resource_manager.heartbeats[-1].instance != "instance-1")

@@ -24,7 +24,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.taskmanager.outbox import Outbox
-from flintlock.testing.fake_gateways import FakeJobMasters
+from flintlock.testing.fake_jobmaster import FakeJobMaster
 from flintlock.testing.virtual_time import run_virtual, virtual_time
 
 A, B = attempt_id(0), attempt_id(1)
@@ -39,7 +39,7 @@ def report(news: TaskNews, attempt: AttemptId = A) -> TaskReport:
 
 
 @asynccontextmanager
-async def outbox_to(masters: FakeJobMasters) -> AsyncGenerator[Outbox]:
+async def outbox_to(masters: FakeJobMaster) -> AsyncGenerator[Outbox]:
     """An outbox that is closed at the end."""
     async with asyncio.TaskGroup() as tasks:
         outbox = Outbox(tasks, lambda: masters)
@@ -49,14 +49,14 @@ async def outbox_to(masters: FakeJobMasters) -> AsyncGenerator[Outbox]:
             outbox.close()
 
 
-def news(masters: FakeJobMasters, attempt: AttemptId = A) -> list[TaskNews]:
-    return [item.news for item in masters.of(attempt)]
+def news(masters: FakeJobMaster, attempt: AttemptId = A) -> list[TaskNews]:
+    return [item.news for item in masters.reports_of(attempt)]
 
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), Fenced("not any more")])
 def test_reports_are_repeated_until_they_are_answered(error: FlintlockError) -> None:
     """None is lost and none overtakes another, however long there is no answer."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
 
     async def play() -> None:
         async with outbox_to(masters) as outbox:
@@ -77,7 +77,7 @@ def test_reports_are_repeated_until_they_are_answered(error: FlintlockError) -> 
 @virtual_time
 async def test_attempts_do_not_wait_for_each_other() -> None:
     """Order is kept within an attempt only."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.delay_s = 1
     async with outbox_to(masters) as outbox:
         for number in range(10):
@@ -90,7 +90,7 @@ async def test_attempts_do_not_wait_for_each_other() -> None:
 @virtual_time
 async def test_only_the_latest_progress_waits() -> None:
     """Progress that was not delivered yet is replaced; other reports are not."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.delay_s = 10
     async with outbox_to(masters) as outbox:
         outbox.send(report(TaskRunning()))
@@ -115,7 +115,7 @@ async def test_only_the_latest_progress_waits() -> None:
 @virtual_time
 async def test_progress_under_way_is_not_replaced() -> None:
     """What is being delivered is delivered; the newest one follows."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.delay_s = 10
     async with outbox_to(masters) as outbox:
         outbox.send(report(progress(1)))
@@ -130,7 +130,7 @@ async def test_progress_under_way_is_not_replaced() -> None:
 @virtual_time
 async def test_reports_to_a_job_without_jobmaster_are_dropped() -> None:
     """The next report is sent nevertheless."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.fail_with = NotFound("no JobMaster runs it")
     async with outbox_to(masters) as outbox:
         outbox.send(report(TaskRunning()))
@@ -145,7 +145,7 @@ async def test_reports_to_a_job_without_jobmaster_are_dropped() -> None:
 @virtual_time
 async def test_cleared_reports_are_not_sent() -> None:
     """Reports that are queued later are sent."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.fail_with = Unavailable("no answer")
     async with outbox_to(masters) as outbox:
         outbox.send(report(TaskRunning()))
@@ -162,7 +162,7 @@ async def test_cleared_reports_are_not_sent() -> None:
 @virtual_time
 async def test_a_closed_outbox_sends_nothing() -> None:
     """Even while a report is under way; later ones are dropped."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.delay_s = 3600
     async with outbox_to(masters) as outbox:
         outbox.send(report(TaskRunning()))
@@ -176,7 +176,7 @@ async def test_a_closed_outbox_sends_nothing() -> None:
     assert masters.reports == []
 
 
-class NarrowJobMasters(FakeJobMasters):
+class NarrowJobMasters(FakeJobMaster):
     """Takes no results and no stack traces."""
 
     async def report(self, message: TaskReport) -> None:
@@ -221,7 +221,7 @@ async def test_a_failure_too_large_to_be_sent_loses_its_stack_traces() -> None:
 @virtual_time
 async def test_a_refused_report_is_not_repeated_for_ever() -> None:
     """What can never be accepted is dropped, and the next ones are sent."""
-    masters = FakeJobMasters()
+    masters = FakeJobMaster()
     masters.fail_with = Refused("no")
     async with outbox_to(masters) as outbox:
         outbox.send(report(failed()))

@@ -18,7 +18,8 @@ from flintlock.model.slots import TaskManagerRegistration
 from flintlock.model.tasks import DeployTask, TaskCanceled, TaskFailed, TaskFinished
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
-from flintlock.testing.fake_gateways import FakeJobMasters, FakeResourceManager
+from flintlock.testing.fake_jobmaster import FakeJobMaster
+from flintlock.testing.fake_resourcemanager import FakeResourceManager
 from flintlock.testing.fake_spark import FakeSpark
 from flintlock.testing.virtual_time import run_virtual
 
@@ -33,7 +34,7 @@ class Bystander:
         self.random = Random(seed)
         self.spark = FakeSpark(self.random, work_s=4.0, failures=0.2)
         self.house = self.spark.house()
-        self.masters = FakeJobMasters()
+        self.masters = FakeJobMaster()
         self.resource_manager = FakeResourceManager()
         self.deployed: dict[AttemptId, DeployTask] = {}
         self.cancelled: set[AttemptId] = set()
@@ -133,7 +134,7 @@ def test_every_attempt_ends_once_and_success_only_by_its_runner(seed: int, tmp_p
     ran = {entry.attempt for entry in play.spark.ledger}
     assert len(ran) == len(play.spark.ledger), "an attempt ran twice"
     for attempt in play.deployed:
-        ends = [report.news for report in play.masters.of(attempt) if ended(report.news)]
+        ends = [report.news for report in play.masters.reports_of(attempt) if ended(report.news)]
         echoes = sum(isinstance(news, TaskCanceled) for news in ends[1:])
         assert len(ends) - echoes == 1, ends
         assert echoes == 0 or attempt in play.cancelled

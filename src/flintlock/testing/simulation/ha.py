@@ -1,7 +1,7 @@
 """High availability as a simulated process has it: the real election over a fake ZooKeeper, records in memory.
 
-The stores refuse whoever was overtaken from the moment at which the ensemble has the new epoch, as transactions that
-check its znode do. How a store is reached is the caller's `Step`: it delays, it crashes, it waits through a partition.
+The stores refuse a leader that was succeeded as soon as the ensemble has the new epoch, as transactions that check its
+znode do. The caller's `TermStep` decides how a store is reached: it delays, it crashes, it waits through a partition.
 """
 
 from __future__ import annotations
