@@ -36,7 +36,6 @@ class FakeJobMaster:
     def __init__(self) -> None:
         self.received: list[SlotGrant | TaskManagerLost | NoResources] = []  # in order of arrival
         self.causes: list[CauseId | None] = []  # of each of them, and of each report
-        self.causes: list[CauseId | None] = []  # of each of them and of each report
         self.reconciled: list[DeployedTasks] = []
         self.unwanted: set[AttemptId] = set()  # the attempts that `reconcile` returns as unwanted
         self.reports: list[TaskReport] = []
@@ -63,20 +62,17 @@ class FakeJobMaster:
         self._try()
         self.received.append(message)
         self.causes.append(current_cause())
-        self.causes.append(current_cause())
 
     async def task_manager_lost(self, message: TaskManagerLost) -> None:
         """Record it."""
         self._try()
         self.received.append(message)
         self.causes.append(current_cause())
-        self.causes.append(current_cause())
 
     async def no_resources(self, message: NoResources) -> None:
         """Record it."""
         self._try()
         self.received.append(message)
-        self.causes.append(current_cause())
         self.causes.append(current_cause())
 
     async def reconcile(self, message: DeployedTasks) -> UnwantedTasks:
@@ -91,7 +87,6 @@ class FakeJobMaster:
         await asyncio.sleep(self.delay_s)
         self._fail()
         self.reports.append(message)
-        self.causes.append(current_cause())
         self.causes.append(current_cause())
 
     def _try(self) -> None:

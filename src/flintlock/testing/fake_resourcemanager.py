@@ -132,7 +132,6 @@ class GrantingResourceManager:
         self.place_on = TaskManagerId("tm-1")
         self.declarations: list[ResourceRequirements] = []
         self.causes: list[CauseId | None] = []  # of each declaration
-        self.causes: list[CauseId | None] = []  # of each declaration
         self.granted: dict[tuple[JobId, str], SlotGrant] = {}
         self.fail_with: FlintlockError | None = None
         self.removed: list[RemoveFiles] = []
@@ -149,7 +148,6 @@ class GrantingResourceManager:
         if self.fail_with is not None:
             raise self.fail_with
         self.declarations.append(message)
-        self.causes.append(current_cause())
         self.causes.append(current_cause())
         kept = {(message.job_id, str(request.id)) for request in message.requests}
         for key in [key for key in self.granted if key[0] == message.job_id and key not in kept]:

@@ -29,7 +29,6 @@ class FakeTaskManager:
         self.deployed: list[DeployTask] = []
         self.commands: list[TaskCommand] = []
         self.causes: list[tuple[str, CauseId | None]] = []  # of each deployment and command
-        self.causes: list[tuple[str, CauseId | None]] = []  # of each deployment and command
         self.published: list[PublishFiles] = []
         self.removed: list[RemoveFiles] = []
         self.shut_downs: list[ShutDownCluster] = []
@@ -45,7 +44,6 @@ class FakeTaskManager:
         self._try()
         self.deployed.append(message)
         self.causes.append(("deploy", current_cause()))
-        self.causes.append(("deploy", current_cause()))
         if self.on_deploy is not None:
             await self.on_deploy(message)
 
@@ -53,7 +51,6 @@ class FakeTaskManager:
         """Record the command."""
         self._try()
         self.commands.append(message)
-        self.causes.append((type(message).__name__, current_cause()))
         self.causes.append((type(message).__name__, current_cause()))
         return CommandAccepted()
 

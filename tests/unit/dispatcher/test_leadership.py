@@ -279,14 +279,14 @@ async def test_lifecycle_of_a_leader_process() -> None:
 @virtual_time
 async def test_recovered_jobs_run_under_the_cause_of_the_recovery() -> None:
     manager = JobManager(MemoryCluster())
-    async with manager.stage.leading() as dispatcher:
-        await manager.stage.submitted(dispatcher)
-    stores, token = manager.stage.stores(), manager.stage.cluster.token
-    process = DispatcherLeaderProcess(token, stores, manager.stage.services, manager.open_term)
+    async with manager.harness.leading() as dispatcher:
+        await manager.harness.submitted(dispatcher)
+    stores, token = manager.harness.stores(), manager.harness.cluster.token
+    process = DispatcherLeaderProcess(token, stores, manager.harness.services, manager.open_term)
     async with asyncio.TaskGroup() as tasks:
         leading = tasks.create_task(process.run(Listener()))
         await settle()
-        assert manager.stage.runner().cause == f"recovery-{token.epoch}"
+        assert manager.harness.runner().cause == f"recovery-{token.epoch}"
         leading.cancel()
 
 

@@ -70,14 +70,14 @@ async def test_job_submitted_before_a_change_of_leader_is_recovered_with_its_pro
 
 @virtual_time
 async def test_the_cause_of_a_submission_is_stored_with_the_job() -> None:
-    stage = Stage()
-    async with stage.leading() as dispatcher:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
         with caused_by(CauseId("order-17")):
-            await stage.submitted(dispatcher)
-        assert stage.runner().cause == "order-17"
-    async with stage.leading() as dispatcher:
+            await harness.submitted(dispatcher)
+        assert harness.runner().cause == "order-17"
+    async with harness.leading() as dispatcher:
         await settle()
-        assert stage.runner().job.cause == "order-17"
+        assert harness.runner().job.cause == "order-17"
 
 
 @virtual_time

@@ -153,7 +153,9 @@ NEEDS_A_LEADER = [row for row in ROUTES if 503 in row.errors and row.method == "
 def test_without_a_leader_every_request_may_be_repeated(rest: RestHarness, path: str, error: FlintlockError) -> None:
     """503 with Retry-After, at every path that needs one."""
     rest.dispatcher.fail_with = rest.resource_manager.fail_with = error
-    filled = path.format(jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0)
+    filled = path.format(
+        jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0, triggerid="t"
+    )
 
     response = rest.call("GET", filled)
 
