@@ -71,6 +71,7 @@ class DispatcherRunner:
                     status = await self._lead(token)
             except* Fenced as fenced:
                 log.warning(log_events.LEADER_FENCED, errors=[str(error) for error in fenced.exceptions])
+            _raise_if_cancelled()  # a TaskGroup that raises Fenced drops a cancellation that came meanwhile
             if status is not None:
                 return status
         return ApplicationStatus.UNKNOWN  # the election has ended: this process has resigned
@@ -124,6 +125,12 @@ class DispatcherRunner:
                 await asyncio.sleep(_PUBLISH_AGAIN_S)
             else:
                 return
+
+
+def _raise_if_cancelled() -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class _Term:

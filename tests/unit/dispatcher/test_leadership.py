@@ -19,7 +19,7 @@ from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.commands import CancelJob
-from flintlock.model.errors import InvariantBroken, Unavailable
+from flintlock.model.errors import Fenced, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
@@ -561,3 +561,24 @@ async def test_bootstrap_runs_beside_the_dispatcher_of_each_term_and_may_end_the
 
         assert await contending is ApplicationStatus.SUCCEEDED
     assert terms == ["begun", "ended"] * 2
+
+
+@virtual_time
+async def test_a_runner_that_is_cancelled_while_it_is_fenced_ends() -> None:
+    """A TaskGroup whose task raises drops the cancellation: without a check the runner would contend for ever."""
+
+    async def fenced_when_cancelled(_: Dispatcher) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise Fenced("epoch 2 has begun") from None
+
+    manager = JobManager(MemoryCluster())
+    manager.bootstrap = fenced_when_cancelled
+    async with asyncio.TaskGroup() as tasks:
+        contending = tasks.create_task(manager.runner.run())
+        await settle()
+        await lead(manager)
+        contending.cancel()
+        await settle()
+        assert contending.cancelled()
