@@ -194,8 +194,8 @@ def test_bad_jobs_harm_no_other_job(cluster: Processes, client: fl.Client, tmp_p
         assert handle.status is JobStatus.FAILED, f"{name} is {handle.status}"
         failure = handle.attempts().failure
         assert failure is not None
-        if failure["kind"] != kind:
-            told.append((name, failure["kind"], failure["message"]))
+        if failure.kind != kind:
+            told.append((name, failure.kind, failure.message))
     assert told == []
 
     forked = [int(mark.name) for mark in tmp_path.glob("forked-*/*")]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.argument("args", nargs=-1)
 @click.option("--analyze", is_flag=True, help="Resolve every step's columns too; starts a Spark engine, reads no data.")
-@click.option("-v", "--verbose", is_flag=True, help="Show complete stack traces of a failure.")
+@click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @job_options
 @json_option
 @place_options

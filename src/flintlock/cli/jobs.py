@@ -60,7 +60,7 @@ def list_jobs(
 
 @click.command()
 @click.argument("job")
-@click.option("-v", "--verbose", is_flag=True, help="Show complete stack traces of a failure.")
+@click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @json_option
 @cluster_options
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501

@@ -79,7 +79,7 @@ class RunCommand(click.Command):
     " (setting that option with -D implies --attached).",
 )
 @click.option("--local", is_flag=True, help="Run on an embedded cluster, for the duration of the job.")
-@click.option("-v", "--verbose", is_flag=True, help="Show complete stack traces of a failure.")
+@click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 @job_options
 @json_option
@@ -243,7 +243,7 @@ def _print_end(
         if _NEEDS_A_DRIVER in failure.message and end.engine == EngineKind.SHARED:
             click.echo("(SparkContext and RDDs need a dedicated Spark driver: add --engine dedicated)", err=True)
         if not verbose and (failure.stack_trace or failure.jvm_stack_trace):
-            click.echo("(--verbose shows the complete stack traces)", err=True)
+            click.echo("(--verbose shows the whole stack traces)", err=True)
     if not quiet:
         click.echo(summary_line(end, elapsed_s), err=True)
 

@@ -429,7 +429,7 @@ def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.Captu
 
     told = capsys.readouterr().err
     assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in told
-    assert "(--verbose shows the complete stack traces)" in told
+    assert "(--verbose shows the whole stack traces)" in told
     assert "all of it" not in told
 
 
