@@ -159,19 +159,6 @@ MISTAKES: list[tuple[Callable[[Any], object], str]] = [
     (lambda job: job.source("s", format="csv", options=["x"]), "field 'source.options'"),
     (lambda job: job.result("r", "one", limit=0), "limit must be from 1"),
     (lambda job: job.result("r", Job("other").sql("x", "SELECT 1")), "'x' belongs to another job"),
-    (lambda job: job.source("s", format="json", path="x", stream=True), "field 'stream': this version has no"),
-    (
-        lambda job: job.sql("s", "SELECT 1", watermark=("t", "1 s")),
-        "field 'watermark': this version has no streaming jobs",
-    ),
-    (
-        lambda job: job.sink("s", "one", format="csv", path="x", uid="u"),
-        "field 'uid': this version has no streaming jobs",
-    ),
-    (
-        lambda job: job.foreach_batch("f", "one", uid="u"),
-        "field 'foreach_batch': this version has no streaming jobs",
-    ),
     (lambda job: job.step(inputs=["one"])(_no_arguments), "cannot be called with 1 input: too many"),
     (lambda job: job.step()(_two_arguments), "cannot be called with 0 inputs: missing a required argument: 'a'"),
     (lambda job: job.step("g")(_generator), "must return a DataFrame"),

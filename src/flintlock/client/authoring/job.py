@@ -34,7 +34,6 @@ R = TypeVar("R")
 
 _NOT_PICKLED_YET: Final = "pending"  # the artifact of a function until `package` pickles it
 _INJECTED_ARGS: Final = ("params", "spark")  # keyword arguments that a step function may declare
-_STREAMING: Final = "this version has no streaming jobs; run a Structured Streaming script as a program"
 
 
 class Step(Generic[P, R]):
@@ -134,15 +133,12 @@ class Job:
         cache: bool = False,
         cpu: float | None = None,
         memory: str | int | None = None,
-        stream: bool = False,
-        watermark: tuple[str, str] | None = None,
     ) -> AnyStep:
         """Add a step that reads a table, or files or anything else that Spark has a format for.
 
         `schema` is DDL text or a PySpark StructType. Raises Invalid if it cannot be a source.
         """
         place = place_of(caller())
-        self._no_streaming(place, name, stream=stream, watermark=watermark is not None)
         source = _without_none(format=format, table=table, schema=_schema_text(schema), options=options or {})
         if path is not None:
             source["path"] = _path_text(path) if isinstance(path, str | Path) else _path_texts(path)
@@ -160,11 +156,9 @@ class Job:
         cache: bool = False,
         cpu: float | None = None,
         memory: str | int | None = None,
-        watermark: tuple[str, str] | None = None,
     ) -> AnyStep:
         """Add a query over views that are named as the input steps; it refers to parameters as `:name`."""
         place = place_of(caller())
-        self._no_streaming(place, name, watermark=watermark is not None)
         needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
         return self._add(place, name, {"sql": query}, inputs, exchange=exchange, **needs)
 
@@ -182,7 +176,6 @@ class Job:
         cache: bool = False,
         cpu: float | None = None,
         memory: str | int | None = None,
-        watermark: tuple[str, str] | None = None,
     ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 
     def step(
@@ -195,7 +188,6 @@ class Job:
         cache: bool = False,
         cpu: float | None = None,
         memory: str | int | None = None,
-        watermark: tuple[str, str] | None = None,
     ) -> Any:
         """Add a PySpark function from DataFrames to a DataFrame; used as a decorator.
 
@@ -207,7 +199,6 @@ class Job:
         def add(function: Callable[..., Any]) -> AnyStep:
             place = place_of_function(function) or asked_at
             called = name if isinstance(name, str) else getattr(function, "__name__", "")
-            self._no_streaming(place, called, watermark=watermark is not None)
             _check_signature(function, called, len(_as_list(inputs)), place)
             self._add(
                 place,
@@ -239,15 +230,9 @@ class Job:
         parallelism: int | None = None,
         cpu: float | None = None,
         memory: str | int | None = None,
-        uid: str | None = None,
-        output_mode: str | None = None,
-        trigger: Mapping[str, str] | None = None,
     ) -> AnyStep:
         """Add a step that writes its input; `mode` is Spark's (append, overwrite, errorifexists, ignore)."""
         place = place_of(caller())
-        self._no_streaming(
-            place, name, uid=uid is not None, output_mode=output_mode is not None, trigger=trigger is not None
-        )
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
         sink = _without_none(format=format, path=None if path is None else _path_text(path), table=table)
         sink |= {"mode": _save_mode(mode), "partitionBy": columns, "options": options or {}}
@@ -267,12 +252,6 @@ class Job:
         place = place_of(caller())
         return self._add(
             place, name, {"result": {"limit": limit}}, input, parallelism=parallelism, cpu=cpu, memory=memory
-        )
-
-    def foreach_batch(self, name: str, *_: object, **__: object) -> NoReturn:
-        """Refuse: this version has no streaming jobs."""
-        raise Invalid(
-            with_location(place_of(caller()), str(Problem(step=name, field="foreach_batch", message=_STREAMING)))
         )
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
@@ -344,11 +323,6 @@ class Job:
         else:
             return item.name
         raise Invalid(with_location(place, str(Problem(step=step, field="inputs", message=message))))
-
-    def _no_streaming(self, place: str, step: str, **used: bool) -> None:
-        for field, is_used in used.items():
-            if is_used:
-                raise Invalid(with_location(place, str(Problem(step=step, field=field, message=_STREAMING))))
 
     def _found(self, py_files: Iterable[str | Path]) -> tuple[ArtifactFile, ...]:
         if isinstance(py_files, str):
