@@ -33,7 +33,8 @@ def check_graph(graph: JobGraph) -> JobGraph:
     """Return the graph with its vertices in topological order, or raise Invalid with every problem found."""
     problems = list(problems_of(graph))
     if problems:
-        raise invalid_graph(graph.name, problems)
+        lines = tuple(str(problem) for problem in problems)
+        raise Invalid(f"job {graph.name!r} is not valid: " + "; ".join(lines), problems=lines)
     return in_order(graph)
 
 
@@ -41,12 +42,6 @@ def in_order(graph: JobGraph) -> JobGraph:
     """Return the graph with its vertices in topological order. It must be free of problems."""
     by_name = {vertex.name: vertex for vertex in graph.vertices}
     return structs.replace(graph, vertices=tuple(by_name[name] for name in topological(graph.vertices)))
-
-
-def invalid_graph(name: str, problems: list[Problem]) -> Invalid:
-    """Return the error for a job with these problems."""
-    lines = tuple(str(problem) for problem in problems)
-    return Invalid(f"job {name!r} is not valid: " + "; ".join(lines), problems=lines)
 
 
 def problems_of(graph: JobGraph) -> Iterator[Problem]:

@@ -149,10 +149,6 @@ class JobGraph(Struct, frozen=True, kw_only=True):
                 return vertex
         raise KeyError(name)
 
-    def consumers(self, name: StepName) -> tuple[JobVertex, ...]:
-        """Return the steps that read from `name`."""
-        return tuple(vertex for vertex in self.vertices if name in vertex.inputs)
-
 
 def vertex_id(job_id: JobId, name: str) -> VertexId:
     """Derive a step's id: the same step of the same job always has the same one."""

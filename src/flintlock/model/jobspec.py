@@ -1,7 +1,7 @@
 """The document form of a job: the content of a YAML file and of the body of POST /jobs.
 
 `read_spec` turns a decoded document into a JobSpec and reports every unknown key (with the nearest known one), every
-wrong type and its place; `to_job_graph` turns a JobSpec into a JobGraph. `${name}` stands for a parameter in
+wrong type and its place; `draft_graph` turns a JobSpec into a JobGraph. `${name}` stands for a parameter in
 paths, tables, schemas, options and program arguments; in SQL parameters are bound (`:name`), never pasted.
 """
 
@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct, field, structs
 
 from flintlock.model.documents import document_problems
-from flintlock.model.graphcheck import invalid_graph
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import (
     Artifact,
@@ -114,26 +113,14 @@ def read_spec(document: object) -> tuple[JobSpec | None, tuple[SpecProblem, ...]
     return (None if problems else spec), problems
 
 
-def to_job_graph(
-    spec: JobSpec, job_id: JobId, blobs: Mapping[str, Artifact], params: Mapping[str, Scalar] | None = None
-) -> JobGraph:
-    """Return the graph that the document describes, its vertices in the order they were written.
-
-    `blobs` gives each named artifact its content; `params` override the document's. Raises Invalid for a `${…}` that
-    stands for nothing and for an artifact without content.
-    """
-    graph, problems = draft_graph(spec, job_id, blobs, params)
-    if problems:
-        raise invalid_graph(spec.name, problems)
-    return graph
-
-
 def draft_graph(
     spec: JobSpec, job_id: JobId, blobs: Mapping[str, Artifact], params: Mapping[str, Scalar] | None = None
 ) -> tuple[JobGraph, list[Problem]]:
-    """Do what `to_job_graph` does, and return its problems instead of raising them.
+    """Return the graph that the document describes, its vertices in the order they were written, and its problems.
 
-    A client reports them together with those of `problems_of`, each with its line in the user's file.
+    `blobs` gives each named artifact its content; `params` override the document's. A `${…}` that stands for nothing
+    and an artifact without content are problems. A client reports them together with those of `problems_of`, each with
+    its line in the user's file.
     """
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []

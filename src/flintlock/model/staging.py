@@ -10,7 +10,6 @@ between two places it may be a copy, and may need credentials that the target do
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from flintlock.model.ids import AttemptId
@@ -20,7 +19,6 @@ from flintlock.model.regions import Region, region_outputs
 
 PREFIX: Final = ".flintlock-"
 SUCCESS_MARKER: Final = "_SUCCESS"
-_OURS: Final = re.compile(r"\.flintlock-[0-9a-f]{32}-\d+-\d+")
 
 
 def staging_directory(target: str, attempt: AttemptId) -> str:
@@ -31,11 +29,6 @@ def staging_directory(target: str, attempt: AttemptId) -> str:
 def success_marker(target: str) -> str:
     """Return the file that marks a directory as complete."""
     return f"{_inside(target)}{SUCCESS_MARKER}"
-
-
-def is_staging_directory(path: str) -> bool:
-    """Return whether the path's last part has the form of `staging_directory`."""
-    return _OURS.fullmatch(path.rstrip("/").rpartition("/")[2]) is not None
 
 
 def is_data(relative_path: str) -> bool:

@@ -10,7 +10,6 @@ from flintlock.model.operations import Sink, Source
 from flintlock.model.regions import regions_of
 from flintlock.model.staging import (
     is_data,
-    is_staging_directory,
     staging_directories,
     staging_directory,
     success_marker,
@@ -24,13 +23,6 @@ def test_the_name_depends_on_target_and_attempt_only() -> None:
     expected = f"s3a://bucket/out/.flintlock-{JOB}-2-3"
     assert staging_directory("s3a://bucket/out", ATTEMPT) == expected
     assert staging_directory("s3a://bucket/out/", ATTEMPT) == expected
-
-
-def test_staging_directories_are_recognised() -> None:
-    assert is_staging_directory(staging_directory("/data/out", ATTEMPT))
-    assert is_staging_directory(staging_directory("/data/out", ATTEMPT) + "/")
-    assert not is_staging_directory("/data/out")
-    assert not is_staging_directory("/data/.flintlock-mine")
 
 
 @pytest.mark.parametrize(
