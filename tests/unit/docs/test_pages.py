@@ -21,6 +21,13 @@ def test_relative_links_lead_to_files(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_list_of_decisions_has_each_page_under_its_title() -> None:
+    listed = re.findall(r"^\| (\d+) \| \[(.+)\]\((.+)\) \|", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    titles = [(page.read_text().splitlines()[0], page.name) for page in sorted(DECISIONS.glob("0*.md"))]
+
+    assert [(f"# {number}. {title}", name) for number, title, name in listed] == titles
+
+
 @pytest.mark.parametrize("page", sorted(DECISIONS.glob("0*.md")), ids=lambda page: page.name[:4])
 def test_a_decision_has_the_form_of_all(page: Path) -> None:
     text = page.read_text()
