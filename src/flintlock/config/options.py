@@ -249,8 +249,8 @@ CLIENT_HEARTBEAT_TIMEOUT: Final = Option(
 )  # fmt: skip
 LOAD_BALANCE: Final = Option(
     key="taskmanager.load-balance.mode", parse=one_of("NONE", "SLOTS"), kind="NONE or SLOTS", default="NONE",
-    description="How slots are chosen. NONE fills one TaskManager before the next, which leaves room for tasks that"
-    " need many slots of one; SLOTS spreads tasks over all of them.",
+    description="How slots are chosen. NONE fills one TaskManager before the next, so that others have slots"
+    " free for tasks that need many of one; SLOTS spreads tasks over all of them.",
 )  # fmt: skip
 MAX_SLOTS: Final = Option(
     key="slotmanager.number-of-slots.max", parse=integer(0), kind=_WHOLE, default=0, unset="no limit",

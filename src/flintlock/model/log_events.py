@@ -18,7 +18,7 @@ def _event(section: str, name: str, meaning: str) -> str:
 
 
 JOB_PHASE_CHANGED: Final = _event(
-    "Jobs (Dispatcher)", "job-phase-changed", "A job moved to another phase of its life in the Dispatcher."
+    "Jobs (Dispatcher)", "job-phase-changed", "A job moved to another phase in the Dispatcher."
 )
 JOB_CLEANED_UP: Final = _event("Jobs (Dispatcher)", "job-cleaned-up", "Everything that a job left behind was removed.")
 JOB_NOT_ACCEPTED: Final = _event(
@@ -122,8 +122,12 @@ LEADER_SILENT: Final = _event(
 LEADER_HEARTBEAT_NOT_WRITTEN: Final = _event(
     "Leadership", "leader-heartbeat-not-written", "The leader could not write its heartbeat into the store."
 )
-LEADER_UNREADABLE: Final = _event("Leadership", "leader-unreadable", "Who leads could not be read from the store.")
-LEADER_CHANGED: Final = _event("Leadership", "leader-changed", "A TaskManager's leader says that it leads no more.")
+LEADER_UNREADABLE: Final = _event(
+    "Leadership", "leader-unreadable", "The address of the leader could not be read from the store."
+)
+LEADER_CHANGED: Final = _event(
+    "Leadership", "leader-changed", "A TaskManager's leader reports that it no longer leads."
+)
 LEADER_ADDRESS_CHANGED: Final = _event(
     "Leadership", "leader-address-changed", "A TaskManager learnt of another leader."
 )
@@ -154,7 +158,7 @@ PAYLOAD_SWEEP_FAILED: Final = _event(
     "Stores", "payload-sweep-failed", "Payload files that nothing points to could not be searched for."
 )
 BLOB_DAMAGED: Final = _event("Stores", "blob-damaged", "The content of a blob does not match its key.")
-BLOB_NOT_CACHED: Final = _event("Stores", "blob-not-cached", "A local copy of a blob could not be kept.")
+BLOB_NOT_CACHED: Final = _event("Stores", "blob-not-cached", "A local copy of a blob could not be stored.")
 UPLOAD_NOT_REMOVED: Final = _event(
     "Stores", "upload-not-removed", "A temporary file of an upload could not be removed."
 )
@@ -261,7 +265,7 @@ REPORT_REJECTED: Final = _event(
 )
 REPORT_REFUSED: Final = _event("TaskManager", "report-refused", "The leader refused a report.")
 UNREGISTER_FAILED: Final = _event(
-    "TaskManager", "unregister-failed", "The TaskManager could not tell its leader that it ends."
+    "TaskManager", "unregister-failed", "The TaskManager could not unregister from its leader before it ended."
 )
 LEASE_EXPIRED: Final = _event(
     "TaskManager", "lease-expired", "No heartbeat was answered for too long; the TaskManager ended its tasks."

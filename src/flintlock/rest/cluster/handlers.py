@@ -79,7 +79,7 @@ async def task_manager(call: RestCall) -> HttpResponse:
 
 
 async def shut_down(call: RestCall) -> HttpResponse:
-    """Shut the cluster down: all its processes end. Its jobs are suspended, and go on when it is started again."""
+    """Shut the cluster down: all its processes end. Its jobs are suspended, and continue when it is started again."""
     await call.services.dispatcher.shut_down_cluster(ShutDownCluster())
     return json_response(Empty())
 
