@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from flintlock.cli.main import COMMANDS
+from flintlock.config.options import OPTIONS
+
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "flintlock"
 LINK = re.compile(r"\[`([\w.]+)`\]\((\.\./src/[^)]+)\)")
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 
 
 def _defines(text: str, name: str) -> bool:
@@ -41,3 +45,16 @@ def test_every_name_in_the_glossary_exists() -> None:
     unknown = [name for name in names if not (SOURCE / name).exists() and not _defines(sources, name)]
     assert len(names) > 40
     assert unknown == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_commands_and_options_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    commands = re.findall(r"(?:`|^)flintlock ([a-z]+)", text, re.MULTILINE)
+    groups = "|".join(sorted({option.key.split(".")[0] for option in OPTIONS}))
+    options = re.findall(rf"`((?:{groups})(?:\.[a-z]+(?:-[a-z]+)*)+)`", text)
+    files = ("json", "yaml", "py", "md")
+
+    assert [name for name in commands if name not in COMMANDS] == []
+    known = {option.key for option in OPTIONS}
+    assert [key for key in options if key not in known and not key.endswith(files)] == []
