@@ -1,4 +1,4 @@
-"""The simulated cluster keeps its promises, from fixed seeds; `make soak` runs fresh ones."""
+"""The simulated cluster keeps its guarantees, for fixed seeds; `make soak` runs random ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SEEDS = 1000
 SHARES = 2  # one for each core of a small machine
 
 
-def test_a_thousand_simulated_clusters_keep_their_promises() -> None:
+def test_a_thousand_simulated_clusters_keep_all_guarantees() -> None:
     """Crashes between any two steps lose no acknowledged job, run none twice and leave nothing behind."""
     share = SEEDS // SHARES
     runs = [
@@ -22,14 +22,14 @@ def test_a_thousand_simulated_clusters_keep_their_promises() -> None:
         )
         for first in range(0, SEEDS, share)
     ]
-    said = [run.communicate()[0] for run in runs]
+    outputs = [run.communicate()[0] for run in runs]
 
-    assert [run.returncode for run in runs] == [0] * SHARES, "\n".join(said)[-6000:]
+    assert [run.returncode for run in runs] == [0] * SHARES, "\n".join(outputs)[-6000:]
 
 
 def test_a_seed_replays_to_the_letter() -> None:
-    """The same seed tells the same story in another process."""
-    stories = {
+    """The same seed has the same trace in another process."""
+    traces = {
         subprocess.run(
             [sys.executable, "-m", "flintlock.testing.soak", "--seed", "7"],
             env={**os.environ, "PYTHONHASHSEED": "0"},
@@ -40,4 +40,4 @@ def test_a_seed_replays_to_the_letter() -> None:
         for _ in range(2)
     }
 
-    assert len(stories) == 1
+    assert len(traces) == 1

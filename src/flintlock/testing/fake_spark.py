@@ -1,8 +1,8 @@
 """Spark without Spark: engines, runners and a file system on virtual time, for the simulated cluster.
 
-The files outlive every process, as a real file system does. A runner writes files and reads the ones that it was told
-to read; an engine moves them one by one, with time passing between any two, so that a crash can fall in between. What
-each attempt did is kept in a ledger that the simulation's checks read.
+The files outlive every process, as a real file system does. A runner writes files and reads its task's inputs; an
+engine moves files one by one, with time passing between any two, so that a crash can fall in between. What each attempt
+did is recorded in a ledger that the simulation's checks read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from flintlock.model.tasks import (
 )
 
 FILES_OF_A_SINK: Final = 3
-_News: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
+_Report: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 _NO_ROWS: Final = b'{"columns":[],"rows":[]}'
 
 
@@ -56,13 +56,13 @@ class FakeFiles:
         return sorted(path for path in self.content if path.startswith(directory.rstrip("/") + "/"))
 
     def visible(self, directory: str) -> list[str]:
-        """Return the data files of a target: hidden ones and markers are none."""
+        """Return the data files of a target, without hidden files and markers."""
         head = len(directory.rstrip("/")) + 1
         return [path for path in self.below(directory) if not path[head:].startswith((".", "_"))]
 
 
 class Ran(Struct, frozen=True):
-    """An attempt's runner finished its work."""
+    """The runner of an attempt has finished its work."""
 
     attempt: AttemptId
 
@@ -94,13 +94,13 @@ class FakeSpark:
         finally:
             runners.remove(attempt)
 
-    def house(self) -> FakeEngineLauncher:
-        """Return what one TaskManager opens its engines with."""
+    def launcher(self) -> FakeEngineLauncher:
+        """Return the launcher of one TaskManager's engines."""
         return FakeEngineLauncher(self)
 
 
 class FakeEngineLauncher:
-    """Opens engines that are warm after some seconds."""
+    """Opens engines that are ready after some seconds."""
 
     def __init__(self, spark: FakeSpark) -> None:
         self._spark = spark
@@ -140,7 +140,7 @@ class FakeEngine:
 
     @property
     def remote_url(self) -> str:
-        """Where nobody listens."""
+        """An address at which nothing listens."""
         return "sc://simulated"
 
     @property
@@ -180,7 +180,7 @@ class FakeEngine:
                 if move.source in files:
                     files[move.target] = files.pop(move.source)
                 elif move.target not in files:
-                    raise JobFailed(f"{move.source} is gone, and {move.target} is not there")
+                    raise JobFailed(f"{move.source} is gone, and {move.target} does not exist")
                 done += 1
                 yield FilesPublished(done=done, total=total)
             for path in sink.removes:
@@ -196,7 +196,7 @@ class FakeEngine:
         yield FilesPublished(done=total, total=total, complete=True)
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
-        """Remove what lies under each."""
+        """Remove all files under each."""
         for directory in directories:
             await self._pause()
             for path in self._spark.files.below(directory):
@@ -226,7 +226,7 @@ class FakeRunnerPool:
         return FakeRunner(self._spark, self._engine, task)
 
 
-class _Made(Struct):
+class _Outputs(Struct):
     """What a task has written so far."""
 
     sinks: list[SinkFiles] = []
@@ -235,9 +235,9 @@ class _Made(Struct):
 
 
 class FakeRunner:
-    """Runs one task: reads its inputs, takes its time, writes its files.
+    """Runs one task: checks its inputs, lets time pass, writes its files.
 
-    It is a process of its own: a TaskManager that is frozen does not stop it. Its engine's death does, and `kill`.
+    It is a process of its own: it goes on while its TaskManager is frozen. It ends with its engine, or by `kill`.
     """
 
     def __init__(self, spark: FakeSpark, engine: FakeEngine, task: DeployTask) -> None:
@@ -254,7 +254,7 @@ class FakeRunner:
         return None
 
     async def command(self, command: TaskCommand) -> TaskAnswer:
-        """Carry out a command; one cancel in four is not obeyed."""
+        """Carry out a command; one cancel in four is ignored."""
         match command:
             case CancelTask():
                 if self._spark.random.random() > 0.25:
@@ -272,34 +272,34 @@ class FakeRunner:
         self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
     ) -> AsyncIterator[TaskRunning | TaskProgress | TaskFinished | TaskFailed]:
         """Run the task."""
-        news: asyncio.Queue[_News | None] = asyncio.Queue()
+        reports: asyncio.Queue[_Report | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         self._worker = loop.create_task(
-            self._process(news), name=f"runner-{task.attempt}", context=self._spark.context.copy()
+            self._process(reports), name=f"runner-{task.attempt}", context=self._spark.context.copy()
         )
-        self._worker.add_done_callback(lambda _: news.put_nowait(None))
+        self._worker.add_done_callback(lambda _: reports.put_nowait(None))
         try:
-            last: _News | None = None
-            while (item := await news.get()) is not None:
+            last: _Report | None = None
+            while (item := await reports.get()) is not None:
                 last = item
                 yield item
             if not isinstance(last, TaskFinished | TaskFailed):
-                yield _failed(FailureKind.RUNNER_LOST, "the runner ended without a word")
+                yield _failed(FailureKind.RUNNER_LOST, "the runner ended without a result")
         finally:
             self._worker.cancel()
 
-    async def _process(self, news: asyncio.Queue[_News | None]) -> None:
-        """Be the process: alive from here to the end of this coroutine."""
+    async def _process(self, reports: asyncio.Queue[_Report | None]) -> None:
+        """Run as the process, which is alive until the end of this coroutine."""
         with self._spark.alive(self._task), self._engine.serving(self):
             async for item in self._run():
-                news.put_nowait(item)
+                reports.put_nowait(item)
 
     def end(self) -> None:
-        """Lose the engine: nothing more is written."""
+        """End it without waiting, as it ends with its engine: nothing more is written."""
         if self._worker is not None:
             self._worker.cancel()
 
-    async def _run(self) -> AsyncIterator[_News]:
+    async def _run(self) -> AsyncIterator[_Report]:
         task = self._task
         yield TaskRunning()
         missing = tuple(step for step, path in task.inputs.items() if not self._spark.files.below(path))
@@ -309,7 +309,7 @@ class FakeRunner:
         outputs = [vertex.name for vertex in region_outputs(task.graph, task.region)]
         if task.outputs is not None:
             outputs = [name for name in outputs if name in task.outputs]
-        made = _Made()
+        outputs_so_far = _Outputs()
         for name in outputs:
             if not await self._work():
                 yield _failed(FailureKind.RUNNER_LOST, "killed")
@@ -321,14 +321,17 @@ class FakeRunner:
                 yield _failed(FailureKind.SPARK_TASK, f"a Spark task of {name} failed")
                 return
             yield TaskProgress(metrics=TaskMetrics(), activity=f"writing {name}")
-            self._write(task, name, made)
+            self._write(task, name, outputs_so_far)
         self._spark.ledger.append(Ran(task.attempt))
         written = tuple(StepOutput(step=name, rows=1) for name in outputs)
         yield TaskFinished(
-            outputs=written, materialised=made.materialised, results=tuple(made.results), sinks=tuple(made.sinks)
+            outputs=written,
+            materialised=outputs_so_far.materialised,
+            results=tuple(outputs_so_far.results),
+            sinks=tuple(outputs_so_far.sinks),
         )
 
-    def _write(self, task: DeployTask, name: StepName, made: _Made) -> None:
+    def _write(self, task: DeployTask, name: StepName, outputs_so_far: _Outputs) -> None:
         files = self._spark.files
         match task.graph.vertex(name).operation:
             case Sink(path=str(target), mode=mode):
@@ -336,7 +339,7 @@ class FakeRunner:
                 names = [f"part-{number}-{task.attempt.attempt}" for number in range(FILES_OF_A_SINK)]
                 for file in names:
                     files.content[f"{staging}/{file}"] = str(task.attempt)
-                made.sinks.append(
+                outputs_so_far.sinks.append(
                     SinkFiles(
                         step=name,
                         target=target,
@@ -347,14 +350,14 @@ class FakeRunner:
                     )
                 )
             case Result():
-                made.results.append(ResultRows(name=name, rows=1, truncated=False, arrow=b"", json=_NO_ROWS))
+                outputs_so_far.results.append(ResultRows(name=name, rows=1, truncated=False, arrow=b"", json=_NO_ROWS))
             case _:
                 path = f"{task.work_dir}/{name}/{task.attempt.attempt}"
                 files.content[f"{path}/part-0"] = str(task.attempt)
-                made.materialised[name] = path
+                outputs_so_far.materialised[name] = path
 
     async def _work(self) -> bool:
-        """Take some time; False if it was stopped."""
+        """Let time pass; return False if it was stopped."""
         try:
             async with asyncio.timeout(self._spark.random.uniform(0.0, self._spark.work_s)):
                 await self._stop.wait()

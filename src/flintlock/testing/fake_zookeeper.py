@@ -1,11 +1,12 @@
 """ZooKeeper without ZooKeeper: an ensemble on the simulated network, and the link of a simulated process to it.
 
-What runs over the link is the real thing: the election by latch, the tenure that a leader counts for itself, the
-retrieval of who leads. What is kept of the ensemble is what they rest on: sessions that end a whole timeout after the
-last word of their client, ephemeral znodes that go with them, watches that fire once, transactions that take place as a
-whole or not at all, the order of one connection's messages. Of the client: it drops a connection on which it has heard
-nothing for two thirds of the timeout (SUSPENDED), refuses requests until it has another, and learns that its session is
-over only when it can connect again. Whoever watches is woken when the connection is lost, as by kazoo.
+What runs over the link is the real code: the election by latch, the leader's own computation of how long it may lead,
+the retrieval of the leader. The ensemble has the behaviour that this code relies on: sessions that end a whole timeout
+after the last message of their client, ephemeral znodes that are removed with them, watches that fire once,
+transactions that take effect as a whole or not at all, the order of one connection's messages. The client drops a
+connection on which it has received nothing for two thirds of the timeout (SUSPENDED), refuses requests until it has
+another, and learns that its session is over only when it can connect again. Watchers are woken when the connection is
+lost, as by kazoo.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _CONNECT_AGAIN_S: Final = 0.3
 
 
 class _Znode(Struct, frozen=True):
-    """A znode; `owner` is the session that it goes with, 0 for none."""
+    """A znode; `owner` is the session with which it is removed, 0 for none."""
 
     data: bytes = b""
     version: int = 0
@@ -51,36 +52,36 @@ class _Znode(Struct, frozen=True):
 
 
 class _Expired(Exception):
-    """The session of whoever asked is over."""
+    """The session of the request is over."""
 
 
 class FakeEnsemble:
-    """The servers, as one. What arrives takes effect at once; no crash touches it."""
+    """All servers, as one. Requests take effect as they arrive; no crash affects it."""
 
     def __init__(self, network: SimulatedNetwork, session_timeout_s: float) -> None:
         self.network: Final = network
         self.timeout_s: Final = session_timeout_s
-        self.on_change: Callable[[str, bytes], None] | None = None  # told of each znode that is made or set
+        self.on_change: Callable[[str, bytes], None] | None = None  # called for each znode that is created or set
         self._nodes: dict[str, _Znode] = {"": _Znode()}
-        self._heard_s: Final[dict[int, float]] = {}  # of each session that lives
+        self._last_message_s: Final[dict[int, float]] = {}  # time of the last message of each live session
         self._watches: Final[dict[str, list[Callable[[], None]]]] = {}
         self._sessions: Final = itertools.count(1)
         self._latches: Final = itertools.count(1)
-        self._context: Final = Context()  # it runs whoever is frozen
+        self._context: Final = Context()  # it runs whichever process is frozen
 
     def connect(self, session: int) -> int:
-        """Go on with a session that lives; else begin another one. Returns its number."""
-        if session not in self._heard_s:
+        """Continue a live session, or begin another one. Returns its number."""
+        if session not in self._last_message_s:
             session = next(self._sessions)
             self._expire_later(session, self._now_s() + self.timeout_s)
-        self._heard_s[session] = self._now_s()
+        self._last_message_s[session] = self._now_s()
         return session
 
-    def hear(self, session: int) -> None:
-        """Take a word of a session as a sign of its life. Raises _Expired."""
-        if session not in self._heard_s:
+    def touch(self, session: int) -> None:
+        """Keep a session alive: a message of it has arrived. Raises _Expired."""
+        if session not in self._last_message_s:
             raise _Expired
-        self._heard_s[session] = self._now_s()
+        self._last_message_s[session] = self._now_s()
 
     def get(self, path: str) -> Node | None:
         """Return a znode."""
@@ -92,7 +93,7 @@ class FakeEnsemble:
         return [name.rpartition("/")[2] for name in self._nodes if name and name.rpartition("/")[0] == path]
 
     def exists(self, path: str, watch: Callable[[], None] | None) -> bool:
-        """Tell whether a znode is there, and when that changes."""
+        """Return whether a znode exists; call `watch` once, when that changes."""
         if watch is not None:
             self._watches.setdefault(path, []).append(watch)
         return path in self._nodes
@@ -104,13 +105,13 @@ class FakeEnsemble:
         return made
 
     def ensure(self, path: str) -> None:
-        """Make a znode, and those above it."""
+        """Create a znode, and those above it, where they do not exist."""
         parts = path.split("/")
         for length in range(2, len(parts) + 1):
             self._nodes.setdefault("/".join(parts[:length]), _Znode())
 
     def transact(self, ops: Sequence[Op], session: int) -> Refusal | None:
-        """Do all of it or nothing."""
+        """Apply all operations or none."""
         nodes, changed = dict(self._nodes), list[str]()
         for op in ops:
             reason = _apply(nodes, op, session)
@@ -120,10 +121,10 @@ class FakeEnsemble:
                 changed.append(op.path)
         self._nodes = nodes
         for path in changed:
-            self._tell(path)
+            self._notify(path)
         return None
 
-    def _tell(self, path: str) -> None:
+    def _notify(self, path: str) -> None:
         node = self._nodes.get(path)
         if node is not None and self.on_change is not None:
             self.on_change(path, node.data)
@@ -131,26 +132,26 @@ class FakeEnsemble:
             watch()
 
     def _expire_later(self, session: int, due_s: float) -> None:
-        asyncio.get_running_loop().call_at(due_s, self._look_at, session, context=self._context)
+        asyncio.get_running_loop().call_at(due_s, self._expire_if_silent, session, context=self._context)
 
-    def _look_at(self, session: int) -> None:
-        due_s = self._heard_s[session] + self.timeout_s
+    def _expire_if_silent(self, session: int) -> None:
+        due_s = self._last_message_s[session] + self.timeout_s
         if self._now_s() < due_s:
             self._expire_later(session, due_s)
             return
-        del self._heard_s[session]
-        gone = [path for path, node in self._nodes.items() if node.owner == session]
-        for path in gone:
+        del self._last_message_s[session]
+        removed = [path for path, node in self._nodes.items() if node.owner == session]
+        for path in removed:
             del self._nodes[path]
-        for path in gone:
-            self._tell(path)
+        for path in removed:
+            self._notify(path)
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
 
 class FakeLink(ZooKeeperLink):
-    """The link of one life of a process. `run` is what kazoo's threads do, and is frozen with the process."""
+    """The link of one process. `run` is what kazoo's threads do, and is frozen with the process."""
 
     def __init__(self, ensemble: FakeEnsemble, process: SimulatedProcess) -> None:
         super().__init__(
@@ -161,12 +162,12 @@ class FakeLink(ZooKeeperLink):
         )
         self._ensemble: Final = ensemble
         self._process: Final = process
-        self._context: Final = copy_context()  # of the process: what comes back waits while it is frozen
-        self._pending: Final[dict[asyncio.Future[object], None]] = {}  # in order of asking
+        self._context: Final = copy_context()  # of the process: answers wait while it is frozen
+        self._pending: Final[dict[asyncio.Future[object], None]] = {}  # in the order of the requests
         self._watching: Final[dict[asyncio.Event, None]] = {}
-        self._there, self._back = self._streams()  # of the present connection
-        self._heard = asyncio.Event()  # set when anything has come back
-        self._over = asyncio.Event()  # set when the ensemble has closed the connection
+        self._outbound, self._inbound = self._streams()  # of the present connection
+        self._received = asyncio.Event()  # set when anything has arrived
+        self._closed = asyncio.Event()  # set when the ensemble has closed the connection
 
     async def run(self) -> None:
         """Stay connected until cancelled, with one session after another."""
@@ -215,25 +216,25 @@ class FakeLink(ZooKeeperLink):
             self._send(lambda: self._ensemble.transact(ops, session), lambda _: None)
 
     def _watched(self, changed: asyncio.Event) -> Callable[[], None]:
-        """Return what the ensemble calls, once. Its word may be lost with the connection: then that tells as much."""
-        back = self._back
+        """Return the watch that the ensemble calls once. If its message is lost with the connection, that wakes too."""
+        inbound = self._inbound
         self._watching[changed] = None
 
         def arrive() -> None:
             self._watching.pop(changed, None)
             changed.set()
 
-        return lambda: back.send(arrive)
+        return lambda: inbound.send(arrive)
 
     async def _connect(self) -> int:
         while True:
-            self._there.close()
-            self._back.close()
-            self._there, self._back = self._streams()
+            self._outbound.close()
+            self._inbound.close()
+            self._outbound, self._inbound = self._streams()
             self._process.require_alive()
             answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            there, back, former = self._there, self._back, self.session
-            there.send(partial(_answer, back, lambda former=former: self._ensemble.connect(former), answer))
+            outbound, inbound, former = self._outbound, self._inbound, self.session
+            outbound.send(partial(_answer, inbound, lambda former=former: self._ensemble.connect(former), answer))
             try:
                 async with asyncio.timeout(self._ensemble.timeout_s / 3):
                     return await answer
@@ -241,22 +242,22 @@ class FakeLink(ZooKeeperLink):
                 await asyncio.sleep(_CONNECT_AGAIN_S)
 
     async def _ping(self) -> None:
-        """Return when the connection is of no use any more."""
-        self._over.clear()
+        """Ping until the connection is closed or silent for too long."""
+        self._closed.clear()
         loop = asyncio.get_running_loop()
-        heard_s = loop.time()
-        while not self._over.is_set():
-            self._heard.clear()
+        received_s = loop.time()
+        while not self._closed.is_set():
+            self._received.clear()
             self._send(lambda: None, lambda _: None)
             try:
-                async with asyncio.timeout_at(heard_s + self._ensemble.timeout_s * _SILENT_AT):
-                    await self._heard.wait()
+                async with asyncio.timeout_at(received_s + self._ensemble.timeout_s * _SILENT_AT):
+                    await self._received.wait()
             except TimeoutError:
                 return
-            heard_s = loop.time()
+            received_s = loop.time()
             try:
                 async with asyncio.timeout(self._ensemble.timeout_s * _PING_AT):
-                    await self._over.wait()
+                    await self._closed.wait()
             except TimeoutError:
                 continue
 
@@ -287,27 +288,27 @@ class FakeLink(ZooKeeperLink):
         return answer[0]
 
     def _send(self, op: Callable[[], T], settle: Callable[[T], None]) -> None:
-        """Have `op` done at the ensemble and `settle` called with what came of it, if both messages arrive."""
-        session, there, back = self.session, self._there, self._back
+        """Have `op` run at the ensemble and `settle` called with its result, if both messages arrive."""
+        session, outbound, inbound = self.session, self._outbound, self._inbound
 
         def arrive() -> None:
             try:
-                self._ensemble.hear(session)
+                self._ensemble.touch(session)
                 value = op()
             except _Expired:
-                back.send(self._closed)
+                inbound.send(self._on_closed)
             else:
-                back.send(lambda: heard(value))
+                inbound.send(lambda: deliver(value))
 
-        def heard(value: T) -> None:
-            self._heard.set()
+        def deliver(value: T) -> None:
+            self._received.set()
             settle(value)
 
-        there.send(arrive)
+        outbound.send(arrive)
 
-    def _closed(self) -> None:
-        self._over.set()
-        self._heard.set()
+    def _on_closed(self) -> None:
+        self._closed.set()
+        self._received.set()
 
     def _fail_all(self, reason: str) -> None:
         for changed in self._watching:
@@ -322,18 +323,18 @@ class FakeLink(ZooKeeperLink):
         return network.stream(name, ENSEMBLE), network.stream(ENSEMBLE, name, self._context)
 
 
-def _answer(back: Stream, op: Callable[[], int], answer: asyncio.Future[int]) -> None:
+def _answer(inbound: Stream, op: Callable[[], int], answer: asyncio.Future[int]) -> None:
     value = op()
 
     def arrive() -> None:
         if not answer.done():
             answer.set_result(value)
 
-    back.send(arrive)
+    inbound.send(arrive)
 
 
 def _apply(nodes: dict[str, _Znode], op: Op, session: int) -> RefusalReason | None:
-    """Change `nodes`, or say why not."""
+    """Apply an operation to `nodes`, or return the reason of its refusal."""
     node = nodes.get(op.path)
     match op:
         case Create(path, data, ephemeral):

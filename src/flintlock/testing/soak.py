@@ -1,6 +1,6 @@
-"""Run the simulation: `--seeds 0:1000`, `--seconds 60` for fresh seeds, `--seed 7` to replay one with its story.
+"""Run the simulation: `--seeds 0:1000`, `--seconds 60` for random seeds, `--seed 7` to replay one with its trace.
 
-The hash seed is fixed by starting the interpreter again, because sets of strings are walked in its order.
+The interpreter is started again with a fixed hash seed, because the order of sets of strings depends on it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Iterator
 
 import structlog
 
-from flintlock.testing.simulation.invariants import PromiseBroken, check_seed
+from flintlock.testing.simulation.invariants import GuaranteeViolated, check_seed
 
 
 def main() -> int:
     """Run seeds until one fails or there are no more; return 1 if one failed."""
     parser = ArgumentParser(prog="python -m flintlock.testing.soak")
     parser.add_argument("--seeds", metavar="FROM:TO", help="these seeds")
-    parser.add_argument("--seed", type=int, help="one seed, with its story")
-    parser.add_argument("--seconds", type=float, help="fresh seeds for so long")
+    parser.add_argument("--seed", type=int, help="one seed, with its trace")
+    parser.add_argument("--seconds", type=float, help="random seeds for this long")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.execve(  # noqa: S606 (the same interpreter, the same arguments)
@@ -33,22 +33,23 @@ def main() -> int:
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    # A process that dies leaves unfinished business behind; only in here does anybody hear of it.
+    # A simulated process that dies leaves unfinished coroutines behind; a real one would take them with it, so the
+    # warnings about them are noise.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore", RuntimeWarning)
     begun, done = time.monotonic(), 0
     for seed in _seeds(arguments.seeds, arguments.seed, arguments.seconds):
         try:
-            story = check_seed(seed)
-        except PromiseBroken as broken:
-            _say("\n".join(broken.story))
-            _say(f"FAILED {broken}\nreplay: python -m flintlock.testing.soak --seed {seed}")
+            trace = check_seed(seed)
+        except GuaranteeViolated as error:
+            _print("\n".join(error.trace))
+            _print(f"FAILED {error}\nreplay: python -m flintlock.testing.soak --seed {seed}")
             return 1
         if arguments.seed is not None:
-            _say("\n".join(story))
+            _print("\n".join(trace))
         done += 1
     elapsed = time.monotonic() - begun
-    _say(f"{done} simulated clusters kept their promises in {elapsed:.1f} s")
+    _print(f"{done} simulated clusters kept all guarantees in {elapsed:.1f} s")
     return 0
 
 
@@ -64,7 +65,7 @@ def _seeds(span: str | None, one: int | None, seconds: float | None) -> Iterator
             yield secrets.randbits(32)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

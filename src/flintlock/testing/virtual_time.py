@@ -1,17 +1,17 @@
-"""Virtual time: an event loop whose clock leaps when every task waits.
+"""Virtual time: an event loop whose clock advances when every task waits.
 
 The idea: a program that only awaits timers, locks and queues never needs a real second to pass. When nothing is ready
 to run, the loop moves its clock to the next timer and goes on; an hour of heartbeats takes milliseconds, and two runs
-of the same program take the same steps in the same order. When nothing is ready and no timer is set either, nothing
-can ever happen again: that is a `Deadlock`, raised with the list of who waits where.
+of the same program take the same steps in the same order. When nothing is ready and no timer is set either, nothing can
+ever happen again: that is a `Deadlock`, raised with the list of tasks and where each waits.
 
-What makes runs repeat: there are no sockets, threads, signals or processes (asking for one is an error that says so);
-timers of the same instant fire in the order in which they were set; tasks hash by their number, because asyncio keeps
-them in sets (`TaskGroup`, `asyncio.wait`) and would cancel siblings in the order of their addresses. Sets of
-strings are beyond the loop's reach: fix `PYTHONHASHSEED` where a run has to repeat in another process.
+Why runs can be repeated: there are no sockets, threads, signals or processes (a request for one is an error that says
+so); timers of the same instant fire in the order in which they were set; tasks hash by their number, because asyncio
+keeps them in sets (`TaskGroup`, `asyncio.wait`) and would cancel siblings in the order of their addresses. The loop
+cannot order sets of strings: fix `PYTHONHASHSEED` where a run has to be repeated in another process.
 
-Rejected: patching `time` (C code does not see it); a selector that leaps under asyncio's own loop (its turns cost half
-as much again, and its heap compares timers in Python and forgets the order of equal ones).
+Rejected: patching `time` (C code does not see it); a selector that advances the clock of asyncio's own loop (its turns
+cost half as much again, and its heap compares timers in Python and loses the order of equal ones).
 """
 
 # ruff: noqa: D102 - the methods of a loop are asyncio's, and documented there
@@ -47,11 +47,11 @@ class Deadlock(Exception):
 
 
 class Livelock(Exception):
-    """Tasks run and run, and the clock never moves."""
+    """Tasks keep running without the clock ever moving."""
 
 
 class NotVirtual(RuntimeError):
-    """Something was asked for that would let the real world in: a thread, a socket, a process, a signal."""
+    """Something was requested that exists outside virtual time: a thread, a socket, a process, a signal."""
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
@@ -66,7 +66,7 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
 
 
 def virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make an async test function one that pytest (or anybody) can call, each time on a new virtual clock."""
+    """Make an async test function a plain function that pytest can call, each time on a new virtual clock."""
 
     @functools.wraps(test)
     def on_virtual_time(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -81,7 +81,7 @@ def now_ms() -> int:
 
 
 OWNER: Final[ContextVar[object | None]] = ContextVar("owner", default=None)
-"""Whose code runs. `VirtualTimeLoop.freeze` holds up all that belongs to one owner."""
+"""The owner of the running code. `VirtualTimeLoop.freeze` stops all code of one owner."""
 
 
 class _OrderedTask(Task[T]):
@@ -147,9 +147,9 @@ class VirtualTimeLoop(AbstractEventLoop):
         self._ready: deque[_Callback] = deque()
         self._timers: list[tuple[float, int, _Timer]] = []  # a heap: by time, then by order of setting
         self._timer_serials = itertools.count()
-        self._task_serials = itertools.count()  # each loop counts anew, or a run would depend on those before it
+        self._task_serials = itertools.count()  # each loop counts from 0, or a run would depend on earlier ones
         self._cancelled_timers = 0  # since the heap was last swept, at least
-        self._frozen: dict[object, deque[_Callback]] = {}  # by owner: what waits for its thaw
+        self._frozen: dict[object, deque[_Callback]] = {}  # by owner: callbacks that wait for `thaw`
         self._stopping = False
         self._running_in: int | None = None  # thread id, while running
         self._closed = False
@@ -183,7 +183,7 @@ class VirtualTimeLoop(AbstractEventLoop):
     ) -> Handle:
         # Ctrl-C comes this way too, in the loop's own thread.
         if self._running_in not in (None, threading.get_ident()):
-            raise NotVirtual("another thread called into virtual time: its moment cannot be repeated")
+            raise NotVirtual("another thread called into virtual time: the time of its call cannot be repeated")
         return self.call_soon(callback, *args, context=context)
 
     def timer_cancelled(self) -> None:
@@ -199,7 +199,7 @@ class VirtualTimeLoop(AbstractEventLoop):
         self._frozen.setdefault(owner, deque())
 
     def thaw(self, owner: object) -> None:
-        """Let it go on where it stood: all that became due meanwhile is due now, in order. Idempotent."""
+        """Let an owner continue: all callbacks that became due in the meantime are due now, in order. Idempotent."""
         self._ready.extend(self._frozen.pop(owner, ()))
 
     def create_future(self) -> Future[Any]:
@@ -211,7 +211,7 @@ class VirtualTimeLoop(AbstractEventLoop):
     # Running
 
     def run_forever(self) -> None:
-        """Run until stopped. An exception that leaves a callback ends the run: nothing is swallowed."""
+        """Run until stopped. An exception from a callback ends the run: none is swallowed."""
         if self._closed:
             raise RuntimeError("this loop is closed")
         self._running_in = threading.get_ident()
@@ -232,24 +232,26 @@ class VirtualTimeLoop(AbstractEventLoop):
         while not self._stopping:
             turns += 1
             if turns > MAX_TURNS_WITHOUT_TIME:
-                raise Livelock(f"{turns} turns without time passing, at {self._now_s} s; {self._who_waits()}")
+                raise Livelock(
+                    f"{turns} turns without time passing, at {self._now_s} s; {self._describe_waiting_tasks()}"
+                )
             if not ready:
                 while timers and timers[0][2].callback is None:
                     heappop(timers)
                 if not timers:
-                    raise Deadlock(f"every task waits and no timer is set: {self._who_waits()}")
+                    raise Deadlock(f"every task waits and no timer is set: {self._describe_waiting_tasks()}")
                 if timers[0][0] > self._now_s:
                     self._now_s = timers[0][0]
                     turns = 0
             while timers and timers[0][0] <= self._now_s:
                 ready.append(heappop(timers)[2])
-            # Only what is ready now: what that makes ready has its turn in the next round, as in asyncio.
+            # Only what is ready now: callbacks that these make ready run in the next turn, as in asyncio.
             for _ in range(len(ready)):
                 handle = ready.popleft()
                 if handle.callback is None:
                     continue
-                if self._frozen and (held := self._frozen.get(handle.context.get(OWNER))) is not None:
-                    held.append(handle)
+                if self._frozen and (waiting := self._frozen.get(handle.context.get(OWNER))) is not None:
+                    waiting.append(handle)
                 else:
                     handle.context.run(handle.callback, *handle.args)
 
@@ -279,7 +281,7 @@ class VirtualTimeLoop(AbstractEventLoop):
         self._ready.clear()
         self._timers.clear()
 
-    # Asynchronous generators that nobody finished
+    # Asynchronous generators that were not run to their end
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         self._generators.discard(generator)
@@ -316,19 +318,19 @@ class VirtualTimeLoop(AbstractEventLoop):
         else:
             self._on_exception(self, context)
 
-    def _who_waits(self) -> str:
+    def _describe_waiting_tasks(self) -> str:
         return "; ".join(_where(task) for task in sorted(asyncio.all_tasks(self), key=hash))
 
-    # The real world
+    # Outside virtual time
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:
         name = getattr(func, "__qualname__", repr(func))
-        raise NotVirtual(f"no threads under virtual time: {name} would end at a moment that cannot be repeated")
+        raise NotVirtual(f"no threads under virtual time: {name} would end at a time that cannot be repeated")
 
 
 def _where(task: Task[Any]) -> str:
-    """Say where `task` is suspended: follow its awaits down to the last frame written in Python."""
-    place = "its beginning"
+    """Return where `task` is suspended: follow its awaits down to the last frame written in Python."""
+    place = "its start"
     awaited: Any = task.get_coro()
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None)

@@ -181,7 +181,7 @@ async def test_a_frozen_leader_is_succeeded_after_its_session_and_steps_down_whe
     assert contest.durable.token.epoch == old.epoch + 1
     with pytest.raises(Fenced):
         await contest.ha["jm-0"].stores(old).progress.remove(_JOB)
-    told = contest.durable.told()
+    told = contest.durable.leader_info()
     assert told is not None
     assert told.rpc == "jm-1"
 

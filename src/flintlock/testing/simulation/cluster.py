@@ -1,9 +1,9 @@
 """A whole cluster in one event loop, on virtual time, from a seed.
 
-All rooms are the real ones: DispatcherRunner, Dispatcher, JobMasters, ResourceManager, TaskManagers, put together by
-the same composition as the real processes. Only the network, the stores and Spark are simulated. Clients submit jobs,
-cancel some, and remember what they were told; meanwhile processes crash: at any step of the stores, before or after
-it took effect, and at any moment. Then the faults end, the cluster is given time, and the promises are checked.
+All components are the real ones: DispatcherRunner, Dispatcher, JobMasters, ResourceManager, TaskManagers, put together
+by the same composition as the real processes. Only the network, the stores and Spark are simulated. Clients submit
+jobs, cancel some, and remember the answers; meanwhile processes crash: at any step of the stores, before or after it
+took effect, and at any other time. Then the faults end, the cluster is given time, and the guarantees are checked.
 
 A run is a pure function of its seed (and of PYTHONHASHSEED, which `soak` fixes).
 """
@@ -46,7 +46,7 @@ from flintlock.testing.virtual_time import now_ms
 
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
 _RESTART_S: Final = 1.0
-_LOOK_S: Final = 1.7
+_SLOT_CHECK_S: Final = 1.7
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
 _WRITES: Final = frozenset({"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "expire"})
@@ -59,19 +59,19 @@ class RetainedBlobs:
         self.jobs: set[JobId] = set()
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
-        """Keep."""
+        """Add a job."""
         self.jobs.add(job_id)
 
     async def release(self, job_id: JobId) -> None:
-        """Release."""
+        """Remove a job."""
         self.jobs.discard(job_id)
 
     async def find_damaged(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
-        """Miss nothing."""
+        """Return nothing: no blob is ever damaged."""
         return {}
 
     async def retain_only(self, jobs: Mapping[JobId, object]) -> None:
-        """Keep only these."""
+        """Remove all jobs but these."""
         self.jobs &= set(jobs)
 
     async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
@@ -80,7 +80,7 @@ class RetainedBlobs:
 
 
 class SimulatedCluster:
-    """Some JobManagers and TaskManagers, each in many lives, and all that outlives them."""
+    """Some JobManagers and TaskManagers, each restarted whenever it ends, and all state that outlives them."""
 
     def __init__(
         self, random: Random, faults: Faults, *, job_managers: int = 1, task_managers: int = 2, slots: int = 2
@@ -93,74 +93,76 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(random, self._faulty)
         self.durable = DurableCluster(self.network, faults.session_timeout_s)
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
-        self.story: list[str] = []  # what happened, for whoever reads a failed seed
-        self.broken: list[str] = []  # processes that ended by themselves, and commands of old leaders that were taken
-        self.last_change_s = -1.0  # of leader: what the one before was only told, and had not stored, is gone
+        self.trace: list[str] = []  # what happened, for the analysis of a failed seed
+        self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
+        self.last_change_s = -1.0  # of leader: what the one before had received but not stored is lost
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
-        self.houses: dict[str, FakeEngineLauncher] = {}
+        self.launchers: dict[str, FakeEngineLauncher] = {}
         for name in (*self.job_managers, *self.task_managers):
-            # A connection that repeats what was lost: later, but not by much, or nobody could ever keep a session.
+            # A connection that repeats what was lost: later, but not by much, or no process could ever keep a session.
             steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 4)
             self.network.set_link(name, ENSEMBLE, steady)
             self.network.set_link(ENSEMBLE, name, steady)
         self._slots = slots
-        self._mishaps = FaultInjector(self)
-        self._ha: dict[str, SimulatedHa] = {}  # of the latest life of each JobManager
-        self._lives = 0
-        self._buried: dict[FencingToken, float] = {}  # when somebody has said them to be dead
+        self._injector = FaultInjector(self)
+        self._ha: dict[str, SimulatedHa] = {}  # of the latest process of each JobManager
+        self._instances = 0
+        self._declared_dead_s: dict[FencingToken, float] = {}  # when each leader was declared dead
         self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
 
     def faulty(self) -> bool:
-        """Tell whether things may still go wrong."""
+        """Return whether faults may still be injected."""
         return asyncio.get_running_loop().time() < self.faults.until_s
 
-    def tell(self, what: str) -> None:
-        """Add to the story."""
-        self.story.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
+    def record(self, what: str) -> None:
+        """Add an event to the trace."""
+        self.trace.append(f"{asyncio.get_running_loop().time():9.3f} {what}")
 
     def leader(self) -> str:
         """Return which JobManager was the latest to lead."""
         return self.durable.token.session.rpartition("/")[0] or self.job_managers[0]
 
     async def run(self) -> None:
-        """Keep all processes running: whoever dies is started again, as a service manager would."""
-        self.durable.on_term = self._term_begun
+        """Keep all processes running: one that dies is started again, as a service manager would."""
+        self.durable.on_term = self._on_term
         async with asyncio.TaskGroup() as tasks:
             for name in self.job_managers:
-                tasks.create_task(self._keep(name, self._job_manager), name=f"keep-{name}")
+                tasks.create_task(self._restart_when_it_ends(name, self._job_manager), name=f"keep-{name}")
             for name in self.task_managers:
-                tasks.create_task(self._keep(name, self._task_manager), name=f"keep-{name}")
-            self._mishaps.begin(tasks)
-            tasks.create_task(self._look_at_slots(), name="look-at-slots")
-            tasks.create_task(self._calm_down(), name="calm-down")
+                tasks.create_task(self._restart_when_it_ends(name, self._task_manager), name=f"keep-{name}")
+            self._injector.begin(tasks)
+            tasks.create_task(self._check_slots(), name="check-slots")
+            tasks.create_task(self._stop_losing_messages(), name="stop-losing-messages")
 
     def crash(self, name: str, why: str) -> None:
         """End a process at this instant."""
         process = self.network.at(name)
         if process is not None and process.alive:
-            self.tell(f"{name} dies: {why}")
+            self.record(f"{name} dies: {why}")
             process.crash()
 
-    def bury_leader(self) -> None:
-        """Have some JobManager say that the latest leader is dead, whether or not it is."""
+    def declare_leader_dead(self) -> None:
+        """Have some JobManager declare the latest leader dead, whether or not it is."""
         alive = [name for name in self.job_managers if (process := self.network.at(name)) and process.alive]
         if alive:
             name, token = self.random.choice(alive), self.durable.token
-            self._buried[token] = asyncio.get_running_loop().time()
-            self.tell(f"{name} believes that the leader of epoch {token.epoch} is dead")
+            self._declared_dead_s[token] = asyncio.get_running_loop().time()
+            self.record(f"{name} believes that the leader of epoch {token.epoch} is dead")
             process = self.network.at(name)
             if process is not None and name in self._ha:
                 process.spawn(self._ha[name].declare_dead(token), "declare_dead")
 
-    async def _keep(self, name: str, live: Callable[[SimulatedProcess], Coroutine[None, None, None]]) -> None:
+    async def _restart_when_it_ends(
+        self, name: str, main: Callable[[SimulatedProcess], Coroutine[None, None, None]]
+    ) -> None:
         while True:
             process = self.network.process(name)
-            self.tell(f"{name} starts")
-            await asyncio.wait({process.spawn(live(process), name)})
+            self.record(f"{name} starts")
+            await asyncio.wait({process.spawn(main(process), name)})
             if process.failure is not None:
-                self.broken.append(f"{name} ended by itself: {process.failure!r}")
-                self.tell(f"{name} ended by itself: {process.failure!r}")
+                self.violations.append(f"{name} ended by itself: {process.failure!r}")
+                self.record(f"{name} ended by itself: {process.failure!r}")
             await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
 
     async def _job_manager(self, process: SimulatedProcess) -> None:
@@ -170,12 +172,12 @@ class SimulatedCluster:
         )
 
         def term_transport(token: FencingToken) -> tuple[Host, Connector]:
-            def acts(what: str) -> None:
-                self._acts(token, what)
+            def on_action(what: str) -> None:
+                self._check_leader_acts(token, what)
                 if ha.election.paused(token) is not None:
-                    self.broken.append(f"epoch {token.epoch} {what} while it did not know whether it leads")
+                    self.violations.append(f"epoch {token.epoch} {what} while it did not know whether it leads")
 
-            acting = TermProcess(process, acts)
+            acting = TermProcess(process, on_action)
             return acting, acting
 
         components = JobManagerComponents(
@@ -196,49 +198,50 @@ class SimulatedCluster:
         )
         self._resource_managers[process.name] = components.resource_manager
 
-        def answers(_: FencingToken | None) -> None:
+        def on_call(_: FencingToken | None) -> None:
             token = components.dispatcher.acting()
             if token is not None:
-                self._acts(token, "answered a client")
+                self._check_leader_acts(token, "answered a client")
 
-        process.serve(DispatcherGateway, components.dispatcher.gateway, answers)
+        process.serve(DispatcherGateway, components.dispatcher.gateway, on_call)
         await components.run(LeaderAddresses(rpc=process.address, rest=""))
 
-    def _acts(self, token: FencingToken, what: str) -> None:
-        """Note what a leader does: nothing once a newer one leads. One that was taken for dead hears of it later."""
-        unaware_until_s = self._buried.get(token, 0.0) + self.faults.session_timeout_s
+    def _check_leader_acts(self, token: FencingToken, what: str) -> None:
+        """Check that a leader does nothing once a newer one leads. One that was declared dead learns of it later."""
+        unaware_until_s = self._declared_dead_s.get(token, 0.0) + self.faults.session_timeout_s
         if token.epoch < self.durable.token.epoch and asyncio.get_running_loop().time() > unaware_until_s:
-            self.broken.append(f"epoch {token.epoch} {what} after epoch {self.durable.token.epoch} began")
+            self.violations.append(f"epoch {token.epoch} {what} after epoch {self.durable.token.epoch} began")
 
     async def _step(self, process: SimulatedProcess, token: FencingToken, name: str) -> None:
-        """Be on the way to the store, or back from it."""
+        """Delay, fail or crash a process on its way to the store, or back from it."""
         process.require_alive()
         operation, _, when = name.partition(":")
         back = when == "after"
         if not back and self._ha[process.name].election.paused(token) is not None:
             raise Unavailable(f"the store is out of reach at {name}")
         if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:
-            self.broken.append(f"epoch {token.epoch} wrote ({operation}) after epoch {self.durable.token.epoch} began")
+            newest = self.durable.token.epoch
+            self.violations.append(f"epoch {token.epoch} wrote ({operation}) after epoch {newest} began")
         doomed = self.faulty() and self.random.random() < self.faults.crash_at_step
         if self.faulty() and self.faults.freeze_at_step and self.random.random() < self.faults.freeze_at_step:
-            self.tell(f"{process.name} at {name}")
-            self._mishaps.freeze(process.name, self._mishaps.stillness_s())
+            self.record(f"{process.name} at {name}")
+            self._injector.freeze(process.name, self._injector.draw_freeze_s())
         if operation in _RECOVERING and self.faults.slow_reads_s:
             await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_reads_s))
         sides = (ENSEMBLE, process.name) if back else (process.name, ENSEMBLE)
-        await asyncio.sleep(self.network.delay_s(*sides))  # what was sent meanwhile may arrive
-        while self.network.is_cut(*sides):  # noqa: ASYNC110 (cuts do not ring a bell)
+        await asyncio.sleep(self.network.delay_s(*sides))  # what was sent before may arrive in the meantime
+        while self.network.is_cut(*sides):  # noqa: ASYNC110 (a cut has no event to wait for)
             await asyncio.sleep(_REPEAT_S)
         if doomed:
             self.crash(process.name, f"at {name}")
         process.require_alive()
         if self.faulty() and self.faults.lost_answers and self.random.random() < self.faults.lost_answers:
-            self.tell(f"{process.name} hears nothing at {name}")
+            self.record(f"{process.name} receives no answer at {name}")
             raise Unavailable(f"no answer at {name}")
 
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard()
-        house = self.houses[process.name] = self.spark.house()
+        launcher = self.launchers[process.name] = self.spark.launcher()
         leader = leader_finder(self.durable, process)
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
@@ -248,7 +251,7 @@ class SimulatedCluster:
                 slots=self._slots,
                 versions=VERSIONS,
             ),
-            launcher=house,
+            launcher=launcher,
             resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
             leader_moved=leader.moved,
             job_masters=lambda: process.connect(JobMasterGateway, leader.find(), lambda: guard.token),
@@ -256,57 +259,59 @@ class SimulatedCluster:
             log_directory=Path("log"),
             prepare_log=lambda _: None,
             new_instance=self._new_instance,
-            set_watchdog_deadline=_Watchdog(house, self.spark.context).watch,
+            set_watchdog_deadline=_Watchdog(launcher, self.spark.context).watch,
         )
         task_manager = TaskManager(services, guard)
-        process.serve(TaskManagerGateway, task_manager, self._watched(process.name, guard))
+        process.serve(TaskManagerGateway, task_manager, self._checked_fence(process.name, guard))
         await task_manager.run()
 
-    def _watched(self, name: str, guard: TokenGuard) -> Fence:
-        """Return the TaskManager's own fence, looked at from outside: nobody gets by whose leader was succeeded."""
+    def _checked_fence(self, name: str, guard: TokenGuard) -> Fence:
+        """Return the TaskManager's own fence, checked from outside: it admits no call of a former leader."""
 
         def check(token: FencingToken | None) -> None:
             followed = guard.token
             guard.check(token)
             if token is not None and followed is not None and token.epoch < followed.epoch:
-                self.broken.append(f"{name} took a command of epoch {token.epoch}, and follows epoch {followed.epoch}")
+                self.violations.append(
+                    f"{name} accepted a command of epoch {token.epoch}, but follows epoch {followed.epoch}"
+                )
 
         return check
 
-    async def _look_at_slots(self) -> None:
-        """See to it that no slot is given twice, and that nobody waits for what is free."""
+    async def _check_slots(self) -> None:
+        """Check again and again that no slot is granted twice, and that no request waits for a slot that is free."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_SLOT_CHECK_S)
             for current in self._resource_managers.values():
                 with suppress(Unavailable):
                     problems = slot_problems(await current.gateway.overview())
-                    self.broken += [problem for problem in problems if problem not in self.broken]
+                    self.violations += [problem for problem in problems if problem not in self.violations]
 
     def _new_instance(self) -> InstanceId:
-        self._lives += 1
-        return InstanceId(f"life-{self._lives}")
+        self._instances += 1
+        return InstanceId(f"instance-{self._instances}")
 
-    def _term_begun(self, token: FencingToken) -> None:
-        self.tell(f"{self.leader()} leads in epoch {token.epoch}")
+    def _on_term(self, token: FencingToken) -> None:
+        self.record(f"{self.leader()} leads in epoch {token.epoch}")
         self.last_change_s = asyncio.get_running_loop().time()
 
-    async def _calm_down(self) -> None:
-        """Lose no more messages once the faults are over: a promise needs somebody who can be reached."""
+    async def _stop_losing_messages(self) -> None:
+        """Lose no more messages once the faults are over: no guarantee holds for a component that is unreachable."""
         await asyncio.sleep(self.faults.until_s)
         self.network.link = structs.replace(self._faulty, loss=0.0)
 
 
-def slot_problems(seen: ResourceOverview) -> list[str]:
-    """Return what is wrong with how slots are given out, as a ResourceManager shows it between two of its steps."""
+def slot_problems(overview: ResourceOverview) -> list[str]:
+    """Return what is wrong with the allocation of slots, as a ResourceManager reports it between two of its steps."""
     problems = [
-        f"{tm.id} has {tm.slots} slots: {tm.free_slots} are free, and given out are {tm.allocated}"
-        for tm in seen.task_managers
+        f"{tm.id} has {tm.slots} slots: {tm.free_slots} are free, and allocated are {tm.allocated}"
+        for tm in overview.task_managers
         if tm.free_slots + sum(share.slots for share in tm.allocated) > tm.slots
     ]
-    for next_in_line in seen.waiting[:1]:  # order is strict: the others wait for it
+    for next_in_line in overview.waiting[:1]:  # order is strict: the others wait for it
         problems += [
             f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots, and {tm.id} has {tm.free_slots} free"
-            for tm in seen.task_managers
+            for tm in overview.task_managers
             if tm.free_slots >= (next_in_line.slots or tm.slots)
         ]
     return problems
@@ -315,13 +320,13 @@ def slot_problems(seen: ResourceOverview) -> list[str]:
 class _Watchdog:
     """Kills the engine and its runners when a lease ends, whatever its TaskManager is doing."""
 
-    def __init__(self, house: FakeEngineLauncher, context: Context) -> None:
-        self._house = house
+    def __init__(self, launcher: FakeEngineLauncher, context: Context) -> None:
+        self._launcher = launcher
         self._context = context
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, until_s: float) -> None:
-        """Wait until then."""
+        """Set the deadline; infinity is none."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -330,7 +335,7 @@ class _Watchdog:
             self._timer = loop.call_at(until_s, self._kill, context=self._context)
 
     def _kill(self) -> None:
-        for engine in self._house.engines:
+        for engine in self._launcher.engines:
             engine.kill("killed by the watchdog: the lease has ended")
 
 

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated cluster, and when: crashes, freezes, partitions, burials of the living.
+"""What goes wrong in a simulated cluster, and when: crashes, freezes, partitions, leaders declared dead.
 
-Moments, victims and lengths are drawn from the cluster's one `Random`. All of it begins before the faults are over, and
-ends some time after.
+Times, victims and durations are drawn from the cluster's one `Random`. Every fault begins before the end of the faults,
+and may last beyond it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Faults(Struct, frozen=True, kw_only=True):
     """What goes wrong, and how often; all of it until `until_s`."""
 
     crash_at_step: float = 0.0  # probability that a JobManager dies at a step of the stores
-    freeze_at_step: float = 0.0  # probability that it stops there, some past their session or their leases
-    job_manager_crashes: int = 0  # at moments of their own
+    freeze_at_step: float = 0.0  # probability that it freezes there, in some cases past its session or the leases
+    job_manager_crashes: int = 0  # at random times
     job_manager_freezes: int = 0
-    burials: int = 0  # of leaders that are only believed to be dead
+    false_deaths: int = 0  # leaders that are declared dead while they may be alive
     deaths_noticed: bool = True  # else a dead leader is succeeded only after its session has expired
     task_manager_crashes: int = 0
     engine_crashes: int = 0
@@ -35,9 +35,9 @@ class Faults(Struct, frozen=True, kw_only=True):
     lost_messages: float = 0.0
     duplicates: float = 0.0
     partitions: int = 0  # between a JobManager and a TaskManager, both ways or one
-    store_partitions: int = 0  # between the ensemble and anybody, both ways or one
-    freezes: int = 0  # of TaskManagers, some past their lease
-    lost_results: int = 0  # blocking results that vanish
+    store_partitions: int = 0  # between the ensemble and any process, both ways or one
+    freezes: int = 0  # of TaskManagers, in some cases past their lease
+    lost_results: int = 0  # blocking results that are lost
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
@@ -46,7 +46,7 @@ class Faults(Struct, frozen=True, kw_only=True):
 
     @property
     def only_job_managers(self) -> bool:
-        """Whether nobody but JobManagers can fail, and no message is lost."""
+        """Whether only JobManagers can fail, and no message is lost."""
         return not (
             self.task_manager_crashes
             or self.engine_crashes
@@ -59,7 +59,7 @@ class Faults(Struct, frozen=True, kw_only=True):
 
 
 class Victims(Protocol):
-    """The cluster as its mishaps see it."""
+    """The cluster as the fault injector needs it."""
 
     random: Random
     faults: Faults
@@ -67,10 +67,10 @@ class Victims(Protocol):
     spark: FakeSpark
     job_managers: list[str]
     task_managers: list[str]
-    houses: dict[str, FakeEngineLauncher]
+    launchers: dict[str, FakeEngineLauncher]
 
-    def tell(self, what: str) -> None:
-        """Add to the story."""
+    def record(self, what: str) -> None:
+        """Add an event to the trace."""
         ...
 
     def crash(self, name: str, why: str) -> None:
@@ -81,13 +81,13 @@ class Victims(Protocol):
         """Return which JobManager was the latest to lead."""
         ...
 
-    def bury_leader(self) -> None:
-        """Have somebody say that the leader is dead."""
+    def declare_leader_dead(self) -> None:
+        """Have some JobManager declare the leader dead, whether or not it is."""
         ...
 
 
 class FaultInjector:
-    """Those of one cluster."""
+    """Injects the faults of one cluster."""
 
     def __init__(self, cluster: Victims) -> None:
         self._cluster: Final = cluster
@@ -95,12 +95,12 @@ class FaultInjector:
         self._faults: Final = cluster.faults
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Draw all moments, and let each mishap wait for its own."""
+        """Draw the time of every fault, and start a task that waits for it."""
         faults = self._faults
-        for count, mishap in (
+        for count, fault in (
             (faults.job_manager_crashes, self._crash_a_job_manager),
             (faults.job_manager_freezes, self._freeze_a_job_manager),
-            (faults.burials, self._bury),
+            (faults.false_deaths, self._declare_leader_dead),
             (faults.task_manager_crashes, self._crash_a_task_manager),
             (faults.engine_crashes, self._crash_an_engine),
             (faults.partitions, self._cut_off_a_task_manager),
@@ -109,53 +109,53 @@ class FaultInjector:
             (faults.lost_results, self._lose_a_result),
         ):
             for _ in range(count):
-                moment_s = self._random.uniform(1.0, faults.until_s)
-                tasks.create_task(self._later(moment_s, mishap), name=mishap.__name__)
+                delay_s = self._random.uniform(1.0, faults.until_s)
+                tasks.create_task(self._inject_after(delay_s, fault), name=fault.__name__)
 
     def freeze(self, name: str, length_s: float) -> None:
-        """Stop a process for so long. Harmless for one that is dead or stopped already."""
+        """Freeze a process for `length_s`. Does nothing if it is dead or frozen."""
         process = self._cluster.network.at(name)
         if process is None or not process.alive or process.frozen:
             return
-        self._cluster.tell(f"{name} freezes for {length_s:.1f} s")
+        self._cluster.record(f"{name} freezes for {length_s:.1f} s")
         process.freeze(length_s)
 
-    def stillness_s(self) -> float:
-        """Draw for how long a JobManager stops: a moment, past its session, or past all leases."""
+    def draw_freeze_s(self) -> float:
+        """Draw for how long a JobManager is frozen: briefly, past its session, or past all leases."""
         session_s, lease_s = self._faults.session_timeout_s, self._faults.heartbeat_timeout_s
         longest_s = self._random.choice([session_s, 4 * session_s, min(2 * lease_s, 120.0)])
         return self._random.uniform(0.2, longest_s)
 
-    async def _later(self, moment_s: float, mishap: Callable[[], Awaitable[None]]) -> None:
-        await asyncio.sleep(moment_s)
-        await mishap()
+    async def _inject_after(self, delay_s: float, fault: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(delay_s)
+        await fault()
 
     async def _crash_a_job_manager(self) -> None:
-        self._cluster.crash(self._a_job_manager(), "at a moment of its own")
+        self._cluster.crash(self._draw_job_manager(), "at a random time")
 
     async def _freeze_a_job_manager(self) -> None:
-        self.freeze(self._a_job_manager(), self.stillness_s())
+        self.freeze(self._draw_job_manager(), self.draw_freeze_s())
 
-    async def _bury(self) -> None:
-        self._cluster.bury_leader()
+    async def _declare_leader_dead(self) -> None:
+        self._cluster.declare_leader_dead()
 
     async def _crash_a_task_manager(self) -> None:
-        self._cluster.crash(self._random.choice(self._cluster.task_managers), "at a moment of its own")
+        self._cluster.crash(self._random.choice(self._cluster.task_managers), "at a random time")
 
     async def _crash_an_engine(self) -> None:
-        name, houses = self._random.choice(self._cluster.task_managers), self._cluster.houses
-        if name in houses and houses[name].engines:
-            self._cluster.tell(f"the engine of {name} dies")
-            houses[name].engines[-1].crash("java.lang.OutOfMemoryError: simulated")
+        name, launchers = self._random.choice(self._cluster.task_managers), self._cluster.launchers
+        if name in launchers and launchers[name].engines:
+            self._cluster.record(f"the engine of {name} dies")
+            launchers[name].engines[-1].crash("java.lang.OutOfMemoryError: simulated")
 
     async def _cut_off_a_task_manager(self) -> None:
         length_s = self._random.uniform(1.0, 2.0 * self._faults.heartbeat_timeout_s)
-        some = self._cluster.job_managers if self._random.random() < 0.5 else [self._a_job_manager()]
+        some = self._cluster.job_managers if self._random.random() < 0.5 else [self._draw_job_manager()]
         await self._cut(some, [self._random.choice(self._cluster.task_managers)], length_s)
 
     async def _cut_off_from_the_store(self) -> None:
-        everybody = [*self._cluster.job_managers, *self._cluster.task_managers]
-        name = self._cluster.leader() if self._random.random() < 0.6 else self._random.choice(everybody)
+        processes = [*self._cluster.job_managers, *self._cluster.task_managers]
+        name = self._cluster.leader() if self._random.random() < 0.6 else self._random.choice(processes)
         await self._cut([name], [ENSEMBLE], self._random.uniform(0.2, 4.0 * self._faults.session_timeout_s))
 
     async def _cut(self, some: list[str], others: list[str], length_s: float) -> None:
@@ -163,10 +163,10 @@ class FaultInjector:
         self._random.shuffle(sides)
         one_way = self._random.random() < 0.5
         what = " to ".join(", ".join(side) for side in sides)
-        self._cluster.tell(f"cut from {what}{'' if one_way else ' and back'} for {length_s:.1f} s")
+        self._cluster.record(f"cut from {what}{'' if one_way else ' and back'} for {length_s:.1f} s")
         self._cluster.network.cut(sides[0], sides[1], one_way=one_way)
         await asyncio.sleep(length_s)
-        self._cluster.tell(f"healed from {what}")
+        self._cluster.record(f"healed from {what}")
         self._cluster.network.heal(sides[0], sides[1])
 
     async def _freeze_a_task_manager(self) -> None:
@@ -177,13 +177,13 @@ class FaultInjector:
         files = self._cluster.spark.files
         results = sorted({path.rpartition("/")[0] for path in files.content if path.startswith("work/")})
         if results:
-            gone = self._random.choice(results)
-            self._cluster.tell(f"{gone} vanishes")
-            for path in files.below(gone):
+            lost = self._random.choice(results)
+            self._cluster.record(f"{lost} is lost")
+            for path in files.below(lost):
                 del files.content[path]
 
-    def _a_job_manager(self) -> str:
-        """Draw one; the leader more often than the others."""
+    def _draw_job_manager(self) -> str:
+        """Draw a JobManager: the leader more often than the others."""
         if self._random.random() < 0.6:
             return self._cluster.leader()
         return self._random.choice(self._cluster.job_managers)

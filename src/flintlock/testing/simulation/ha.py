@@ -1,7 +1,7 @@
-"""High availability as a simulated process has it: the real election over a fake ZooKeeper, records in memory.
+"""High availability of a simulated process: the real election over a fake ZooKeeper, records in memory.
 
 The stores refuse a leader that was succeeded as soon as the ensemble has the new epoch, as transactions that check its
-znode do. The caller's `TermStep` decides how a store is reached: it delays, it crashes, it waits through a partition.
+znode do. The caller's `TermStep` decides how a store is reached: it may delay, crash, or wait through a partition.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ class DurableCluster:
     def __init__(self, network: SimulatedNetwork, session_timeout_s: float) -> None:
         self.records: Final = MemoryCluster()
         self.ensemble: Final = FakeEnsemble(network, session_timeout_s)
-        self.ensemble.on_change = self._changed
-        self.on_term: Callable[[FencingToken], None] = lambda _: None  # told of each term as it begins
+        self.ensemble.on_change = self._on_change
+        self.on_term: Callable[[FencingToken], None] = lambda _: None  # called as each term begins
         self.ensemble.ensure(_PATHS.latches)
-        nobody = tree.EpochRecord(epoch=Epoch(0), session="")
-        self.ensemble.transact((Create(_PATHS.epoch, tree.EPOCH.encode(nobody)),), 0)
+        no_leader = tree.EpochRecord(epoch=Epoch(0), session="")
+        self.ensemble.transact((Create(_PATHS.epoch, tree.EPOCH.encode(no_leader)),), 0)
 
     @property
     def token(self) -> FencingToken:
-        """Of the newest term that has begun."""
+        """The token of the newest term that has begun."""
         return self.records.token
 
-    def told(self) -> LeaderInfo | None:
-        """Return what the leader has told of itself."""
+    def leader_info(self) -> LeaderInfo | None:
+        """Return what the leader has published."""
         node = self.ensemble.get(_PATHS.leader)
         return None if node is None else LEADER_INFO.decode(node.data, "the leader")
 
-    def _changed(self, path: str, data: bytes) -> None:
+    def _on_change(self, path: str, data: bytes) -> None:
         if path == _PATHS.epoch:
             self.records.token = tree.EPOCH.decode(data, "the cluster").token
             self.on_term(self.token)
 
 
 class SimulatedHa:
-    """HaServices of one life of a JobManager. Its link is run as a task of that process."""
+    """HaServices of one JobManager process. Its link runs as a task of that process."""
 
     def __init__(self, durable: DurableCluster, process: SimulatedProcess, step: TermStep) -> None:
         self._durable: Final = durable
@@ -95,7 +95,7 @@ class SimulatedHa:
 
 
 def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderFinder:
-    """Return what finds the leader for a process that only follows; it knows what the ensemble told it last."""
+    """Return a finder for a process that only follows: it knows the leader that the ensemble last reported."""
     link, known = FakeLink(durable.ensemble, process), KnownLeader()
     process.spawn(link.run(), "zookeeper-link")
     process.spawn(known.follow(ZooKeeperLeaderRetrieval(link, _PATHS).changes()), "known-leader")
@@ -103,11 +103,11 @@ def leader_finder(durable: DurableCluster, process: SimulatedProcess) -> LeaderF
 
 
 class TermProcess:
-    """The Host and Connector of one term. `acts` is told of what gets in or out: a call that is answered, a command."""
+    """The Host and Connector of one term. `on_action` is called for each call that it answers or sends."""
 
-    def __init__(self, process: SimulatedProcess, acts: Callable[[str], None]) -> None:
+    def __init__(self, process: SimulatedProcess, on_action: Callable[[str], None]) -> None:
         self._process: Final = process
-        self._acts: Final = acts
+        self._on_action: Final = on_action
 
     @property
     def address(self) -> str:
@@ -120,7 +120,7 @@ class TermProcess:
         def check(token: FencingToken | None) -> None:
             if fence is not None:
                 fence(token)
-            self._acts(f"answered a call of {gateway.__name__}")
+            self._on_action(f"answered a call of {gateway.__name__}")
 
         return self._process.serve(gateway, implementation, check)
 
@@ -130,7 +130,7 @@ class TermProcess:
         """See `rpc.transport.Connector.connect`."""
 
         def checked() -> FencingToken | None:
-            self._acts(f"called {gateway.__name__} at {address}")
+            self._on_action(f"called {gateway.__name__} at {address}")
             return None if token is None else token()
 
         return self._process.connect(gateway, address, checked, timeout_s)

@@ -1,7 +1,7 @@
-"""What users were promised, checked on a simulated cluster: one seed, one run, one verdict.
+"""The guarantees to users, checked on a simulated cluster: one seed, one run, one verdict.
 
 The clients here behave as good clients do: they repeat a submission until it is answered, always under the same key.
-The checks know nothing of how the rooms work; they look at what clients were told, at the files, and at the stores.
+The checks know nothing of how the components work; they inspect the answers to clients, the files, and the stores.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
-PATIENCE_S: Final = 1800.0  # beside one lease; the longest that was ever seen is a third of it
+PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
-_NOT_ITS_FAULT: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
-_FOR_EVER: Final = 1000
-#: How often jobs are tried again after failures of their own: by no strategy, once, or as long as it takes.
-_RETRIES: Final = (0, 1, _FOR_EVER)
+_INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
+_UNLIMITED: Final = 1000
+#: How often jobs are restarted after failures of their own: never, once, or without a limit in practice.
+_RETRIES: Final = (0, 1, _UNLIMITED)
 
 
-class PromiseBroken(AssertionError):
-    """A run in which a user was let down; `story` tells what happened."""
+class GuaranteeViolated(AssertionError):
+    """A run that violated guarantees to its users; `trace` has the events of the run."""
 
-    def __init__(self, seed: int, broken: list[str], story: list[str]) -> None:
-        super().__init__(f"seed {seed}: " + "; ".join(broken))
+    def __init__(self, seed: int, violations: list[str], trace: list[str]) -> None:
+        super().__init__(f"seed {seed}: " + "; ".join(violations))
         self.seed = seed
-        self.broken = broken
-        self.story = story
+        self.violations = violations
+        self.trace = trace
 
 
-class Told(Struct):
-    """What one client did and was told about one job."""
+class ObservedJob(Struct):
+    """What one client requested for one job, and the answers that it received."""
 
     key: str
     graph: JobGraph
-    retries: int  # what its strategy says
+    retries: int  # as its restart strategy allows
     acknowledged: JobId | None = None
-    cancel_sent: bool = False  # whether or not anybody has answered
-    cancel_taken_s: float | None = None
-    statuses: list[JobStatus] = []  # as they were seen, repeats left out
+    cancel_sent: bool = False  # whether or not it was answered
+    cancel_accepted_s: float | None = None  # when the cancel was sent that was accepted
+    statuses: list[JobStatus] = []  # as they were observed, without repeats
 
 
 def check_seed(seed: int) -> list[str]:
-    """Run one seed; return its story, or raise PromiseBroken."""
+    """Run one seed; return its trace, or raise GuaranteeViolated."""
     random = Random(seed)
     run = _Run(random, _faults(random), jobs=random.randint(1, 6))
     try:
         run_virtual(run.main())
     except Deadlock as error:
-        run.broken.append(f"everybody waits: {error}")
-    if run.broken:
-        raise PromiseBroken(seed, run.broken, run.cluster.story)
-    return run.cluster.story
+        run.violations.append(f"every task waits: {error}")
+    if run.violations:
+        raise GuaranteeViolated(seed, run.violations, run.cluster.trace)
+    return run.cluster.trace
 
 
 def _faults(random: Random) -> Faults:
-    """Four runs in ten have only JobManagers that fail; the others lose TaskManagers, engines and messages too.
+    """Draw the faults. In four runs of ten only JobManagers fail; the others lose TaskManagers, engines, messages too.
 
-    In those, TaskManagers are also cut off or frozen past their leases, and results vanish. In a third of them one
+    In those, TaskManagers are also cut off or frozen past their leases, and results are lost. In a third of them one
     JobManager leads throughout: it alone remembers what has failed so far.
     """
     harsh = random.random() < 0.6
@@ -83,7 +83,7 @@ def _faults(random: Random) -> Faults:
         job_manager_crashes=0 if steady else random.choice([0, 1, 3, 8]),
         freeze_at_step=0.0 if steady else random.choice([0.0, 0.0, 0.01, 0.03]),
         job_manager_freezes=0 if steady else random.choice([0, 0, 1, 3]),
-        burials=0 if steady else random.choice([0, 0, 1, 3]),
+        false_deaths=0 if steady else random.choice([0, 0, 1, 3]),
         deaths_noticed=random.random() < 0.7,
         store_partitions=0 if steady else random.choice([0, 0, 1, 4]),
         session_timeout_s=random.choice([2.0, 4.0]),
@@ -112,9 +112,9 @@ class _Run:
         self.cluster = SimulatedCluster(
             random, faults, job_managers=random.randint(1, 3), task_managers=random.randint(1, 2)
         )
-        self._leader = self.cluster.job_managers[0]  # where the clients look for it; see _look_elsewhere
-        self._told = [self._plan(number) for number in range(jobs)]
-        self.broken: list[str] = []
+        self._leader = self.cluster.job_managers[0]  # where the clients send their calls; see _try_another
+        self._jobs = [self._plan(number) for number in range(jobs)]
+        self.violations: list[str] = []
 
     async def main(self) -> None:
         """Run clients against the cluster until every job has ended and is cleaned up, then check."""
@@ -127,9 +127,9 @@ class _Run:
             try:
                 async with asyncio.timeout(patience_s):
                     await self._clients()
-                    await self._quiet()
+                    await self._wait_for_cleanup()
             except TimeoutError:
-                self.broken.append(f"not over after {patience_s} s: {self._open_ends()}")
+                self.violations.append(f"not over after {patience_s} s: {self._unfinished_jobs()}")
             else:
                 await self._check()
             running.cancel()
@@ -137,179 +137,181 @@ class _Run:
     def _gateway(self) -> DispatcherGateway:
         return self._client.connect(DispatcherGateway, self._leader)
 
-    def _look_elsewhere(self) -> None:
-        """Ask another JobManager the next time: this one does not lead, or does not answer."""
+    def _try_another(self) -> None:
+        """Send the next call to a random JobManager: this one does not lead, or does not answer."""
         self._leader = self._random.choice(self.cluster.job_managers)
 
     async def _clients(self) -> None:
         self._client = self.cluster.network.process("client")
         async with asyncio.TaskGroup() as tasks:
-            for told in self._told:
-                tasks.create_task(self._one_client(told), name=told.key)
+            for job in self._jobs:
+                tasks.create_task(self._one_client(job), name=job.key)
 
-    async def _one_client(self, told: Told) -> None:
+    async def _one_client(self, observed: ObservedJob) -> None:
         await asyncio.sleep(self._random.uniform(0.0, min(20.0, self.cluster.faults.until_s)))
         twice = self._random.random() < 0.2
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._submit(told, told.graph), name="submit")
-            if twice:  # another process of the same user, under the same key, with an id of its own
-                again = self._with_id(told.graph, JobId(f"{self._random.getrandbits(128):032x}"))
-                tasks.create_task(self._submit(told, again), name="submit-again")
+            tasks.create_task(self._submit(observed, observed.graph), name="submit")
+            if twice:  # another process of the same user, under the same key, with a job id of its own
+                again = self._with_id(observed.graph, JobId(f"{self._random.getrandbits(128):032x}"))
+                tasks.create_task(self._submit(observed, again), name="submit-again")
         if self._random.random() < 0.3:
             await asyncio.sleep(self._random.uniform(0.0, 8.0))
-            await self._cancel(told)
-        await self._watch(told)
+            await self._cancel(observed)
+        await self._watch(observed)
 
-    async def _submit(self, told: Told, graph: JobGraph) -> None:
+    async def _submit(self, observed: ObservedJob, graph: JobGraph) -> None:
         while True:
             try:
                 answer = await self._gateway().submit_job(
-                    JobSubmission(graph=graph, idempotency_key=told.key, digest=told.key)
+                    JobSubmission(graph=graph, idempotency_key=observed.key, digest=observed.key)
                 )
             except InvariantBroken as error:
-                self.broken.append(f"{told.key}: submission met a bug: {error.public}")
+                self.violations.append(f"{observed.key}: submission met a bug: {error.public}")
                 return
             except FlintlockError as error:
                 if not error.retryable:
-                    self.broken.append(f"{told.key}: submission refused: {error.public}")
+                    self.violations.append(f"{observed.key}: submission refused: {error.public}")
                     return
-                self._look_elsewhere()
+                self._try_another()
                 await asyncio.sleep(self._random.uniform(0.05, 0.5))
                 continue
-            if told.acknowledged not in (None, answer.job_id):
-                self.broken.append(f"{told.key} is two jobs: {told.acknowledged} and {answer.job_id}")
-            told.acknowledged = answer.job_id
-            self.cluster.tell(f"{told.key} acknowledged as {answer.job_id}")
+            if observed.acknowledged not in (None, answer.job_id):
+                self.violations.append(f"{observed.key} is two jobs: {observed.acknowledged} and {answer.job_id}")
+            observed.acknowledged = answer.job_id
+            self.cluster.record(f"{observed.key} acknowledged as {answer.job_id}")
             return
 
-    async def _cancel(self, told: Told) -> None:
-        job_id = told.acknowledged
+    async def _cancel(self, observed: ObservedJob) -> None:
+        job_id = observed.acknowledged
         while job_id is not None:
             sent_s = asyncio.get_running_loop().time()
-            told.cancel_sent = True
+            observed.cancel_sent = True
             try:
                 await self._gateway().command(CancelJob(job_id=job_id))
             except Conflict:
                 return  # it has ended, or is publishing
             except NotFound:
-                self.broken.append(f"{told.key}: acknowledged, and not known when cancelled")
+                self.violations.append(f"{observed.key}: acknowledged, but not known when cancelled")
                 return
             except FlintlockError:
-                self._look_elsewhere()
+                self._try_another()
                 await asyncio.sleep(0.3)
                 continue
-            told.cancel_taken_s = sent_s
-            self.cluster.tell(f"{told.key} cancel taken")
+            observed.cancel_accepted_s = sent_s
+            self.cluster.record(f"{observed.key} cancel accepted")
             return
 
-    async def _watch(self, told: Told) -> None:
-        """Look at the job until it has ended and the faults are over."""
-        while told.acknowledged is not None:
+    async def _watch(self, observed: ObservedJob) -> None:
+        """Poll the job until it has ended and the faults are over."""
+        while observed.acknowledged is not None:
             try:
-                job = await self._gateway().job(JobQuery(job_id=told.acknowledged))
+                job = await self._gateway().job(JobQuery(job_id=observed.acknowledged))
             except NotFound:
-                self.broken.append(f"{told.key}: acknowledged, and not known")
+                self.violations.append(f"{observed.key}: acknowledged, but not known")
                 return
             except FlintlockError:
-                self._look_elsewhere()
+                self._try_another()
                 await asyncio.sleep(0.5)
                 continue
-            if not told.statuses or told.statuses[-1] is not job.status:
-                if told.statuses and told.statuses[-1].globally_terminal:
-                    self.broken.append(f"{told.key} was {told.statuses[-1]}, and is {job.status}")
-                told.statuses.append(job.status)
+            if not observed.statuses or observed.statuses[-1] is not job.status:
+                if observed.statuses and observed.statuses[-1].globally_terminal:
+                    self.violations.append(f"{observed.key} was {observed.statuses[-1]}, and now is {job.status}")
+                observed.statuses.append(job.status)
             if job.status.globally_terminal and not self.cluster.faulty():
                 return
             await asyncio.sleep(1.0)
 
-    async def _quiet(self) -> None:
+    async def _wait_for_cleanup(self) -> None:
         """Wait until no job is being run or cleaned up."""
-        while self._open_ends():  # noqa: ASYNC110 (stores do not ring a bell)
+        while self._unfinished_jobs():  # noqa: ASYNC110 (the stores have no event to wait for)
             await asyncio.sleep(5.0)
 
-    def _open_ends(self) -> list[str]:
+    def _unfinished_jobs(self) -> list[str]:
         durable = self.cluster.durable.records
         dirty = [str(job_id) for job_id, entry in durable.results.items() if entry.dirty]
         return [*map(str, durable.graphs), *map(str, durable.progress), *dirty]
 
     async def _check(self) -> None:
-        for told in self._told:
-            if told.acknowledged is None:
+        for observed in self._jobs:
+            if observed.acknowledged is None:
                 continue
             try:
-                job = await self._answer(told.acknowledged)
+                job = await self._read_job(observed.acknowledged)
             except NotFound:
-                self.broken.append(f"{told.key}: acknowledged, and not known in the end")
+                self.violations.append(f"{observed.key}: acknowledged, but not known in the end")
                 continue
-            self.broken += self._outcome_problems(told, job)
-            self.broken += self._file_problems(told, job)
-        self.broken += self.cluster.broken
-        self.broken += self.cluster.spark.overlaps
-        self.broken += self._restarts()
+            self.violations += self._outcome_problems(observed, job)
+            self.violations += self._file_problems(observed, job)
+        self.violations += self.cluster.violations
+        self.violations += self.cluster.spark.overlaps
+        self.violations += self._restart_problems()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
-            self.broken.append(f"left over: {stray}")
-        known = {str(told.acknowledged) for told in self._told}
+            self.violations.append(f"left over: {stray}")
+        known = {str(job.acknowledged) for job in self._jobs}
         extra = [job_id for job_id in self.cluster.durable.records.ended if str(job_id) not in known]
         if extra:
-            self.broken.append(f"jobs that nobody was told of: {extra}")
+            self.violations.append(f"jobs that were acknowledged to no client: {extra}")
 
-    async def _answer(self, job_id: JobId) -> JobSnapshot:
-        """Return a job as the leader knows it, whoever that is. Raises NotFound."""
+    async def _read_job(self, job_id: JobId) -> JobSnapshot:
+        """Return a job as the present leader knows it. Raises NotFound."""
         while True:
             try:
                 return await self._gateway().job(JobQuery(job_id=job_id))
             except Unavailable:
-                self._look_elsewhere()
+                self._try_another()
                 await asyncio.sleep(0.5)
 
-    def _restarts(self) -> list[str]:
-        """Where only JobManagers die, for less than a lease, no task is begun twice: it is adopted.
+    def _restart_problems(self) -> list[str]:
+        """Return the tasks that were started again, where only JobManagers die, for less than a lease: all are adopted.
 
-        A cancelled job is none of these: a leader that dies may have ended its tasks, and forgotten why.
+        Cancelled jobs are excluded: a leader that dies may have ended their tasks without a record of the cancel.
         """
         if not self._only_leaders_fail():
             return []
-        kept = {told.acknowledged for told in self._told if not told.cancel_sent}
+        uncancelled = {job.acknowledged for job in self._jobs if not job.cancel_sent}
         starts = self.cluster.spark.starts.items()
         return [
-            f"task {task} was not adopted, but begun again" for task, count in starts if count > 1 and task[0] in kept
+            f"task {task} was not adopted, but started again"
+            for task, count in starts
+            if count > 1 and task[0] in uncancelled
         ]
 
     def _only_leaders_fail(self) -> bool:
-        """Tell whether whatever runs has no reason to notice anything."""
+        """Return whether running tasks are unaffected by every fault of this run."""
         faults = self.cluster.faults
         return faults.only_job_managers and faults.heartbeat_timeout_s >= _LONG_LEASE_S
 
-    def _outcome_problems(self, told: Told, job: JobSnapshot) -> list[str]:
-        """A job ends as its own work did, or as it was told to; never because a JobManager died."""
-        failed, retries = _counted(_failures(job)), told.retries
+    def _outcome_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
+        """Check that a job ends as its own work did, or as it was cancelled; never because a JobManager died."""
+        failed, retries = _counted(_failures(job)), observed.retries
         match job.status:
             case JobStatus.FINISHED if (
-                told.cancel_taken_s is not None and told.cancel_taken_s > self.cluster.last_change_s
+                observed.cancel_accepted_s is not None and observed.cancel_accepted_s > self.cluster.last_change_s
             ):
-                return [f"{told.key} finished, though its cancel was taken and nobody forgot it by dying"]
-            case JobStatus.FINISHED if self._only_leaders_fail() and not told.cancel_sent and _failures(job):
-                return [f"{told.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
+                return [f"{observed.key} finished, though its cancel was accepted and the leader has not changed since"]
+            case JobStatus.FINISHED if self._only_leaders_fail() and not observed.cancel_sent and _failures(job):
+                return [f"{observed.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
             case JobStatus.FINISHED if failed > retries:
-                return [f"{told.key} was tried again after {failed} failures; its strategy says {retries}"]
+                return [f"{observed.key} was restarted after {failed} failures; its strategy allows {retries}"]
             case JobStatus.FINISHED:
-                missing = [name for name in told.graph.vertices if isinstance(name.operation, Result)]
-                kept = set(job.result_names)
-                return [f"{told.key}: the result {v.name} is gone" for v in missing if v.name not in kept]
-            case JobStatus.CANCELED if told.cancel_sent:
+                expected = [vertex for vertex in observed.graph.vertices if isinstance(vertex.operation, Result)]
+                stored = set(job.result_names)
+                return [f"{observed.key}: the result {v.name} is missing" for v in expected if v.name not in stored]
+            case JobStatus.CANCELED if observed.cancel_sent:
                 return []
             case JobStatus.FAILED if failed > retries:
                 return []
             case status:
                 cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
-                return [f"{told.key} ended {status} ({cause}), and had no reason to"]
+                return [f"{observed.key} ended {status} ({cause}), without a reason"]
 
-    def _file_problems(self, told: Told, job: JobSnapshot) -> list[str]:
-        """Each target holds what was there before, or all files of exactly one attempt with their marker."""
+    def _file_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
+        """Check that each target has its former files, or all files of exactly one attempt with their marker."""
         files = self.cluster.spark.files
         problems: list[str] = []
-        for vertex in told.graph.vertices:
+        for vertex in observed.graph.vertices:
             if not isinstance(vertex.operation, Sink) or vertex.operation.path is None:
                 continue
             target, mode = vertex.operation.path, vertex.operation.mode
@@ -322,19 +324,19 @@ class _Run:
                 len(new) == FILES_OF_A_SINK and len(attempts) == 1 and marked and has_old == (mode is SaveMode.APPEND)
             )
             if not (published or (untouched and job.status is not JobStatus.FINISHED)):
-                problems.append(f"{told.key} ended {job.status}, but {target} holds {visible} of {attempts}")
+                problems.append(f"{observed.key} ended {job.status}, but {target} holds {visible} of {attempts}")
         return problems
 
     def _targets(self) -> list[str]:
-        operations = [vertex.operation for told in self._told for vertex in told.graph.vertices]
+        operations = [vertex.operation for job in self._jobs for vertex in job.graph.vertices]
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
-    def _plan(self, number: int) -> Told:
-        retries = self._random.choice([_FOR_EVER, *_RETRIES])
-        return Told(key=f"key-{number}", graph=self._graph(number, retries), retries=retries)
+    def _plan(self, number: int) -> ObservedJob:
+        retries = self._random.choice([_UNLIMITED, *_RETRIES])
+        return ObservedJob(key=f"key-{number}", graph=self._graph(number, retries), retries=retries)
 
     def _graph(self, number: int, retries: int) -> JobGraph:
-        """A source, then one to three steps with a blocking result each, and sinks or results.
+        """Draw a graph: a source, then one to three steps with a blocking result each, and sinks or results.
 
         Some of those belong to the task that makes the blocking result, the others read it.
         """
@@ -390,13 +392,13 @@ class _Run:
 
 
 def _failures(job: JobSnapshot) -> list[Failure]:
-    """Return what failed under the leader who saw the job's end."""
+    """Return what failed under the leader that saw the job end."""
     return [entry.failure for root in job.exceptions for entry in (root, *root.concurrent)]
 
 
 def _counted(failures: list[Failure]) -> int:
-    """Return how many of them count against the job's strategy: it is helped over the first losses."""
-    losses = sum(failure.kind in _NOT_ITS_FAULT for failure in failures)
+    """Return how many of them count against the job's strategy: the first losses of infrastructure do not."""
+    losses = sum(failure.kind in _INFRASTRUCTURE for failure in failures)
     return len(failures) - min(losses, INFRASTRUCTURE_ATTEMPTS.default)
 
 

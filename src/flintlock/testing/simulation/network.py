@@ -1,14 +1,14 @@
-"""A network in memory: processes that call each other's gateways, crash, and lose sight of each other.
+"""A network in memory: processes that call each other's gateways, crash, and lose contact.
 
-The idea: a whole cluster in one event loop on virtual time. Each room runs in a `SimulatedProcess`, which stands where
-`RpcServer` and `RpcChannels` stand in a real one and keeps the same promises (`rpc.transport`, one contract suite for
-both). Messages pass through msgspec on their way, so nothing mutable and nothing unencodable is shared. Delays, losses
-and duplicates are drawn from the one `Random` that is handed in: equal seeds give equal runs.
+The idea: a whole cluster in one event loop on virtual time. Each component runs in a `SimulatedProcess`, which takes
+the place of `RpcServer` and `RpcChannels` and has the same contract (`rpc.transport`, one contract suite for both).
+Messages are encoded and decoded by msgspec, so nothing mutable and nothing unencodable is shared. Delays, losses and
+duplicates are drawn from the one `Random` that is passed in: equal seeds give equal runs.
 
-What a crash means here: at one instant the process is gone. Its tasks are cancelled; Python insists on running their
-`finally` blocks, so whatever reaches out of the process (a call, a write to a simulated store) asks `require_alive`
-first and is cancelled again. To the others it looks as on a real network: a dead process refuses connections, and calls
-that it was working on break; a dead *host* is silent.
+What a crash means here: at one instant the process is dead. Its tasks are cancelled; Python runs their `finally` blocks
+all the same, so everything that reaches out of the process (a call, a write to a simulated store) calls `require_alive`
+first and is cancelled again. Other processes observe what they would on a real network: a dead process refuses
+connections, and the calls that it was working on break; a dead *host* is silent.
 
 Rejected: tasks as processes without a barrier at their borders (a dying JobManager would still store things in its
 `finally` blocks); one event loop for each process (ten times slower, and no common order of events).
@@ -47,16 +47,16 @@ class Link(Struct, frozen=True, kw_only=True):
     min_delay_s: float = 0.0002
     max_delay_s: float = 0.005
     late: float = 0.0
-    """Probability that a message is held up, for up to `max_late_s`, while younger ones pass it."""
+    """Probability that a message is delayed, by up to `max_late_s`, while later ones overtake it."""
     max_late_s: float = 30.0
     loss: float = 0.0
     duplication: float = 0.0
-    """Probability that a *request* arrives twice. gRPC does not do that; whoever retries does."""
+    """Probability that a *request* arrives twice. gRPC does not do that; a caller that retries does."""
 
 
 _Outcome: TypeAlias = bytes | RpcFailure | Unavailable
 Observer: TypeAlias = Callable[[str, str, str], None]
-"""Told of each message as it leaves: sender, receiver, what it is."""
+"""Called for each message as it is sent: sender, receiver, what it is."""
 
 
 class SimulatedNetwork:
@@ -68,9 +68,9 @@ class SimulatedNetwork:
         """For all pairs that `set_link` does not name. May be replaced at any time."""
         self._links: dict[tuple[str, str], Link] = {}
         self._cuts: set[tuple[str, str]] = set()
-        self._processes: dict[str, SimulatedProcess] = {}  # the latest life of each name
+        self._processes: dict[str, SimulatedProcess] = {}  # the latest process of each name
         self._observer = observer
-        self._context = Context()  # messages are under way whether or not their sender is frozen
+        self._context = Context()  # messages are in transit whether or not their sender is frozen
 
     def process(self, name: str) -> SimulatedProcess:
         """Start a process. A dead one of that name is succeeded by it, at the same address.
@@ -84,11 +84,11 @@ class SimulatedNetwork:
         return process
 
     def at(self, address: str) -> SimulatedProcess | None:
-        """Return the process that lives, or lived last, at `address`."""
+        """Return the process that is, or was last, at `address`."""
         return self._processes.get(address)
 
     def set_link(self, sender: str, receiver: str, link: Link | None) -> None:
-        """Let messages from `sender` to `receiver` travel by a rule of their own; None takes it back."""
+        """Let messages from `sender` to `receiver` travel by a link of their own; None removes it."""
         if link is None:
             self._links.pop((sender, receiver), None)
         else:
@@ -97,7 +97,7 @@ class SimulatedNetwork:
     def cut(self, some: str | Iterable[str], others: str | Iterable[str], *, one_way: bool = False) -> None:
         """Let nothing pass between `some` and `others` (`one_way`: from `some` to `others`) until healed.
 
-        What is under way is lost as well. Nobody is told: callers wait for their deadlines.
+        Messages in transit are lost as well. No process is notified: callers wait for their deadlines.
         """
         for one in _names(some):
             for other in _names(others):
@@ -115,7 +115,7 @@ class SimulatedNetwork:
                 self._cuts -= {(one, other), (other, one)}
 
     def is_cut(self, sender: str, receiver: str) -> bool:
-        """Tell whether nothing passes from `sender` to `receiver`."""
+        """Return whether nothing passes from `sender` to `receiver`."""
         return (sender, receiver) in self._cuts
 
     def stream(self, sender: str, receiver: str, context: Context | None = None) -> Stream:
@@ -159,40 +159,40 @@ class Stream:
         self._network: Final = network
         self._ends: Final = (sender, receiver)
         self._context: Final = context
-        self._under_way: Final[deque[tuple[float, Callable[[], None]]]] = deque()  # with the moment of each arrival
-        self._waits = False  # a timer is set
+        self._in_transit: Final[deque[tuple[float, Callable[[], None]]]] = deque()  # with the time of each arrival
+        self._timer_set = False  # a timer is set
 
     def send(self, arrive: Callable[[], None]) -> None:
         """Have `arrive` called when the message has arrived."""
         due_s = asyncio.get_running_loop().time() + self._network.delay_s(*self._ends)
-        if self._under_way:
-            due_s = max(due_s, self._under_way[-1][0])
-        self._under_way.append((due_s, arrive))
-        self._wait(self._under_way[0][0])
+        if self._in_transit:
+            due_s = max(due_s, self._in_transit[-1][0])
+        self._in_transit.append((due_s, arrive))
+        self._wait(self._in_transit[0][0])
 
     def close(self) -> None:
-        """Lose what is under way."""
-        self._under_way.clear()
+        """Lose the messages in transit."""
+        self._in_transit.clear()
 
     def _wait(self, until_s: float) -> None:
-        if not self._waits:
-            self._waits = True
+        if not self._timer_set:
+            self._timer_set = True
             asyncio.get_running_loop().call_at(until_s, self._arrive, context=self._context)
 
     def _arrive(self) -> None:
-        self._waits = False
+        self._timer_set = False
         now_s = asyncio.get_running_loop().time()
-        while self._under_way and self._under_way[0][0] <= now_s:
+        while self._in_transit and self._in_transit[0][0] <= now_s:
             if self._network.is_cut(*self._ends):
                 self._wait(now_s + _REPEAT_S)
                 return
-            self._under_way.popleft()[1]()
-        if self._under_way:
-            self._wait(self._under_way[0][0])
+            self._in_transit.popleft()[1]()
+        if self._in_transit:
+            self._wait(self._in_transit[0][0])
 
 
 class SimulatedProcess:
-    """One life of one process: a `Host`, a `Connector`, and the scope of its tasks. The network makes it."""
+    """One process: a `Host`, a `Connector`, and the scope of its tasks. A restart makes another."""
 
     def __init__(self, network: SimulatedNetwork, name: str) -> None:
         self.name: Final = name
@@ -200,12 +200,12 @@ class SimulatedProcess:
         self.frozen = False
         self.silent = False  # dead together with its host: connections are not even refused
         self.failure: BaseException | None = None
-        """The exception that left one of its spawned tasks, and so ended it."""
+        """The exception that one of its spawned tasks raised, and that so ended it."""
         self._network = network
         self._exports = Exports(lambda: name)
         self._listening = False  # from the first serve on
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation; each leaves when it is done
-        self._inbound: dict[_Call, None] = {}  # calls that its handlers work on
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation; each is removed when it is done
+        self._inbound: dict[_Call, None] = {}  # calls that its handlers are working on
         self._context = copy_context()  # what is bound in one process is not seen in another
         self._context.run(OWNER.set, self)
 
@@ -214,13 +214,13 @@ class SimulatedProcess:
 
     @property
     def address(self) -> str:
-        """Where others find it: its name."""
+        """The address at which it is called: its name."""
         return self.name
 
     def require_alive(self) -> None:
-        """Raise `CancelledError` if the process is dead: code of a dead process gets no further than its border."""
+        """Raise `CancelledError` if the process is dead: its code has no effect outside it."""
         if not self.alive:
-            raise asyncio.CancelledError(f"{self.name} is dead: nothing leaves it any more")
+            raise asyncio.CancelledError(f"{self.name} is dead: it sends nothing any more")
 
     # Host and Connector
 
@@ -275,7 +275,7 @@ class SimulatedProcess:
     def spawn(self, coro: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Run `coro` as a task of this process: a crash ends it.
 
-        An exception that leaves it crashes the process, as one that leaves `main()` would, and is kept as `failure`.
+        An exception that it raises crashes the process, as one from `main()` would, and is recorded as `failure`.
         """
         if not self.alive:
             coro.close()
@@ -294,25 +294,24 @@ class SimulatedProcess:
     def crash(self, *, host_too: bool = False) -> None:
         """End the process at this instant, as SIGKILL does; with `host_too`, as pulling the plug does. Idempotent.
 
-        May be called by a task of the process itself, which then reaches nothing any more.
+        May be called by a task of the process itself, which then has no further effect.
         """
         if not self.alive:
             return
         self.alive = False
         self.silent = host_too
-        self.thaw()  # the dead are not frozen: what is left of it ends now
+        self.thaw()  # a dead process is not frozen: its remaining tasks end now
         for task in list(self._tasks):
             task.cancel(f"{self.name} crashed")
         if not host_too:
             for call in list(self._inbound):
-                call.broken()
+                call.reset()
         self._inbound.clear()
 
     def freeze(self, length_s: float | None = None) -> None:
-        """Stop the process where it stands, as SIGSTOP does: connections are open, and nobody answers. Idempotent.
+        """Stop the process, as SIGSTOP does: its connections stay open, and nothing is answered. Idempotent.
 
-        With a length it goes on by itself after it. May be called by a task of the process, which runs to its next
-        await.
+        With `length_s` it resumes after that time. May be called by a task of the process, which runs to its next await.
         """
         if self.alive:
             self.frozen = True
@@ -322,7 +321,7 @@ class SimulatedProcess:
                 loop.call_later(length_s, self.thaw, context=Context())
 
     def thaw(self) -> None:
-        """Let it go on, as SIGCONT does. Idempotent."""
+        """Let it continue, as SIGCONT does. Idempotent."""
         self.frozen = False
         _virtual_loop().thaw(self)
 
@@ -335,13 +334,13 @@ class SimulatedProcess:
             await asyncio.wait(tasks)
         self.crash()
 
-    # What the network brings
+    # Calls that arrive
 
-    def take(self, call: _Call) -> None:
-        """Work on a call that arrived here."""
+    def receive(self, call: _Call) -> None:
+        """Handle a call that arrived here."""
         if not self.alive or not self._listening:
             if not self.silent:
-                call.refused()
+                call.refuse()
             return
         self._inbound[call] = None
         self.spawn(self._answer(call), f"rpc {call.shape}")
@@ -350,11 +349,11 @@ class SimulatedProcess:
         outcome = await self._exports.answer(call.shape.gateway, call.shape.name, call.token, call.request, call.cause)
         if self.alive:
             self._inbound.pop(call, None)
-            call.answered(outcome)
+            call.answer(outcome)
 
 
 class _Call:
-    """One call on its way: there, and back."""
+    """One call: the request and its answer, in transit."""
 
     __slots__ = ("_answer", "_caller", "_network", "address", "cause", "request", "shape", "token")
 
@@ -380,27 +379,27 @@ class _Call:
         self.cause = cause
 
     def arrive(self) -> None:
-        """Reach whoever is at the address by now."""
+        """Reach the process that is at the address by now."""
         process = self._network.at(self.address)
         if process is None:
-            self.refused()
+            self.refuse()
         else:
-            process.take(self)
+            process.receive(self)
 
-    def answered(self, outcome: _Outcome) -> None:
+    def answer(self, outcome: _Outcome) -> None:
         """Send the outcome back."""
         what = "answer" if isinstance(outcome, bytes) else "failure"
         self._network.carry(self.address, self._caller.name, what, partial(self._settle, outcome))
 
-    def refused(self) -> None:
-        """Nothing listens: the caller's connection is refused."""
+    def refuse(self) -> None:
+        """Refuse the caller's connection: nothing listens."""
         unavailable = Unavailable(f"nothing listens at {self.address}")
         unavailable.unreachable = True
-        self.answered(unavailable)
+        self.answer(unavailable)
 
-    def broken(self) -> None:
-        """The process died over it: the caller's connection is reset."""
-        self.answered(Unavailable(f"the connection to {self.address} broke during {self.shape}"))
+    def reset(self) -> None:
+        """Reset the caller's connection: the process died while it handled the call."""
+        self.answer(Unavailable(f"the connection to {self.address} broke during {self.shape}"))
 
     def expire(self, timeout_s: float) -> None:
         """Give up waiting."""
@@ -408,7 +407,7 @@ class _Call:
             self._answer.set_result(Unavailable(f"{self.address} did not answer {self.shape} within {timeout_s:g} s"))
 
     def _settle(self, outcome: _Outcome) -> None:
-        # The answer of a duplicate, or one to a caller who gave up or died, is heard by nobody.
+        # The answer to a duplicate, or to a caller that gave up or died, is dropped.
         if not self._answer.done():
             self._answer.set_result(outcome)
 
@@ -416,7 +415,7 @@ class _Call:
 def _virtual_loop() -> VirtualTimeLoop:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualTimeLoop):
-        raise NotVirtual("only virtual time can stop for one and go on for the others")
+        raise NotVirtual("only under virtual time can one process be frozen while the others run")
     return loop
 
 
