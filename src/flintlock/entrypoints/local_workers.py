@@ -1,12 +1,13 @@
 """Workers as processes of this machine: a driver for active mode.
 
 A worker is an ordinary TaskManager process with the JobManager's own configuration and state directory. The
-configuration goes in a file that only its owner can read, not on the command line: keys of object stores are among it,
-and every user of a machine can read the command lines of all its processes.
+configuration is passed in a file that only its owner can read, not on the command line: it may contain keys of object
+stores, and every user of a machine can read the command lines of all its processes.
 
-None is left behind, by three nets, one under the other: whoever leaves the scope ends its workers first, with SIGTERM,
-then by force; a worker dies with its JobManager, even if that is killed (`die_with_parent`, Linux); and what still
-lives when the next JobManager begins to lead on this state directory is found by its record and killed.
+No worker outlives its term, by three mechanisms, each a fallback for the one before: the end of the scope ends its
+workers, with SIGTERM, then by force; a worker dies with its JobManager, even if that is killed (`die_with_parent`,
+Linux); and a worker that still runs when the next JobManager begins to lead on this state directory is found by its
+record and killed.
 
 So a killed JobManager's workers end with it. Rejected: letting them register with the next leader, as independently
 started TaskManagers do. Their work could continue there, but the next leader did not start them and would never release
@@ -38,16 +39,16 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
 from flintlock.model.jobgraph import Resources
 
-#: Smaller indices are for TaskManagers that somebody else starts on the same state directory.
+#: Smaller indices are for TaskManagers that are started independently on the same state directory.
 FIRST_INDEX: Final = 1000
 
 _END_S: Final = 15.0  # how long a worker may take to end by itself
-_KEPT_VARIABLES: Final = frozenset({"FLINTLOCK_JAVA_HOME"})  # the others are in the configuration already
+_PASSED_VARIABLES: Final = frozenset({"FLINTLOCK_JAVA_HOME"})  # the others are in the configuration already
 
 
 @asynccontextmanager
 async def local_workers(settings: ProcessSettings, epoch: Epoch) -> AsyncGenerator[LocalWorkers]:
-    """Give a driver for one term; on exit none of its workers is left."""
+    """Yield a driver for one term; on exit all of its workers have ended."""
     run_dir = settings.state_dir / "run" / "workers"
     run_dir.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(reap_leftovers, run_dir)
@@ -61,7 +62,7 @@ async def local_workers(settings: ProcessSettings, epoch: Epoch) -> AsyncGenerat
 
 
 class LocalWorkers:
-    """A WorkerDriver. `local_workers` makes it, and ends what it started."""
+    """A WorkerDriver. `local_workers` creates it, and ends the workers that it started."""
 
     def __init__(
         self, settings: ProcessSettings, epoch: Epoch, run_dir: Path, configuration: Path, scope: asyncio.TaskGroup
@@ -73,7 +74,7 @@ class LocalWorkers:
         self._scope = scope
         self._slots = settings.configuration.get(TM_SLOTS) or os.cpu_count() or 1
         self._numbers = count(1)
-        self._lives: dict[TaskManagerId, _Worker] = {}  # each leaves as its process has ended
+        self._workers: dict[TaskManagerId, _Worker] = {}  # each is removed when its process has ended
         self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
 
     @property
@@ -83,61 +84,61 @@ class LocalWorkers:
 
     @property
     def resources(self) -> Resources:
-        """The machine's: a worker knows no other limit."""
+        """Those of the machine: a worker has no other limit."""
         return Resources(cpu=float(os.cpu_count() or 1), memory=psutil.virtual_memory().total)
 
     async def start(self) -> TaskManagerId:
-        """Start a process. Raises Unavailable if the system does not let us."""
+        """Start a process. Raises Unavailable if the operating system refuses."""
         name = TaskManagerId(f"{socket.gethostname()}-worker-{self._epoch}-{next(self._numbers)}")
-        taken = {worker.index for worker in self._lives.values()}
+        taken = {worker.index for worker in self._workers.values()}
         worker = _Worker(next(index for index in count(FIRST_INDEX) if index not in taken))
-        self._lives[name] = worker
-        worker.life = self._scope.create_task(self._live(name, worker), name=f"worker-{name}")
-        await asyncio.wait({worker.started, worker.life}, return_when=asyncio.FIRST_COMPLETED)
+        self._workers[name] = worker
+        worker.task = self._scope.create_task(self._supervise(name, worker), name=f"worker-{name}")
+        await asyncio.wait({worker.started, worker.task}, return_when=asyncio.FIRST_COMPLETED)
         problem = worker.started.result() if worker.started.done() else "the term is over"
         if problem is not None:
             raise Unavailable(f"no TaskManager process could be started: {problem}")
         return name
 
     async def release(self, worker: TaskManagerId) -> None:
-        """End a process and return once it is gone."""
-        known = self._lives.get(worker)
-        if known is not None and known.life is not None:
-            known.leave.set()
-            await asyncio.wait({known.life})
+        """End a process and return once it has ended."""
+        known = self._workers.get(worker)
+        if known is not None and known.task is not None:
+            known.stop.set()
+            await asyncio.wait({known.task})
 
     async def ended(self) -> WorkerEnded:
         """Wait for the next process that ends by itself."""
         return await self._ends.get()
 
     async def end_all(self) -> None:
-        """End every process and return once they are gone."""
-        lives = [worker.life for worker in self._lives.values() if worker.life is not None]
-        for worker in self._lives.values():
-            worker.leave.set()
-        if lives:
-            await asyncio.wait(lives)
+        """End every process and return once all have ended."""
+        tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
+        for worker in self._workers.values():
+            worker.stop.set()
+        if tasks:
+            await asyncio.wait(tasks)
 
-    async def _live(self, name: TaskManagerId, worker: _Worker) -> None:
-        """See one process from its start to its end."""
+    async def _supervise(self, name: TaskManagerId, worker: _Worker) -> None:
+        """Start one process, and wait for its end."""
         try:
             process = await self._spawn(name, worker.index)
         except OSError as error:
-            del self._lives[name]
+            del self._workers[name]
             worker.started.set_result(str(error))
             return
         record = record_child(self._run_dir, f"worker-{worker.index}", process.pid)
         if not worker.started.done():
             worker.started.set_result(None)
         try:
-            code = await _until_end(process, worker.leave)
+            code = await _until_end(process, worker.stop)
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
             forget_child(record)
-            del self._lives[name]
-        if not worker.leave.is_set():
+            del self._workers[name]
+        if not worker.stop.is_set():
             self._ends.put_nowait(WorkerEnded(name, f"{_end_text(code)}; its log is {self._log_of(worker.index)}"))
 
     async def _spawn(self, name: TaskManagerId, index: int) -> Process:
@@ -147,7 +148,7 @@ class LocalWorkers:
         environment = {
             key: value
             for key, value in os.environ.items()
-            if not key.startswith("FLINTLOCK_") or key in _KEPT_VARIABLES
+            if not key.startswith("FLINTLOCK_") or key in _PASSED_VARIABLES
         }
         with log_file.open("ab") as output:
             return await asyncio.create_subprocess_exec(
@@ -163,22 +164,24 @@ class LocalWorkers:
 
 
 class _Worker:
-    """One process and those who wait for something of it."""
+    """One process, and the events of its start and its end."""
 
     def __init__(self, index: int) -> None:
         self.index: Final = index
-        self.leave: Final = asyncio.Event()  # it is to end
-        self.started: Final[asyncio.Future[str | None]] = asyncio.get_running_loop().create_future()  # why not, if not
-        self.life: asyncio.Task[None] | None = None  # written as it starts
+        self.stop: Final = asyncio.Event()  # it is to end
+        self.started: Final[asyncio.Future[str | None]] = (
+            asyncio.get_running_loop().create_future()
+        )  # with the problem, if any
+        self.task: asyncio.Task[None] | None = None  # supervises the process; set when it is started
 
 
-async def _until_end(process: Process, leave: asyncio.Event) -> int:
-    """Return the exit code once the process has ended; have it end when it is to leave."""
+async def _until_end(process: Process, stop: asyncio.Event) -> int:
+    """Return the exit code once the process has ended; end it when `stop` is set."""
     async with asyncio.TaskGroup() as tasks:
         ended = tasks.create_task(process.wait(), name="ended")
-        told = tasks.create_task(leave.wait(), name="leave")
-        await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        stopping = tasks.create_task(stop.wait(), name="stop")
+        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         if not ended.done():
             with suppress(ProcessLookupError):
                 process.terminate()

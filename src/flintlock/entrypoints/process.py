@@ -33,7 +33,7 @@ EXIT_UNUSABLE: Final = 4
 EXIT_FATAL: Final = 5
 EXIT_FAILED: Final = 6
 
-#: How a process ends that no error ends. UNKNOWN: it was stopped by a signal, which is no failure.
+#: The exit code of a process that ends without an error. UNKNOWN: it was stopped by a signal, which is no failure.
 EXIT_CODES: Final = {
     ApplicationStatus.SUCCEEDED: 0,
     ApplicationStatus.CANCELED: 0,
@@ -100,7 +100,7 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 
 
 def cluster_versions() -> Versions:
-    """Return what runs here, without importing any of it."""
+    """Return the versions that run in this process, without importing the packages."""
     return Versions(
         flintlock=__version__,
         python=".".join(platform.python_version_tuple()[:2]),
@@ -154,7 +154,7 @@ def _json(event: object, default: Callable[[Any], Any]) -> str:
 
 
 def _configure_logs() -> None:
-    """JSON lines off a terminal, colours on one."""
+    """Write JSON lines, or coloured text if stderr is a terminal."""
     renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(_json)
     structlog.configure(
         processors=[

@@ -1,4 +1,4 @@
-"""A JobManager's REST endpoint, listening: the application, what forwards for it, and the server around both."""
+"""A JobManager's REST endpoint, listening: the application, the forwarding to the leader, and the HTTP server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BACKLOG: Final = 1024
 async def serving_rest(
     services: RestServices, leading: Callable[[], Epoch | None], leaders: KnownLeader
 ) -> AsyncGenerator[str]:
-    """Serve REST while the context lasts; yields where it is reached. Raises Unavailable if it cannot listen there."""
+    """Serve REST while the context lasts; yield its URL. Raises Unavailable if it cannot listen at its address."""
     configuration = services.configuration
     address = configuration.get(REST_ADDRESS)
     listening = _listen(configuration.get(REST_BIND_ADDRESS) or address, configuration.get(REST_PORT))
@@ -66,11 +66,11 @@ async def serving_rest(
 
 
 class _Uvicorn(uvicorn.Server):
-    """Signals are the process's business, not uvicorn's."""
+    """A server without signal handlers: `entrypoints.process` handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Leave them alone."""
+        """Install no handlers."""
         yield
 
 

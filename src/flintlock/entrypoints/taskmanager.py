@@ -1,6 +1,6 @@
-"""The TaskManager process: slots, a Spark engine, a template for runners, and the bond with whoever leads.
+"""The TaskManager process: slots, a Spark engine, a template for runners, and the registration with the leader.
 
-Beside it runs a watchdog, which ends the others when their lease ends, or when the TaskManager is gone.
+A watchdog runs beside it, and ends the engine and the runners when their lease ends, or when the TaskManager has ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from flintlock.taskmanager.services import TaskManagerServices
 
 G = TypeVar("G")
 _REPORT_TIMEOUT_S: Final = 30.0
-_BLOB_TIMEOUT_S: Final = 300.0  # before the first piece, a new leader fetches the whole blob and checks it
+_BLOB_TIMEOUT_S: Final = 300.0  # before it sends the first part, a new leader fetches the whole blob and checks it
 
 
 async def serve(settings: ProcessSettings) -> None:
@@ -59,7 +59,7 @@ async def serve(settings: ProcessSettings) -> None:
     run_dir = state_dir / "run" / name
     reap_leftovers(run_dir)
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
-    tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # everything that is started from here on carries it
+    tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
     async with (
         running_watchdog(run_dir, tag) as watchdog,
         ha_backend(configuration).leader_finder(configuration, state_dir) as finder,

@@ -1,7 +1,7 @@
-"""Election in memory: a test or a simulation decides who leads, or lets whoever waits longest lead.
+"""Election in memory: a test decides which process leads, or lets the candidate lead that has waited longest.
 
 A grant reaches its holder when it contends, and only then is the epoch raised, as it is with a lock or a latch. A
-leader can be deposed *silently*: somebody newer leads, and the old one goes on until it is told, as after a pause.
+leader can be deposed *silently*: a newer one leads, and the old one goes on until it is notified, as after a pause.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ StepHook: TypeAlias = Callable[[str], Awaitable[None]]
 
 
 async def yielding(_name: str) -> None:
-    """The plainest step: lets the others run, as any real store does."""
+    """Let other tasks run, as any real store does: the default step."""
     await asyncio.sleep(0)
 
 
 class _Candidate:
-    """One process in the contest. A restarted process is another candidate of the same name."""
+    """One process in the election. A restarted process is another candidate of the same name."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
-        self.wake: Final = asyncio.Event()  # set whenever who leads may have changed
+        self.wake: Final = asyncio.Event()  # set whenever the leader may have changed
         self.scope: RevocableScope | None = None  # set while in a term
-        self.lost = False  # told so; until the next term begins
+        self.lost = False  # it was notified of the loss; until the next term begins
         self.withdrawn = False  # contends no more
 
     def lose(self) -> None:
-        """Hear that leadership is lost."""
+        """Receive the notification that leadership is lost."""
         self.lost = True
         if self.scope is not None:
             self.scope.revoke()
 
 
 class MemoryLeadership:
-    """Who leads. `token` is the durable record that stores check; `holder` is who was given leadership last."""
+    """Which process leads. `token` is the durable record that stores check; `holder` was granted leadership last."""
 
     def __init__(self, *, automatic: bool = False) -> None:
         self.token = FencingToken(Epoch(0), "")  # written when a term begins, and by a store that adopts a newer one
-        self.info: LeaderInfo | None = None  # what the leader told; goes with its term
+        self.info: LeaderInfo | None = None  # what the leader has published; removed with its term
         self.pauses: Final[dict[FencingToken, str]] = {}  # leaders that a test has cut off from the store, and why
-        self.told: Final[set[asyncio.Event]] = set()  # of those who wait for it to change
+        self.info_listeners: Final[set[asyncio.Event]] = set()  # set when `info` changes
         self._automatic: Final = automatic
         self._granted: str | None = None  # a grant that its holder has not taken up yet
         self._leader: _Candidate | None = None  # from the beginning of its term until it ends or another's begins
@@ -58,16 +58,16 @@ class MemoryLeadership:
 
     @property
     def holder(self) -> str | None:
-        """Who leads, or is about to."""
+        """The process that leads, or is about to."""
         return self._granted or (self._leader.name if self._leader else None)
 
     @property
     def contending(self) -> tuple[str, ...]:
-        """Who waits for leadership, longest first."""
+        """The processes that wait for leadership, longest first."""
         return tuple(candidate.name for candidate in self._waiting)
 
     def grant(self, holder: str, *, silently: bool = False) -> None:
-        """Let `holder` lead, as soon as it contends. The one before is told, unless `silently`."""
+        """Let `holder` lead, as soon as it contends. The former leader is notified, unless `silently`."""
         old, self._leader = self._leader, None
         self._granted = holder
         if old is not None and not silently:
@@ -75,27 +75,27 @@ class MemoryLeadership:
         self._wake_all()
 
     def revoke(self, holder: str | None = None) -> None:
-        """Tell `holder` (None: whoever leads) that it leads no more; also one that a silent grant has overtaken."""
+        """Notify `holder` (None: the leader) that it leads no more, even if a silent grant has deposed it before."""
         name = holder or self.holder
         if self._granted == name:
             self._granted = None
         if self._leader is not None and self._leader.name == name:
             self._leader = None
-            self.tell(None)
+            self.publish_leader(None)
         if name in self._candidates:
             self._candidates[name].lose()
         self._settle()
 
-    def buries(self, dead: FencingToken) -> bool:
-        """Take leadership from whoever holds it under this token; tell whether somebody did."""
+    def declare_dead(self, dead: FencingToken) -> bool:
+        """Take leadership from the leader with this token; return False if there is none."""
         leader = self._leader
         if leader is None or self.token != dead:
             return False
         self.revoke(leader.name)
         return True
 
-    def depart(self, holder: str) -> None:
-        """The process is gone: what it held is free. Its tasks hear nothing."""
+    def remove_candidate(self, holder: str) -> None:
+        """Free the leadership of a process that has ended. Its tasks are not notified."""
         candidate = self._candidates.get(holder)
         if candidate is not None:
             del self._candidates[holder]
@@ -104,14 +104,14 @@ class MemoryLeadership:
         if self._granted == holder:
             self._granted = None
 
-    def tell(self, info: LeaderInfo | None) -> None:
-        """Replace what the leader told."""
+    def publish_leader(self, info: LeaderInfo | None) -> None:
+        """Replace what the leader has published."""
         self.info = info
-        for event in self.told:
+        for event in self.info_listeners:
             event.set()
 
-    def arrive(self, name: str) -> _Candidate:
-        """Enter the contest."""
+    def enter_election(self, name: str) -> _Candidate:
+        """Enter the election."""
         candidate = self._candidates[name] = _Candidate(name)
         return candidate
 
@@ -128,25 +128,25 @@ class MemoryLeadership:
                 self._waiting.remove(candidate)
 
     def begin(self, candidate: _Candidate) -> FencingToken | None:
-        """Raise the epoch and return the new token; None if the grant was taken back meanwhile."""
+        """Raise the epoch and return the new token; None if the grant was revoked in the meantime."""
         if not self._is_granted(candidate):
             return None
         self._granted, self._leader, candidate.lost = None, candidate, False
-        self.tell(None)
+        self.publish_leader(None)
         epoch = Epoch(self.token.epoch + 1)
         self.token = FencingToken(epoch, f"{candidate.name}-{epoch}")
         return self.token
 
     def give_up(self, candidate: _Candidate) -> None:
-        """The candidate's term is over. Harmless if another's has begun."""
+        """End the candidate's term. Does nothing if another's has begun."""
         candidate.scope = None
         if self._leader is candidate:
             self._leader = None
-            self.tell(None)
+            self.publish_leader(None)
         self._settle()
 
     def withdraw(self, candidate: _Candidate) -> None:
-        """The candidate contends no more; a term that it is in goes on. A grant not taken up is free again."""
+        """Let the candidate contend no more; its present term goes on. A grant not taken up is free again."""
         if self._is_granted(candidate):
             self._granted = None
         candidate.withdrawn = True
@@ -159,7 +159,7 @@ class MemoryLeadership:
         return self._granted == candidate.name and latest and not candidate.withdrawn
 
     def _settle(self) -> None:
-        """Pass leadership on, where that goes by itself."""
+        """Grant a free leadership to the next candidate, if that is automatic."""
         if self._automatic and self._granted is None and self._leader is None and self._waiting:
             self._granted = self._waiting[0].name
         self._wake_all()
@@ -178,13 +178,13 @@ class MemoryElection:
         self._step: Final = step
 
     def resign(self) -> None:
-        """Let the next one lead."""
-        self._leadership.depart(self._holder)
+        """Give up leadership, so that the next candidate leads."""
+        self._leadership.remove_candidate(self._holder)
 
     async def terms(self) -> AsyncIterator[AbstractAsyncContextManager[FencingToken]]:
         """Yield a term each time leadership is granted."""
         leadership = self._leadership
-        candidate = leadership.arrive(self._holder)
+        candidate = leadership.enter_election(self._holder)
         try:
             while True:
                 await leadership.elected(candidate)
@@ -202,7 +202,7 @@ class MemoryElection:
             leadership.withdraw(candidate)
 
     def paused(self, token: FencingToken) -> str | None:
-        """Return why a leader must not act just now."""
+        """Return why a leader must not act at present."""
         return self._leadership.pauses.get(token)
 
     @asynccontextmanager
@@ -223,14 +223,14 @@ class MemoryLeaderRegister:
         self._step: Final = step
 
     async def publish(self, info: LeaderInfo) -> None:
-        """Tell where the leader listens."""
+        """Publish where the leader listens."""
         await self._step("leader.publish:before")
         self._leadership.token = fence(self._leadership.token, info.token)
-        self._leadership.tell(info)
+        self._leadership.publish_leader(info)
         await self._step("leader.publish:after")
 
     async def current(self) -> LeaderInfo | None:
-        """Return what the leader told last."""
+        """Return what the leader published last."""
         await self._step("leader.current:before")
         info = self._leadership.info
         await self._step("leader.current:after")
@@ -239,22 +239,22 @@ class MemoryLeaderRegister:
     async def changes(self) -> AsyncIterator[LeaderInfo | None]:
         """Yield what is known now, then each change."""
         changed = asyncio.Event()
-        self._leadership.told.add(changed)
+        self._leadership.info_listeners.add(changed)
         try:
-            told: list[LeaderInfo | None] = []  # what was yielded last, if anything was
+            latest: list[LeaderInfo | None] = []  # what was yielded last, if anything was
             while True:
                 changed.clear()
                 info = await self.current()
-                if told != [info]:
-                    told = [info]
+                if latest != [info]:
+                    latest = [info]
                     yield info
                 await changed.wait()
         finally:
-            self._leadership.told.discard(changed)
+            self._leadership.info_listeners.discard(changed)
 
     async def declare_dead(self, dead: FencingToken) -> bool:
-        """Let another one lead."""
+        """Take leadership from the leader with this token, so that another process leads."""
         await self._step("leader.declare_dead:before")
-        in_the_way = self._leadership.buries(dead)
+        was_leader = self._leadership.declare_dead(dead)
         await self._step("leader.declare_dead:after")
-        return in_the_way
+        return was_leader

@@ -1,9 +1,9 @@
 """HA services in memory, for tests and the simulation.
 
-A `MemoryCluster` is what would lie on the disk: it outlives every process of a simulated cluster. Records are kept
-encoded, so that nothing that a room holds can change them, and what cannot be encoded fails here as it would on a disk.
+A `MemoryCluster` is what would be on disk: it outlives every process of a simulated cluster. Records are stored
+encoded, so that no component can change them by reference, and what cannot be encoded fails here as it would on a disk.
 
-Each operation takes effect at one moment, between two awaits of the process's `step` hook: `graphs.put:before`, then
+Each operation takes effect at one instant, between two awaits of the process's `step` hook: `graphs.put:before`, then
 the effect with its fencing check, then `graphs.put:after`. A hook that never returns before the effect is a process
 that died without it; one that never returns after the effect is a process that died before it could learn of it; one
 that sleeps is a slow disk. A write that is refused has no "after".
@@ -48,7 +48,7 @@ class EndedEntry(Struct, frozen=True, kw_only=True):
 
 
 class MemoryCluster(MemoryLeadership):
-    """All that is durable, and who leads. Tests may look at the records, and damage them."""
+    """All that is durable, and which process leads. Tests may read the records, and damage them."""
 
     def __init__(self, *, automatic: bool = False) -> None:
         super().__init__(automatic=automatic)
@@ -67,13 +67,13 @@ class MemoryCluster(MemoryLeadership):
             records.clear()
 
     def forget_keys(self, job_id: JobId) -> None:
-        """Remove the keys that stand for a job."""
+        """Remove the keys that refer to a job."""
         for key in [key for key, known in self.keys.items() if known.job_id == job_id]:
             del self.keys[key]
 
 
 class _TermStore:
-    """What the four stores share: operations that take effect at one moment, writes under one token."""
+    """What all stores share: operations that take effect at one instant, writes under one token."""
 
     def __init__(self, cluster: MemoryCluster, token: FencingToken, step: StepHook) -> None:
         self._cluster: Final = cluster
@@ -98,7 +98,7 @@ class _TermStore:
 
 
 class MemoryJobGraphStore(_TermStore):
-    """Graphs, what was set aside of them, and idempotency keys."""
+    """Graphs, quarantined graphs, and idempotency keys."""
 
     async def put(self, job: StoredJob) -> None:
         """Add a job with its key."""
@@ -120,7 +120,7 @@ class MemoryJobGraphStore(_TermStore):
         await self._write("graphs.put", effect)
 
     async def replace(self, job: StoredJob) -> None:
-        """Put a job in the place of its former self."""
+        """Replace a stored job."""
         job_id, payload = job.graph.job_id, payloads.STORED_JOB.encode(job)
 
         def effect() -> None:
@@ -152,7 +152,7 @@ class MemoryJobGraphStore(_TermStore):
         await self._write("graphs.remove", effect)
 
     async def quarantine(self, job_id: JobId, reason: str) -> None:
-        """Set a graph aside."""
+        """Move a graph to quarantine."""
 
         def effect() -> None:
             payload = self._cluster.graphs.pop(job_id, None)
@@ -162,16 +162,16 @@ class MemoryJobGraphStore(_TermStore):
         await self._write("graphs.quarantine", effect)
 
     async def quarantined(self) -> tuple[Quarantined, ...]:
-        """Return what was set aside."""
+        """Return the quarantined graphs."""
 
         def effect() -> tuple[Quarantined, ...]:
-            aside = self._cluster.quarantined.items()
-            return tuple(Quarantined(job_id=job_id, reason=reason) for job_id, (reason, _) in aside)
+            entries = self._cluster.quarantined.items()
+            return tuple(Quarantined(job_id=job_id, reason=reason) for job_id, (reason, _) in entries)
 
         return await self._read("graphs.quarantined", effect)
 
     async def key(self, key: str) -> KnownKey | None:
-        """Return what a key stands for."""
+        """Return the job that a key refers to."""
         return await self._read("graphs.key", lambda: self._cluster.keys.get(key))
 
 
@@ -190,7 +190,7 @@ class MemoryJobResultStore(_TermStore):
         await self._write("results.create_dirty", effect)
 
     async def mark_clean(self, job_id: JobId) -> None:
-        """Cleanup is done."""
+        """Mark an entry as clean: cleanup is done."""
 
         def effect() -> None:
             entry = self._cluster.results.get(job_id)
@@ -222,7 +222,7 @@ class MemoryJobProgressStore(_TermStore):
     """Records of regions."""
 
     async def record(self, record: RegionRecord) -> None:
-        """Replace what is known of one region. A record that may not follow the one before it is a bug."""
+        """Replace the record of one region. A record that may not follow the one before it is a bug."""
         payload = payloads.REGION_RECORD.encode(record)
 
         def effect() -> None:
@@ -247,7 +247,7 @@ class MemoryJobProgressStore(_TermStore):
         return await self._read("progress.ids", lambda: tuple(self._cluster.progress))
 
     async def remove(self, job_id: JobId) -> None:
-        """Forget a job."""
+        """Remove the records of a job."""
 
         def effect() -> None:
             self._cluster.progress.pop(job_id, None)
@@ -259,7 +259,7 @@ class MemoryEndedJobStore(_TermStore):
     """Ended jobs."""
 
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
-        """Keep an ended job."""
+        """Store an ended job."""
         entry = EndedEntry(
             end_ms=snapshot.end_ms,
             summary=payloads.JOB_SUMMARY.encode(snapshot.summary()),
@@ -278,13 +278,13 @@ class MemoryEndedJobStore(_TermStore):
         return None if entry is None else payloads.JOB_SNAPSHOT.decode(entry.snapshot, f"job {job_id}")
 
     async def result(self, job_id: JobId, name: str) -> ResultRows | None:
-        """Return rows that an ended job kept."""
+        """Return stored rows of an ended job."""
         entry = await self._read("ended.result", lambda: self._cluster.ended.get(job_id))
         stored = None if entry is None else entry.rows.get(name)
         return None if stored is None else payloads.RESULT_ROWS.decode(stored, f"job {job_id}, result {name!r}")
 
     async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the listing's lines."""
+        """Return the summaries of all ended jobs."""
 
         def effect() -> list[tuple[JobId, bytes]]:
             return [(job_id, entry.summary) for job_id, entry in self._cluster.ended.items()]
@@ -292,7 +292,7 @@ class MemoryEndedJobStore(_TermStore):
         return payloads.JOB_SUMMARY.readable(await self._read("ended.summaries", effect))
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Forget jobs that ended before then."""
+        """Remove jobs that ended before then."""
         cluster = self._cluster
 
         def effect() -> tuple[JobId, ...]:
@@ -343,7 +343,7 @@ class _AllRecords(_TermStore):
 
 
 async def remove_all_records(cluster: MemoryCluster, token: FencingToken, step: StepHook) -> None:
-    """Remove what any store holds, at one moment, under the fence of a term."""
+    """Remove the records of all stores at one instant, under the fence of a term."""
     await _AllRecords(cluster, token, step).remove()
 
 
@@ -359,7 +359,7 @@ class MemoryStores:
 
 
 class MemoryHaServices:
-    """Election and stores as one simulated process, named `holder`, has them."""
+    """Election and stores of one simulated process, named `holder`."""
 
     def __init__(self, cluster: MemoryCluster, holder: str, step: StepHook = yielding) -> None:
         self._cluster: Final = cluster

@@ -141,7 +141,7 @@ async def test_a_restarted_process_takes_the_place_of_its_former_self() -> None:
     async with asyncio.TaskGroup() as tasks:
         hanging = tasks.create_task(_anext_token(dead), name="dead")
         await steps.died.wait()
-        cluster.depart("a")
+        cluster.remove_candidate("a")
 
         async with await anext(restarted.election.terms()) as token:
             assert token.epoch == 2

@@ -311,7 +311,7 @@ class SimulatedProcess:
     def freeze(self, length_s: float | None = None) -> None:
         """Stop the process, as SIGSTOP does: its connections stay open, and nothing is answered. Idempotent.
 
-        With `length_s` it resumes after that time. May be called by a task of the process, which runs to its next await.
+        With `length_s` it resumes after that time. May be called by a task of the process; it runs to its next await.
         """
         if self.alive:
             self.frozen = True
