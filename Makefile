@@ -45,7 +45,7 @@ format: $(READY) ## rewrite the code by the formatter and the fixable rules
 bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for one, ONLY=--publish for the page
 	@$(BIN)/python -m bench $(ONLY)
 
-soak: $(READY) ## simulate clusters with fresh seeds for SECONDS=60
+soak: $(READY) ## simulate clusters with random seeds for SECONDS=60
 	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
 
 chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; ARGS='--seed 7 --faults 20'

@@ -102,10 +102,10 @@ class LocalWorkers:
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a process and return once it has ended."""
-        known = self._workers.get(worker)
-        if known is not None and known.task is not None:
-            known.stop.set()
-            await asyncio.wait({known.task})
+        running = self._workers.get(worker)
+        if running is not None and running.task is not None:
+            running.stop.set()
+            await asyncio.wait({running.task})
 
     async def ended(self) -> WorkerEnded:
         """Wait for the next process that ends by itself."""

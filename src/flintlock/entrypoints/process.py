@@ -80,22 +80,22 @@ def start(
     except OSError as error:
         return _fail(name, EXIT_UNUSABLE, str(error))
     except BaseExceptionGroup as group:
-        invalid = [error for error in leaves(group) if isinstance(error, Invalid)]
-        if len(invalid) == len(leaves(group)):
+        invalid = [error for error in flatten_errors(group) if isinstance(error, Invalid)]
+        if len(invalid) == len(flatten_errors(group)):
             return _fail(name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
-        if all(isinstance(error, Refused | Unavailable | OSError) for error in leaves(group)):
-            return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in leaves(group)))
+        if all(isinstance(error, Refused | Unavailable | OSError) for error in flatten_errors(group)):
+            return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in flatten_errors(group)))
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
     return EXIT_CODES[status]
 
 
-def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+def flatten_errors(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     """Return the errors inside a group, however deep."""
     found: list[BaseException] = []
     for error in group.exceptions:
         inner = cast("BaseExceptionGroup[BaseException]", error)
-        found += leaves(inner) if isinstance(error, BaseExceptionGroup) else [error]
+        found += flatten_errors(inner) if isinstance(error, BaseExceptionGroup) else [error]
     return found
 
 

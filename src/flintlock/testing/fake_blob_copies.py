@@ -1,4 +1,4 @@
-"""BlobCopies in memory: a place that several JobManagers share, and what each of them has of it."""
+"""BlobCopies in memory: a storage that several JobManagers share, and the access of each of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SharedCopy(Struct, frozen=True):
 
 
 class SharedBlobs:
-    """The place. It refuses what an older epoch writes."""
+    """The storage. It refuses the writes of an older epoch."""
 
     def __init__(self) -> None:
         self.copies: dict[BlobKey, SharedCopy] = {}
@@ -32,9 +32,9 @@ async def _at_once(step: str) -> None:
 
 
 class FakeBlobCopies:
-    """What one JobManager has of the place. It leads in `epoch`, or not; fails when told; counts what it writes.
+    """The access of one JobManager, which leads in `epoch`, or not. Raises `fail_with` if set; counts its writes.
 
-    `step` is awaited before and after each operation takes place, under the operation's name.
+    `step` is awaited before and after each operation takes effect, under the operation's name.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FakeBlobCopies:
         return BlobChunk(data=data, size=len(found.content))
 
     async def has(self, key: BlobKey) -> bool:
-        """Tell whether there is a copy."""
+        """Return whether there is a copy."""
         await self._before("has")
         there = key in self.shared.copies
         await self.step("has")
@@ -67,7 +67,7 @@ class FakeBlobCopies:
         await self._before("put")
         content = source.read_bytes()  # noqa: ASYNC240  # small
         if len(content) != size:
-            raise ValueError(f"{len(content)} bytes, not the {size} that were told")
+            raise ValueError(f"{len(content)} bytes, not the {size} that were given")
         self._fence()
         self.puts += 1
         self.shared.copies[key] = SharedCopy(content, stored_s)

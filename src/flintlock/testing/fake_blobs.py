@@ -14,8 +14,8 @@ class FakeBlobs:
 
     def __init__(self) -> None:
         self.content: dict[BlobKey, bytes] = {}
-        self.held: list[tuple[BlobKey, ...]] = []  # the keys of every `hold`
-        self.holding = 0  # how many of them are open
+        self.pinned: list[tuple[BlobKey, ...]] = []  # the keys of every `pin`
+        self.open_pins = 0  # how many of them are open
         self.abandoned: list[BlobKey] = []
 
     async def put(self, stream: AsyncIterator[bytes]) -> tuple[BlobKey, int]:
@@ -36,9 +36,9 @@ class FakeBlobs:
     @contextmanager
     def pin(self, keys: Iterable[BlobKey]) -> Generator[None]:
         """Record that these are in use."""
-        self.held.append(tuple(keys))
-        self.holding += 1
+        self.pinned.append(tuple(keys))
+        self.open_pins += 1
         try:
             yield
         finally:
-            self.holding -= 1
+            self.open_pins -= 1

@@ -137,7 +137,7 @@ class FakeDispatcher:
         return self.operations.setdefault(message.trigger_id, operation)
 
     async def operation(self, message: OperationQuery) -> JobOperation:
-        """Return what `operations` holds."""
+        """Return an entry of `operations`."""
         self._fail()
         found = self.operations.get(message.trigger_id)
         if found is None or found.command.job_id != message.job_id:

@@ -99,9 +99,9 @@ class FakeJobMaster:
 
 
 class FakeJobMasterRunner:
-    """Satisfies JobMasterRunner: goes to RUNNING when it is run, remembers what it is told, ends when told.
+    """Satisfies JobMasterRunner: goes to RUNNING when it is run, records commands, ends as the test decides.
 
-    Like the real one it may be cancelled before it runs, tells its listener of every change, shows a terminal status
+    Like the real one it may be cancelled before it runs, notifies its listener of every change, shows a terminal status
     as soon as it has one, and leaves the job as it is when its `run` is cancelled.
     """
 
@@ -115,11 +115,11 @@ class FakeJobMasterRunner:
         self.job: Final = job
         self.progress: Final = progress
         self.status = JobStatus.INITIALIZING  # written by `move`
-        self.cancels = 0  # how often it was asked to end
+        self.cancels = 0  # how often a cancel was received
         self.obeys = True  # a cancel ends the job at once; else it stays CANCELLING until `end`
         self.publishing = False  # it can no longer be cancelled
-        self.answers_with: Exception | None = None  # what asking for its snapshot raises
-        self.stops_in_s = 0.0  # how long it takes to let go when its `run` is cancelled
+        self.answers_with: Exception | None = None  # raised by the query of its snapshot
+        self.stops_in_s = 0.0  # how long it takes to end when its `run` is cancelled
         self.required: list[JobRequirements] = []  # latest last
         self.cause: CauseId | None = None  # of its `run`
         self.suspended = False  # its `run` was cancelled, and has ended
@@ -134,7 +134,7 @@ class FakeJobMasterRunner:
     # JobMasterRunner
 
     async def run(self) -> JobOutcome:
-        """Run until it is told how the job ends."""
+        """Run until the test decides how the job ends."""
         self.cause = current_cause()
         if self.status is JobStatus.INITIALIZING:
             self.move(JobStatus.CREATED)
@@ -200,7 +200,7 @@ class FakeJobMasterRunner:
         self._listener(self.job.graph.job_id)
 
     def end(self, status: JobStatus, *, results: tuple[ResultRows, ...] = (), scratch: tuple[str, ...] = ()) -> None:
-        """End the job so. The status shows at once; `run` returns when it has its turn."""
+        """End the job with this outcome. The status changes at once; `run` returns when its task is scheduled."""
         self.move(status)
         self._result_names = tuple(rows.name for rows in results)
         self._outcome = JobOutcome(snapshot=self._as_is(), results=results, scratch=scratch)
@@ -224,7 +224,7 @@ class FakeJobMasterRunner:
 
 
 class FakeJobMasterFactory:
-    """Satisfies JobMasterFactory; remembers every runner that it made, and fails when told."""
+    """Satisfies JobMasterFactory; records every runner that it made, and raises `fail_with` if set."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.made: Final[list[FakeJobMasterRunner]] = []

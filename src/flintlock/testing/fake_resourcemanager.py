@@ -96,7 +96,7 @@ class FakeResourceManager:
         return self.seen
 
     async def read_log(self, message: LogQuery) -> LogChunk:
-        """Return a piece of what `logs` holds."""
+        """Return a part of an entry of `logs`."""
         self._fail()
         whole = self.logs.get(message.attempt)
         if whole is None:
@@ -149,8 +149,8 @@ class GrantingResourceManager:
             raise self.fail_with
         self.declarations.append(message)
         self.causes.append(current_cause())
-        kept = {(message.job_id, str(request.id)) for request in message.requests}
-        for key in [key for key in self.granted if key[0] == message.job_id and key not in kept]:
+        requested = {(message.job_id, str(request.id)) for request in message.requests}
+        for key in [key for key in self.granted if key[0] == message.job_id and key not in requested]:
             del self.granted[key]
         if self.automatic:
             for request in message.requests:

@@ -1,4 +1,4 @@
-"""A fake of whoever starts TaskManagers: remembers orders, and lets tests decide when workers end."""
+"""A fake driver for workers: records requests, and lets tests decide when workers end."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class FakeWorkers:
         self.started: list[TaskManagerId] = []
         self.released: list[TaskManagerId] = []
         self.fail_with: Unavailable | None = None
-        self.tries: list[float] = []  # when each start was asked for
+        self.tries: list[float] = []  # when each start was requested
         self.gate = asyncio.Event()  # while it is closed, releases do not return
         self.gate.set()
         self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
 
     @property
     def slots(self) -> int:
-        """As made."""
+        """As passed in."""
         return self._slots
 
     @property
     def resources(self) -> Resources:
-        """As made."""
+        """As passed in."""
         return self._resources
 
     @property
@@ -40,7 +40,7 @@ class FakeWorkers:
         return [worker for worker in self.started if worker not in self.released]
 
     async def start(self) -> TaskManagerId:
-        """Remember it."""
+        """Record the start."""
         self.tries.append(asyncio.get_running_loop().time())
         if self.fail_with is not None:
             raise self.fail_with
@@ -49,7 +49,7 @@ class FakeWorkers:
         return worker
 
     async def release(self, worker: TaskManagerId) -> None:
-        """Remember it."""
+        """Record the release."""
         await self.gate.wait()
         if worker not in self.released:
             self.released.append(worker)

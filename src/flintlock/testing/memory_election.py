@@ -138,7 +138,7 @@ class MemoryLeadership:
         return self.token
 
     def give_up(self, candidate: _Candidate) -> None:
-        """End the candidate's term. Does nothing if another's has begun."""
+        """End the candidate's term. A term of another one that has begun is not affected."""
         candidate.scope = None
         if self._leader is candidate:
             self._leader = None

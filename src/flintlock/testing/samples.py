@@ -1,4 +1,4 @@
-"""Values that many tests need and none cares about."""
+"""Values that many tests need, and whose content is irrelevant to them."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def test_files_are_sent_with_the_document(rest: RestHarness) -> None:
     assert (pickle.name, pickle.kind) == ("f.pickle", ArtifactKind.PICKLE)
     assert submission.graph.vertex("clean").operation == Function(pickle="f.pickle")
     assert rest.blobs.content[LIB_KEY] == LIB
-    assert set(rest.blobs.held[0]) == {lib.blob, pickle.blob} == set(rest.blobs.content)
-    assert rest.blobs.holding == 0
+    assert set(rest.blobs.pinned[0]) == {lib.blob, pickle.blob} == set(rest.blobs.content)
+    assert rest.blobs.open_pins == 0
 
 
 def test_large_files_are_stored_completely(rest: RestHarness) -> None:
@@ -273,7 +273,7 @@ def test_every_problem_is_reported_and_nothing_is_stored(rest: RestHarness) -> N
         "job, field 'config.restart-strategy.typ': unknown option; did you mean 'restart-strategy.type'?",
     ]
     assert rest.blobs.content == {}
-    assert rest.blobs.held == []
+    assert rest.blobs.pinned == []
     assert rest.dispatcher.submissions == []
 
 
