@@ -33,7 +33,7 @@ class Bystander:
     def __init__(self, seed: int, logs: Path) -> None:
         self.random = Random(seed)
         self.spark = FakeSpark(self.random, work_s=4.0, failures=0.2)
-        self.house = self.spark.house()
+        self.house = self.spark.launcher()
         self.masters = FakeJobMaster()
         self.resource_manager = FakeResourceManager()
         self.deployed: dict[AttemptId, DeployTask] = {}
