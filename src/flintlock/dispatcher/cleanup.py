@@ -15,9 +15,10 @@ from typing import TypeAlias
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.core import REMOVED_AFTER, Backoff, CleanupResource
+from flintlock.dispatcher.core import REMOVED_AFTER, CleanupResource
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Fenced
 from flintlock.model.ids import JobId
 

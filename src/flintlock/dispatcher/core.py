@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
@@ -208,18 +208,6 @@ class CleanupResource(StrEnum):
 #: What is removed only after something else: blobs are unlinked after the pointer to them was removed in a fenced
 #: transaction, so that a leader with an outdated token unlinks nothing. The others are removed concurrently.
 REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {CleanupResource.BLOBS: CleanupResource.GRAPH}
-
-
-class Backoff(Struct, frozen=True, kw_only=True):
-    """How long cleanup waits between its tries."""
-
-    initial_s: float
-    maximum_s: float
-
-    def delay_s(self, failures: int) -> float:
-        """Return the wait after so many failures in a row: twice as long each time, up to the maximum."""
-        doublings = min(failures - 1, 62)  # beyond that every wait is the maximum, and floats stay small
-        return min(self.maximum_s, self.initial_s * 2.0**doublings)
 
 
 def cleanup_plan(*, blobs: Collection[str], scratch: Collection[str]) -> tuple[CleanupResource, ...]:

@@ -22,7 +22,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.config.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
 from flintlock.dispatcher import core
-from flintlock.dispatcher.core import Backoff, JobPhase
+from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobServices
 from flintlock.dispatcher.listing import JobListing
@@ -33,6 +33,7 @@ from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
+from flintlock.model.backoff import Backoff
 from flintlock.model.causes import caused_by, current_cause
 from flintlock.model.commands import (
     CancelJob,

@@ -27,7 +27,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
-from flintlock.dispatcher.core import Backoff, CleanupResource, JobPhase
+from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
@@ -37,6 +37,7 @@ from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, pub
 from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, JobOperation, JobOperations, RescaleJob, TriggerOperation
 from flintlock.model.errors import (

@@ -22,13 +22,14 @@ Reconnected in time, everything goes on where it waited. Nothing was restarted, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Unavailable
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ log: FilteringBoundLogger = structlog.get_logger()
 PATIENCE_S: Final = 10.0
 
 _POLL_S: Final = 0.05
+
+_BACKOFF: Final = Backoff(initial_s=0.1, maximum_s=5.0)  # between two tries of what the store did not acknowledge
 
 
 class LeaderGate:
@@ -86,7 +89,7 @@ class LeaderGate:
         else that `work` raises is raised at once.
         """
         waited_s = 0.0
-        for pause_s in backoff():
+        for pause_s in _BACKOFF.delays():
             await self.wait_until_active()
             try:
                 return await work()
@@ -99,11 +102,3 @@ class LeaderGate:
             await asyncio.sleep(pause_s)
             waited_s += pause_s
         raise AssertionError("the backoff never ends")
-
-
-def backoff() -> Iterator[float]:
-    """Yield growing pauses in seconds, without end."""
-    pause_s = 0.1
-    while True:
-        yield pause_s
-        pause_s = min(pause_s * 2, 5.0)

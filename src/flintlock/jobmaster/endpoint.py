@@ -25,7 +25,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobListener, JobMasterFactory, JobMasterRunner
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
-from flintlock.ha.leader_gate import LeaderGate, backoff
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import JobProgressStore
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted_attempts
 from flintlock.jobmaster.directory import JobMasterDirectory
@@ -62,6 +62,7 @@ from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, p
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
@@ -85,6 +86,7 @@ log: FilteringBoundLogger = structlog.get_logger()
 _COMMAND_TIMEOUT_S: Final = 2.0
 _ENRICH_TIMEOUT_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 1.0
+_DECLARATION_BACKOFF: Final = Backoff(initial_s=0.1, maximum_s=5.0)
 _Work: TypeAlias = Callable[[], Awaitable[None]]
 
 #: Moves that every job makes and that say nothing about it: logged at debug level.
@@ -351,18 +353,19 @@ class JobMaster:
             self._declaring = self._spawn(scope, self._declare_requirements, "declare")
 
     async def _declare_requirements(self) -> None:
-        pauses = backoff()
+        failures = 0
         while (undeclared := self._undeclared) is not None:
             requirements, cause = undeclared
             try:
                 with caused_by(cause):
                     await self._services.resource_manager.declare_requirements(requirements)
-                pauses = backoff()
+                failures = 0
                 if self._undeclared is undeclared:
                     self._undeclared = None
             except Unavailable as error:
                 self._warn(log_events.RESOURCEMANAGER_UNAVAILABLE, error)
-                await asyncio.sleep(next(pauses))
+                failures += 1
+                await asyncio.sleep(_DECLARATION_BACKOFF.delay_s(failures))
         self._declaring = None
 
     async def _deploy(self, effect: SendDeploy) -> None:

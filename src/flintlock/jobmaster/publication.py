@@ -27,6 +27,7 @@ from flintlock.jobmaster.events import (
 from flintlock.jobmaster.execution_graph import Publication, RegionState, file_count
 from flintlock.jobmaster.scheduling import record_of
 from flintlock.jobmaster.transition import Transition
+from flintlock.model.backoff import Backoff
 from flintlock.model.ids import AttemptId, InstanceId, RequestId
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState
@@ -42,8 +43,7 @@ from flintlock.model.tasks import (
 
 E: Final = ExecutionState
 SAME_REASON_LIMIT: Final = 10
-_FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 30.0
+_BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=30.0)
 _UNREACHABLE_WAIT_S: Final = 1.0
 
 
@@ -153,7 +153,7 @@ def publication_failed(
             f"in their place: {news.reason}",
             exception="PublicationFailed",
         )
-    delay_s = min(_FIRST_WAIT_S * 2 ** (publication.failures - 1), _LONGEST_WAIT_S)
+    delay_s = _BACKOFF.delay_s(publication.failures)
     transition.emit(StartTimer(delay_s, PublicationDue(transition.job.attempt_id(region))))
     return None
 

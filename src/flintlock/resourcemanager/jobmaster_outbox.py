@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import AttemptId, JobId
@@ -26,8 +27,7 @@ from flintlock.resourcemanager.core import JobMasterMessage
 log: FilteringBoundLogger = structlog.get_logger()
 
 
-_FIRST_WAIT_S: Final = 0.1
-_LONGEST_WAIT_S: Final = 5.0
+_BACKOFF: Final = Backoff(initial_s=0.1, maximum_s=5.0)
 
 
 class JobMasterOutbox:
@@ -69,7 +69,7 @@ class JobMasterOutbox:
     async def _deliver(self, job_id: JobId) -> None:
         """Send a job its messages, in order, until none is left."""
         messages = self._queues[job_id]
-        wait_s = _FIRST_WAIT_S
+        failures = 0
         try:
             while messages:
                 try:
@@ -77,14 +77,14 @@ class JobMasterOutbox:
                     with caused_by(cause):
                         await self._deliver_one(message)
                     messages.popleft()
-                    wait_s = _FIRST_WAIT_S
+                    failures = 0
                 except NotFound:
                     log.info(log_events.JOBMASTER_GONE, job_id=job_id)
                     messages.clear()
                     self._forget(job_id)
                 except Unavailable:
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+                    failures += 1
+                    await asyncio.sleep(_BACKOFF.delay_s(failures))
         finally:
             del self._queues[job_id]
 

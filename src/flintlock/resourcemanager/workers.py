@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from flintlock.model.backoff import Backoff
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.resourcemanager.capacity import Capacity, could_serve
@@ -159,9 +160,8 @@ class Workers:
         self._not_before_s = now_s + self._wait_s(self._failures)
 
     def _wait_s(self, failures: int) -> float:
-        if not failures:
-            return 0.0
-        return min(self._rules.retry_s * 2.0 ** min(failures - 1, 30), max(_LONGEST_RETRY_S, self._rules.retry_s))
+        retry_s = self._rules.retry_s
+        return Backoff(initial_s=retry_s, maximum_s=max(_LONGEST_RETRY_S, retry_s)).delay_s(failures)
 
 
 def missing_workers(

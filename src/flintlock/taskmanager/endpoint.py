@@ -13,6 +13,7 @@ import structlog
 
 from flintlock.model import log_events
 from flintlock.model.application import ShutDownCluster
+from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId
@@ -32,8 +33,7 @@ from flintlock.taskmanager.registration import Registration
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.work import LeasedWork
 
-_FIRST_BACKOFF_S: Final = 0.5
-_LONGEST_BACKOFF_S: Final = 30.0
+_ENGINE_START_BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=30.0)
 _LAST_REPORTS_S: Final = 5.0
 log = structlog.get_logger()
 
@@ -94,16 +94,17 @@ class TaskManager:
 
     async def _keep_engine(self) -> None:
         """Keep an engine running and registered; start another when it dies, with growing pauses if it cannot start."""
-        backoff_s = _FIRST_BACKOFF_S
+        failures = 0
         while True:
             try:
                 cause = await self._run_engine()
-                backoff_s = _FIRST_BACKOFF_S
+                failures = 0
                 log.error(log_events.ENGINE_DIED, reason=cause)
             except Unavailable as error:
-                log.error(log_events.ENGINE_START_FAILED, reason=error.public, retry_s=backoff_s)
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
+                failures += 1
+                retry_s = _ENGINE_START_BACKOFF.delay_s(failures)
+                log.error(log_events.ENGINE_START_FAILED, reason=error.public, retry_s=retry_s)
+                await asyncio.sleep(retry_s)
 
     async def deploy(self, message: DeployTask) -> None:
         """Admit the attempt; what happens to it is reported."""

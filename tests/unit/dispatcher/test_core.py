@@ -1,13 +1,11 @@
 """Decisions of the Dispatcher, without any of its doing."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import CODE, VERSIONS, A, B, C, graph, record
 
 from flintlock.dispatcher import core
-from flintlock.dispatcher.core import Backoff, CleanupResource, JobPhase
+from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
 from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
@@ -171,20 +169,6 @@ def test_cancel_of_a_canceled_job_is_fine() -> None:
 def test_blobs_and_files_are_removed_only_where_there_are_any() -> None:
     assert core.cleanup_plan(blobs=(), scratch=()) == (CleanupResource.GRAPH, CleanupResource.PROGRESS)
     assert core.cleanup_plan(blobs=(CODE,), scratch=("work",)) == tuple(CleanupResource)
-
-
-@given(
-    failures=st.integers(1, 10_000),
-    initial_s=st.floats(0.001, 100),
-    maximum_s=st.floats(100, 100_000),
-)
-def test_waits_grow_to_the_maximum_and_never_beyond(failures: int, initial_s: float, maximum_s: float) -> None:
-    backoff = Backoff(initial_s=initial_s, maximum_s=maximum_s)
-
-    wait_s = backoff.delay_s(failures)
-
-    assert initial_s <= wait_s <= maximum_s
-    assert backoff.delay_s(failures + 1) in (wait_s * 2, maximum_s)
 
 
 def test_result_of_a_job_that_has_not_ended_is_a_broken_invariant() -> None:

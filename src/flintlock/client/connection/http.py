@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from flintlock.model.backoff import Backoff
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
@@ -53,8 +54,7 @@ import httpx  # noqa: E402
 
 T = TypeVar("T")
 _NO_LEADER: Final = (502, 503, 504)  # 502 and 504 come from a proxy in between
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 1.0
+_BACKOFF: Final = Backoff(initial_s=0.05, maximum_s=1.0)
 _CLOCKS_AGREE_S: Final = 2.0
 _UNKNOWN_PATIENCE_S: Final = 5.0  # for addresses that have never answered
 _SEVERAL_TIMEOUT_S: Final = 10.0
@@ -144,8 +144,7 @@ class Http:
         """
         limit_s = self.patience_s if patience_s is None else patience_s
         begun = time.monotonic()
-        pause = _FIRST_PAUSE_S
-        while True:
+        for pause in _BACKOFF.delays():
             reason, refused = "", True
             for _ in self.urls:
                 try:
@@ -168,7 +167,7 @@ class Http:
             if (refused and not self._answered and not changed) or time.monotonic() + pause > deadline:
                 raise _unavailable(reason, refused)
             time.sleep(pause)  # noqa: TID251 there is no event for the return of a server
-            pause = min(pause * 2, _LONGEST_PAUSE_S)
+        raise AssertionError("the backoff never ends")
 
     def server_ms(self) -> int:
         """Return the time by the cluster's clock, as of its last response; by this machine's if they agree.
