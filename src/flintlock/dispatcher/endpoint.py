@@ -12,29 +12,30 @@ and the transaction that stores the graph checks both stores again, atomically.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.config.options import BLOB_RETENTION, CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION, PARALLELISM_OVERRIDES
+from flintlock.config.options import CLEANUP_INITIAL, CLEANUP_MAX
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.ended import EndedJobs
-from flintlock.dispatcher.job import DispatchedJob, JobServices
+from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.recovery import Recovery
+from flintlock.dispatcher.retention import Retention
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
-from flintlock.dispatcher.writes import TermWrites, log_and_continue
-from flintlock.model import log_events
+from flintlock.dispatcher.submission import Submissions, answer_unanswered
+from flintlock.dispatcher.writes import TermWrites
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.backoff import Backoff
-from flintlock.model.causes import caused_by, current_cause
+from flintlock.model.causes import caused_by
 from flintlock.model.commands import (
     CancelJob,
     JobCommand,
@@ -44,8 +45,8 @@ from flintlock.model.commands import (
     RescaleJob,
     TriggerOperation,
 )
-from flintlock.model.errors import Conflict, InvariantBroken, KeyReused, NotFound, Refused, Unavailable
-from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.errors import Conflict, InvariantBroken, NotFound, Unavailable
+from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -56,7 +57,6 @@ from flintlock.model.jobs import (
     JobSubmission,
     JobSummary,
     ResultQuery,
-    StoredJob,
     Submitted,
 )
 from flintlock.model.states import JobStatus
@@ -86,16 +86,6 @@ async def dispatching(
             dispatcher.stop()
 
 
-#: The coroutine function that a job's task runs.
-JobBody: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
-
-def _answer_unanswered(answer: asyncio.Future[Any], what: str) -> None:
-    """Fail an answer that its task left open: the task was cancelled because leadership is lost."""
-    if not answer.done():
-        answer.set_exception(Unavailable(f"leadership was lost while {what}: it may or may not be there"))
-
-
 class Dispatcher:
     """Implements DispatcherGateway for one term."""
 
@@ -106,8 +96,6 @@ class Dispatcher:
         self._gate: Final = term.gate
         self._writes: Final = TermWrites(term.stores, term.gate)
         self._tasks: Final = tasks
-        self._retention_s: Final = configuration.get(JOB_RETENTION)
-        self._overrides: Final = configuration.get(PARALLELISM_OVERRIDES)
         self._listing: Final = JobListing()
         self._ended: Final = EndedJobs(term.stores)
         self._shared: Final = JobServices(
@@ -120,8 +108,9 @@ class Dispatcher:
             listing=self._listing,
             ended=self._ended,
         )
-        self._jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
-        self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
+        self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
+        self._submissions: Final = Submissions(services, self._shared, self)
+        self._retention: Final = Retention(services, self._shared, self.jobs)
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
         self._shut_down: Final[asyncio.Future[ApplicationStatus]] = asyncio.get_running_loop().create_future()
         self._stopped = False  # written by `stop`, when the scope is left or a child has failed
@@ -129,15 +118,15 @@ class Dispatcher:
     async def start(self, recovery: Recovery) -> None:
         """Take over the recovered jobs, and start them."""
         core.check_recovery((job.stored.graph.job_id for job in recovery.jobs), recovery.dirty)
-        await self._prune_blobs(recovery)  # before a client can submit a job that is not among these
+        await self._retention.prune_blobs(recovery)  # before a client can submit a job that is not among these
         for line in recovery.ended:
             self._listing.put(line)
         with caused_by(recovery.cause):
             await self._begin_recovered(recovery)
         if self._services.metrics is not None:
             self._services.metrics.recovered(len(recovery.jobs))
-        self._child(self._expire(), "dispatcher-retention")
-        self._child(self._expire_blobs(), "dispatcher-blob-retention")
+        self._child(self._retention.expire_jobs(), "dispatcher-retention")
+        self._child(self._retention.expire_blobs(), "dispatcher-blob-retention")
 
     async def _begin_recovered(self, recovery: Recovery) -> None:
         """Start the jobs of earlier terms, and the cleanup of those that have ended."""
@@ -146,16 +135,17 @@ class Dispatcher:
                 self._listing.put(recorded_snapshot(result).summary())
             operations = recovery.operations.get(result.job_id)
             dirty = DispatchedJob(result.job_id, self._shared, JobPhase.CLEANING, result=result, operations=operations)
-            self._begin(dirty, dirty.clean_up_dirty)
+            self.begin(dirty, dirty.clean_up_dirty)
         for number, job in enumerate(recovery.jobs, 1):
             job_id = job.stored.graph.job_id
             operations = recovery.operations.get(job_id)
             recovered = DispatchedJob(
                 job_id, self._shared, JobPhase.INITIALIZING, stored=job.stored, operations=operations
             )
-            self._begin(recovered, partial(recovered.run_recovered, job.progress))
-            if recovered.claim_operations():  # resumed after the job's own first step, which creates its JobMaster
-                self._child(recovered.resume_operations(), f"operations-{job_id}")
+            self.begin(recovered, partial(recovered.run_recovered, job.progress))
+            if recovered.changes.claim_operations():
+                # They are resumed after the job's own first step, which creates its JobMaster.
+                self._child(recovered.changes.resume_operations(), f"operations-{job_id}")
             self._listing.touch(job_id)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -165,7 +155,7 @@ class Dispatcher:
         if self._stopped:
             return
         self._stopped = True
-        for job in self._jobs.values():
+        for job in self.jobs.values():
             job.durable_end.set()  # wakes waiting clients: they get Unavailable
         for child in self._children:
             child.cancel()
@@ -176,7 +166,7 @@ class Dispatcher:
 
     def assert_empty(self) -> None:
         """Raise InvariantBroken if a job or an idempotency key is still registered: after the last cleanup none is."""
-        left = [*self._jobs, *self._keys]
+        left = [*self.jobs, *self._submissions.undecided_keys]
         if left:
             raise InvariantBroken(f"the Dispatcher has still registered {', '.join(map(str, left))}")
 
@@ -184,37 +174,25 @@ class Dispatcher:
 
     async def submit_job(self, message: JobSubmission) -> Submitted:
         """Persist and start the job; answer once it is durable. See DispatcherGateway."""
-        self._check_leading()
+        self.check_leading()
         if self._shut_down.done():
             raise Unavailable("the cluster is shutting down")
-        begun_s = asyncio.get_running_loop().time()
-        try:
-            if message.idempotency_key is None:
-                submitted = await self._submit(message)
-            else:
-                submitted = await self._submit_once(message, message.idempotency_key)
-        except Refused:
-            if self._services.metrics is not None:
-                self._services.metrics.refused()
-            raise
-        if self._services.metrics is not None:
-            self._services.metrics.acknowledged(asyncio.get_running_loop().time() - begun_s)
-        return submitted
+        return await self._submissions.submit(message)
 
     async def list_jobs(self) -> JobsOverview:
         """Return all jobs; the same object until something changes."""
-        self._check_leading()
+        self.check_leading()
         return self._listing.overview(self._line)
 
     async def job(self, message: JobQuery) -> JobSnapshot:
         """Return the details of one job."""
-        self._check_leading()
+        self.check_leading()
         running = await self._running(message.job_id)
         return running[1] if running is not None else await self._ended_job(message.job_id)
 
     async def await_job(self, message: AwaitJob) -> JobSnapshot:
         """Return the job once its result is durable, or as it is when the wait is over."""
-        self._check_leading()
+        self.check_leading()
         job = self._visible(message.job_id)
         if job is not None and not job.ended and message.wait_s > 0:
             try:
@@ -226,7 +204,7 @@ class Dispatcher:
 
     async def command(self, message: JobCommand) -> None:
         """Give a job a command; return once it is accepted. See DispatcherGateway."""
-        self._check_leading()
+        self.check_leading()
         match message:
             case CancelJob(job_id=job_id):
                 await self._cancel(job_id)
@@ -247,13 +225,13 @@ class Dispatcher:
         """Make a running job use this much; one change at a time for each job."""
         job = await self._changeable(command.job_id)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._child(job.rescale(command, done), f"rescale-{command.job_id}")
-        task.add_done_callback(lambda _: _answer_unanswered(done, "the change of a job was being stored"))
+        task = self._child(job.changes.rescale(command, done), f"rescale-{command.job_id}")
+        task.add_done_callback(lambda _: answer_unanswered(done, "the change of a job was being stored"))
         await asyncio.shield(done)
 
     async def trigger(self, message: TriggerOperation) -> JobOperation:
         """Trigger a command as an operation; return once that is durable. See DispatcherGateway."""
-        self._check_leading()
+        self.check_leading()
         job_id = message.command.job_id
         running = await self._running(job_id)
         if running is None:
@@ -263,13 +241,13 @@ class Dispatcher:
                 raise Conflict(f"job {job_id} is {snapshot.status}: it can have no more operations")
             return known
         accepted: asyncio.Future[JobOperation] = asyncio.get_running_loop().create_future()
-        task = self._child(running[0].operate(message, accepted), f"operation-{job_id}-{message.trigger_id}")
-        task.add_done_callback(lambda _: _answer_unanswered(accepted, "an operation was being stored"))
+        task = self._child(running[0].changes.operate(message, accepted), f"operation-{job_id}-{message.trigger_id}")
+        task.add_done_callback(lambda _: answer_unanswered(accepted, "an operation was being stored"))
         return await asyncio.shield(accepted)
 
     async def operation(self, message: OperationQuery) -> JobOperation:
         """Return an operation, of an ended job too."""
-        self._check_leading()
+        self.check_leading()
         found = (await self._operations(message.job_id)).get(message.trigger_id)
         if found is None:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
@@ -281,7 +259,7 @@ class Dispatcher:
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:
         """Record that a client is attached. Ignored for an ended job."""
-        self._check_leading()
+        self.check_leading()
         running = await self._running(message.job_id)
         if running is not None:
             running[0].renew_client(message.expires_ms)
@@ -290,12 +268,12 @@ class Dispatcher:
 
     async def requirements(self, message: JobQuery) -> JobRequirements:
         """Return what a running job may use."""
-        self._check_leading()
+        self.check_leading()
         return (await self._changeable(message.job_id)).requirements()
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return a collected result of the job. See DispatcherGateway."""
-        self._check_leading()
+        self.check_leading()
         running = await self._running(message.job_id)
         if running is not None:
             raise Conflict(f"job {message.job_id} is {running[1].status}: its results are there when it has finished")
@@ -310,80 +288,22 @@ class Dispatcher:
 
     async def shut_down_cluster(self, message: ShutDownCluster) -> None:
         """Complete the shut-down request. From then on no job is accepted."""
-        self._check_leading()
+        self.check_leading()
         if not self._shut_down.done():
             self._shut_down.set_result(message.status)
 
-    # Submission
-
-    async def _submit_once(self, message: JobSubmission, key: str) -> Submitted:
-        """Submit under an idempotency key: one at a time for each key; the store decides which one is first."""
-        while (other := self._keys.get(key)) is not None:
-            await asyncio.wait((other,))  # whatever its outcome, it is stored then
-            self._check_leading()
-        decided = self._keys[key] = asyncio.get_running_loop().create_future()
-        try:
-            known = await self._job_of_key(key, message.digest)
-            if known is not None:
-                return known
-            try:
-                return await self._submit(message)
-            except KeyReused:
-                # The same key was being stored for a client that has disconnected meanwhile.
-                known = await self._job_of_key(key, message.digest)
-                if known is None:
-                    raise
-                return known
-        finally:
-            del self._keys[key]
-            decided.set_result(None)
-
-    async def _job_of_key(self, key: str, digest: str) -> Submitted | None:
-        """Return the job that was submitted with a key. Raises Unavailable while that submission is undecided."""
-        known = await self._stores.graphs.key(key)
-        if known is not None and self._jobs.get(known.job_id) is None and self._listing.get(known.job_id) is None:
-            known = await self._stores.graphs.key(key)  # not registered: the submission was taken back meanwhile
-        if known is None:
-            return None
-        job = self._jobs.get(known.job_id)
-        if job is not None and not job.visible:
-            raise Unavailable(f"the submission under the key {key!r} is not decided yet; ask again")
-        return Submitted(job_id=core.repeated(key, known.job_id, known.digest, digest), existing=True)
-
-    async def _submit(self, message: JobSubmission) -> Submitted:
-        """Check, reserve the id, and wait for the job's own task to make it durable."""
-        self._check_leading()
-        job_id = message.graph.job_id
-        registered = self._jobs.get(job_id)
-        refusal = core.duplicate(job_id, None if registered is None else registered.phase, self._listing.get(job_id))
-        if refusal is not None:
-            raise refusal
-        stored = StoredJob(
-            graph=core.accepted_graph(message, self._services.versions, self._overrides),
-            submitted_ms=self._services.clock_ms(),
-            idempotency_key=message.idempotency_key,
-            digest=message.digest,
-            cause=current_cause() or "",
-        )
-        job = DispatchedJob(job_id, self._shared, JobPhase.RESERVED, stored=stored)
-        accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
-        predecessor = None if registered is None else registered.task
-        task = self._begin(job, partial(job.run_submitted, accepted, predecessor))
-        task.add_done_callback(lambda _: _answer_unanswered(accepted, "the job was being stored"))
-        return await asyncio.shield(accepted)
-
     # Jobs
 
-    def _begin(self, job: DispatchedJob, body: JobBody) -> asyncio.Task[None]:
+    def begin(self, job: DispatchedJob, body: JobBody) -> asyncio.Task[None]:
         """Register the job and start its task. The task's end, however early it is cancelled, unregisters the job."""
         task = job.task = self._child(body(), f"job-{job.job_id}")
-        self._jobs[job.job_id] = job
+        self.jobs[job.job_id] = job
         task.add_done_callback(lambda _: self._unregister(job))
         return task
 
     def _unregister(self, job: DispatchedJob) -> None:
-        if self._jobs.get(job.job_id) is job:
-            del self._jobs[job.job_id]
+        if self.jobs.get(job.job_id) is job:
+            del self.jobs[job.job_id]
 
     def _child(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.create_task(work, name=name)
@@ -397,7 +317,7 @@ class Dispatcher:
             self.stop()  # in the same turn as the task group: no call is answered, and nothing started, in between
 
     def _visible(self, job_id: JobId) -> DispatchedJob | None:
-        job = self._jobs.get(job_id)
+        job = self.jobs.get(job_id)
         return job if job is not None and job.visible else None
 
     async def _running(self, job_id: JobId) -> tuple[DispatchedJob, JobSnapshot] | None:
@@ -415,7 +335,7 @@ class Dispatcher:
         if not job.ending and not snapshot.status.globally_terminal:
             return job, snapshot
         await job.durable_end.wait()
-        self._check_leading()
+        self.check_leading()
         return None
 
     async def _changeable(self, job_id: JobId) -> DispatchedJob:
@@ -434,56 +354,10 @@ class Dispatcher:
         return snapshot
 
     def _line(self, job_id: JobId, last: JobSummary | None) -> JobSummary | None:
-        job = self._jobs.get(job_id)
+        job = self.jobs.get(job_id)
         return last if job is None else job.summary(last)
 
-    def _check_leading(self) -> None:
+    def check_leading(self) -> None:
+        """Raise Unavailable if the term is over."""
         if self._stopped:
             raise Unavailable("this JobManager no longer leads; ask again")
-
-    # Housekeeping
-
-    async def _prune_blobs(self, recovery: Recovery) -> None:
-        """Remove the blobs of jobs that no longer exist. Those of dirty jobs remain until their cleanup."""
-        needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
-        needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
-        await self._gate.wait_until_active()
-        with log_and_continue(log_events.BLOB_PRUNING_FAILED):
-            await self._services.blobs.retain_only(needed)
-
-    async def _expire(self) -> None:
-        """Remove ended jobs when their retention is over."""
-        unconfirmed = False  # the last try raised: it may have removed some and not returned which
-        while True:
-            await self._gate.wait_until_active()
-            before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
-            unconfirmed, compare = True, unconfirmed
-            with log_and_continue(log_events.JOB_EXPIRY_FAILED):
-                gone = await self._stores.ended.expire(before_ms)
-                self._forget((*gone, *await self._listed_but_not_stored(before_ms)) if compare else gone)
-                unconfirmed = False
-            await asyncio.sleep(core.expiry_period_s(self._retention_s))
-
-    async def _listed_but_not_stored(self, before_ms: int) -> list[JobId]:
-        """Return the jobs that are listed as ended before then, and no longer stored."""
-        stored = {line.job_id for line in await self._stores.ended.summaries()}
-        return [job_id for job_id in self._listing.ended_before(before_ms) if job_id not in stored]
-
-    async def _expire_blobs(self) -> None:
-        """Remove uploads whose submission never arrived, or was refused."""
-        retention_s = self._services.configuration.get(BLOB_RETENTION)
-        while True:
-            await asyncio.sleep(core.expiry_period_s(retention_s))
-            await self._gate.wait_until_active()
-            with log_and_continue(log_events.BLOB_PRUNING_FAILED):
-                gone = await self._services.blobs.expire_unreferenced(retention_s)
-                if gone:
-                    log.info(log_events.BLOBS_EXPIRED, count=len(gone))
-
-    def _forget(self, expired: tuple[JobId, ...]) -> None:
-        gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]
-        for job_id in gone:
-            self._listing.remove(job_id)
-        self._ended.forget(gone)
-        if gone:
-            log.info(log_events.JOBS_EXPIRED, count=len(gone))

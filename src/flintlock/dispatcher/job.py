@@ -16,16 +16,18 @@ created is a FAILED job, not a failed submission, so the client need not wait fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 import structlog
 from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
+from flintlock.dispatcher.attached_client import AttachedClient
+from flintlock.dispatcher.changes import JobChanges
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
@@ -39,16 +41,13 @@ from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
-from flintlock.model.commands import CancelJob, JobOperation, JobOperations, RescaleJob, TriggerOperation
+from flintlock.model.commands import CancelJob, JobOperations
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
     Fenced,
-    FlintlockError,
-    Invalid,
     InvariantBroken,
     KeyReused,
-    NotFound,
     Refused,
     Unavailable,
 )
@@ -57,6 +56,9 @@ from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSnap
 from flintlock.model.tasks import RegionRecord, RemoveFiles
 
 log: FilteringBoundLogger = structlog.get_logger()
+
+#: The coroutine function that a job's task runs.
+JobBody: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 #: The moves that operators need; the others follow from them, and are logged at debug level.
 _LOGGED_AT_INFO: Final = frozenset({JobPhase.INITIALIZING, JobPhase.ENDING, JobPhase.DISCARDING})
@@ -78,33 +80,6 @@ class JobServices:
     metrics: DispatcherMetrics | None
     listing: JobListing
     ended: EndedJobs
-
-
-class AttachedClient:
-    """The timeout of the client that a job depends on: each heartbeat of the client restarts it.
-
-    `timed_out` is called when it passes. It is not stored: a new leader gives the client the whole timeout again.
-    """
-
-    def __init__(self, timed_out: Callable[[], None]) -> None:
-        self._timed_out: Final = timed_out
-        self._timer: asyncio.TimerHandle | None = None  # while a heartbeat is expected
-
-    @property
-    def expected(self) -> bool:
-        """Whether the job depends on the client now."""
-        return self._timer is not None
-
-    def expect(self, within_s: float) -> None:
-        """Expect the next heartbeat within this time."""
-        self.forget()
-        self._timer = asyncio.get_running_loop().call_later(max(within_s, 0.0), self._timed_out)
-
-    def forget(self) -> None:
-        """Expect no more heartbeats. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class DispatchedJob:
@@ -131,14 +106,7 @@ class DispatchedJob:
         self._cancel_asked_ms: int | None = None  # of a cancel that is queued until there is a JobMaster
         self._cancel_cause: CauseId | None = None  # of that cancel
         self._client: Final = AttachedClient(self._client_timed_out)  # expected while the job has a JobMaster
-        self._operations: Final = OperationRecorder(
-            operations or JobOperations(job_id=job_id),
-            services.term.stores.operations,
-            services.term.gate,
-            services.clock_ms,
-        )
-        self._updating = False  # a change of its requirements is in progress, or was when a former leader died
-        self._settling = False  # such a change got no answer, and is reverted
+        self.changes: Final = _changes(self, services, operations or JobOperations(job_id=job_id))
         self._recovered = False  # written by `run_recovered`
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
 
@@ -163,7 +131,7 @@ class DispatchedJob:
         """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
         if self._runner is not None:
             return self._runner.snapshot()
-        return initial_snapshot(self._job(), self._cancel_asked_ms)
+        return initial_snapshot(self.stored, self._cancel_asked_ms)
 
     def summary(self, last: JobSummary | None) -> JobSummary | None:
         """Return the job's line in the listing, given its last one.
@@ -176,12 +144,12 @@ class DispatchedJob:
             line = self.snapshot().summary()
         except Exception as error:  # noqa: BLE001 - one JobMaster's bug must not fail the listing
             log.warning(log_events.JOBMASTER_NOT_RESPONDING, job_id=self.job_id, error=repr(error))
-            known = last or initial_snapshot(self._job(), self._cancel_asked_ms).summary()
+            known = last or initial_snapshot(self.stored, self._cancel_asked_ms).summary()
             return structs.replace(known, stale=True)
         if line.status.globally_terminal:  # not durable yet: not shown
             if last is not None and not last.status.globally_terminal:
                 return last
-            return initial_snapshot(self._job(), self._cancel_asked_ms).summary()
+            return initial_snapshot(self.stored, self._cancel_asked_ms).summary()
         return line
 
     def cancel(self) -> None:
@@ -199,7 +167,7 @@ class DispatchedJob:
             self._client.expect((expires_ms - self._services.clock_ms()) / 1000)
 
     def _client_timed_out(self) -> None:
-        timeout_s = self._job().graph.client_timeout_s
+        timeout_s = self.stored.graph.client_timeout_s
         if self._services.term.gate.paused is not None and timeout_s is not None:
             self._client.expect(timeout_s)  # its heartbeats may not have arrived: it gets the whole timeout again
             return
@@ -208,114 +176,32 @@ class DispatchedJob:
             log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
             self.cancel()
 
-    # Requirements
+    # What `JobChanges` needs
+
+    @property
+    def stored(self) -> StoredJob:
+        """The job as it is stored. Raises InvariantBroken once it has ended."""
+        if self._stored is None:
+            raise InvariantBroken(f"job {self.job_id} is {self.phase}: its graph is no longer in memory")
+        return self._stored
+
+    def replace_stored(self, former: StoredJob, changed: StoredJob) -> None:
+        """Remember what is stored now. Ignored if `former` was not the latest: the job has ended meanwhile."""
+        if self._stored is former:
+            self._stored = changed
 
     def requirements(self) -> JobRequirements:
         """Return what the job may use. Raises Unavailable while it is initialised."""
         return self.initialised().requirements()
 
-    async def rescale(self, command: RescaleJob, done: asyncio.Future[None]) -> None:
-        """Persist what the job may use, then pass it to its JobMaster; the outcome is set on `done`."""
-        try:
-            runner, job = self.initialised(), self._job()
-            wanted = self._checked_change(job, command)
-        except FlintlockError as error:
-            done.set_exception(error)
-            return
-        self._updating = True
-        try:
-            changed = _rescaled(job, wanted)
-            await self._services.term.stores.graphs.replace(changed)
-            if self._stored is job:  # else it has ended meanwhile
-                self._stored = changed
-            runner.command(wanted)
-            done.set_result(None)
-        except FlintlockError as error:
-            if is_fatal_to_term(error):
-                raise
-            done.set_exception(error)
-            if isinstance(error, Unavailable):  # it may be stored all the same, and would count from the next leader on
-                self._settling = True
-                await self._services.writes.revert(job)
-        finally:
-            self._updating = self._settling = False
-
-    def _checked_change(self, job: StoredJob, command: RescaleJob) -> RescaleJob:
-        """Return the command with a range for each step. Raises why it cannot be carried out now."""
-        wanted = core.expanded(job.graph, command)
-        problems = core.requirement_problems(job.graph, wanted)
-        if problems:
-            raise Invalid("; ".join(problems), problems=problems)
-        if self._settling:
-            raise Unavailable(f"it is not known yet what came of the last change of job {self.job_id}; ask again")
-        if self._updating:
-            raise Conflict(f"another change of job {self.job_id} is under way")
-        return wanted
-
-    # Operations
-
-    async def operate(self, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]) -> None:
-        """Record an operation, set the acknowledgement on `accepted`, carry the operation out, record its outcome."""
-        operation = await self._operations.begin(trigger, self._check_runs, accepted)
-        if operation is not None:
-            await self._carry_out(operation)
-
-    def claim_operations(self) -> bool:
-        """Refuse other changes until `resume_operations` is done. Returns whether a former leader left operations."""
-        self._updating = bool(self._operations.in_progress)
-        return self._updating
-
-    async def resume_operations(self) -> None:
-        """Carry out what was in progress when a former leader died, in the order in which it was triggered."""
-        for operation in self._operations.in_progress:
-            self._updating = False  # for the operation itself: nothing runs between this line and its own claim
-            await self._carry_out(operation)
-            self._updating = True
-        self._updating = False
-
-    async def _carry_out(self, operation: JobOperation) -> None:
-        match operation.command:
-            case CancelJob():
-                error: FlintlockError | None = None
-                try:
-                    self._check_runs()
-                    self.cancel()
-                except FlintlockError as refused:
-                    error = refused
-                await self._operations.complete(operation, error)
-            case RescaleJob() as command:
-                await self._rescale_durably(operation, command)
-
-    async def _rescale_durably(self, operation: JobOperation, command: RescaleJob) -> None:
-        """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""
-        try:
-            runner, job = self._check_runs(), self._job()
-            wanted = self._checked_change(job, command)
-        except FlintlockError as error:
-            await self._operations.complete(operation, error)
-            return
-        self._updating = True  # until the outcome is durable: else the next leader might repeat it over a later change
-        try:
-            changed, error = _rescaled(job, wanted), None
-            try:
-                await self._services.writes.replace(changed)
-            except NotFound:
-                error = self._has_ended()
-            else:
-                if self._stored is job:  # else it has ended meanwhile
-                    self._stored = changed
-                runner.command(wanted)
-            await self._operations.complete(operation, error)
-        finally:
-            self._updating = False
-
-    def _check_runs(self) -> JobMasterRunner:
+    def check_runs(self) -> JobMasterRunner:
         """Return the job's JobMaster. Raises Conflict for a job that has ended, Unavailable for one without it yet."""
         if self.ending or self.ended:
-            raise self._has_ended()
+            raise self.has_ended()
         return self.initialised()
 
-    def _has_ended(self) -> Conflict:
+    def has_ended(self) -> Conflict:
+        """Return the error for a command to a job that has ended."""
         return Conflict(f"job {self.job_id} has ended")
 
     def initialised(self) -> JobMasterRunner:
@@ -347,7 +233,7 @@ class DispatchedJob:
 
     async def _persist(self, accepted: asyncio.Future[Submitted]) -> bool:
         """Store the job and acknowledge it. False: it was refused or could not be stored, and was taken back."""
-        job = self._job()
+        job = self.stored
         blobs = core.blobs_of(job.graph)
         blobs_only = (CleanupResource.BLOBS,) if blobs else ()
         everything = core.cleanup_plan(blobs=blobs, scratch=())
@@ -400,7 +286,7 @@ class DispatchedJob:
 
     async def _outcome(self, progress: tuple[RegionRecord, ...]) -> JobOutcome:
         """Create the JobMaster and run it. An error that concerns only this job is this job's outcome: FAILED."""
-        services, job = self._services, self._job()
+        services, job = self._services, self.stored
         try:
             runner = services.term.job_masters(job, progress, services.listing.touch)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
@@ -470,7 +356,7 @@ class DispatchedJob:
         """Remove what the job used, then mark its result clean. Its JobMaster has ended before."""
         if self._result is None:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
-        await self._operations.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
+        await self.changes.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
         blobs, scratch = self._result.blobs, self._result.scratch
         removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
         await clean_up(self.job_id, removals, self._services.backoff, self._services.term.gate)
@@ -493,16 +379,13 @@ class DispatchedJob:
         }
         return {resource: how[resource] for resource in resources}
 
-    def _job(self) -> StoredJob:
-        if self._stored is None:
-            raise InvariantBroken(f"job {self.job_id} is {self.phase}: its graph is no longer in memory")
-        return self._stored
-
     def _move(self, phase: JobPhase, **facts: object) -> None:
         self.phase = core.moved(self.phase, phase)
         write = log.info if phase in _LOGGED_AT_INFO or "submission_cause" in facts else log.debug
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)
 
 
-def _rescaled(job: StoredJob, wanted: RescaleJob) -> StoredJob:
-    return structs.replace(job, requirements={**job.requirements, **wanted.vertices})
+def _changes(job: DispatchedJob, services: JobServices, operations: JobOperations) -> JobChanges:
+    stores = services.term.stores
+    recorder = OperationRecorder(operations, stores.operations, services.term.gate, services.clock_ms)
+    return JobChanges(job, stores.graphs, services.writes, recorder)

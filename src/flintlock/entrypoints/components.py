@@ -17,11 +17,11 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from flintlock.config.configuration import Configuration
-from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
-from flintlock.dispatcher.leader_process import DispatcherLeaderProcessFactory, SessionLeaderProcessFactory
-from flintlock.dispatcher.leader_watch import LeaderWatch
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
+from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProcessFactory, SessionLeaderProcessFactory
+from flintlock.dispatcher.leadership.leader_watch import LeaderWatch
+from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.metrics import DispatcherMetrics
-from flintlock.dispatcher.runner import DispatcherRunner
 from flintlock.dispatcher.services import BlobReferences, DispatcherServices, TermOpener, TermServices
 from flintlock.entrypoints.term import CurrentResourceManager, TermParts
 from flintlock.entrypoints.workers import WorkerDriverOpener

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
 from flintlock.config.options import CLUSTER_ID, FAILURE_ENRICHERS, JM_BIND_HOST, JM_RPC_ADDRESS, JM_RPC_PORT
-from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
-from flintlock.dispatcher.leader_watch import is_loopback
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
+from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements
 from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.high_availability import ha_services, work_dir

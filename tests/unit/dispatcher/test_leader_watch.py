@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from flintlock.dispatcher.leader_watch import GRACE_S, LeaderWatch, is_loopback
+from flintlock.dispatcher.leadership.leader_watch import GRACE_S, LeaderWatch, is_loopback
 from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.application import ApplicationStatus

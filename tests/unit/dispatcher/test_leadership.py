@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, outcome_of, settle, submission, until
 
-from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.dispatcher.leader_process import Bootstrap, DispatcherLeaderProcess, LeaderState
-from flintlock.dispatcher.runner import DispatcherRunner
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
+from flintlock.dispatcher.leadership.leader_process import Bootstrap, DispatcherLeaderProcess, LeaderState
+from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
 from flintlock.gateways.leader import LeaderLivenessProbe
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo

@@ -22,9 +22,9 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.dispatcher.leader_process import DispatcherLeaderProcessFactory
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
+from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProcessFactory
 from flintlock.gateways.leader import LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import HaServices

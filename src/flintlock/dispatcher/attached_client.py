@@ -1,0 +1,34 @@
+"""The client that a job depends on, and its timeout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+
+class AttachedClient:
+    """The timeout of the client that a job depends on: each heartbeat of the client restarts it.
+
+    `timed_out` is called when it passes. It is not stored: a new leader gives the client the whole timeout again.
+    """
+
+    def __init__(self, timed_out: Callable[[], None]) -> None:
+        self._timed_out: Final = timed_out
+        self._timer: asyncio.TimerHandle | None = None  # while a heartbeat is expected
+
+    @property
+    def expected(self) -> bool:
+        """Whether the job depends on the client now."""
+        return self._timer is not None
+
+    def expect(self, within_s: float) -> None:
+        """Expect the next heartbeat within this time."""
+        self.forget()
+        self._timer = asyncio.get_running_loop().call_later(max(within_s, 0.0), self._timed_out)
+
+    def forget(self) -> None:
+        """Expect no more heartbeats. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,169 @@
+"""The changes of one running job: what it may use, at once or as a recorded operation.
+
+One change at a time: each is stored before the JobMaster gets it, and what a former leader left in progress is carried
+out before anything else may change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from msgspec import structs
+
+from flintlock.dispatcher import core
+from flintlock.dispatcher.operations import OperationRecorder
+from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term
+from flintlock.gateways.jobmaster import JobMasterRunner
+from flintlock.ha.protocols import JobGraphStore
+from flintlock.model.commands import CancelJob, JobOperation, RescaleJob, TriggerOperation
+from flintlock.model.errors import Conflict, FlintlockError, Invalid, NotFound, Unavailable
+from flintlock.model.ids import JobId
+from flintlock.model.jobs import StoredJob
+
+
+class ChangeableJob(Protocol):
+    """What a change needs of the job that it changes."""
+
+    @property
+    def job_id(self) -> JobId:
+        """The job's id."""
+        ...
+
+    @property
+    def stored(self) -> StoredJob:
+        """The job as it is stored. Raises InvariantBroken once it has ended."""
+        ...
+
+    def replace_stored(self, former: StoredJob, changed: StoredJob) -> None:
+        """Remember what is stored now. Ignored if `former` was not the latest: the job has ended meanwhile."""
+        ...
+
+    def initialised(self) -> JobMasterRunner:
+        """Return the job's JobMaster. Raises Unavailable while there is none."""
+        ...
+
+    def check_runs(self) -> JobMasterRunner:
+        """Return the job's JobMaster. Raises Conflict for a job that has ended, Unavailable for one without it yet."""
+        ...
+
+    def has_ended(self) -> Conflict:
+        """Return the error for a command to a job that has ended."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel the job. Raises Conflict if it can no longer be cancelled."""
+        ...
+
+
+class JobChanges:
+    """Changes one job, and records those that are operations."""
+
+    def __init__(
+        self, job: ChangeableJob, graphs: JobGraphStore, writes: TermWrites, operations: OperationRecorder
+    ) -> None:
+        self._job: Final = job
+        self._graphs: Final = graphs
+        self._writes: Final = writes
+        self._operations: Final = operations
+        self._updating = False  # a change is in progress, or was when a former leader died
+        self._settling = False  # a change got no answer from the store, and is reverted
+
+    async def rescale(self, command: RescaleJob, done: asyncio.Future[None]) -> None:
+        """Persist what the job may use, then pass it to its JobMaster; the outcome is set on `done`."""
+        try:
+            runner, stored = self._job.initialised(), self._job.stored
+            wanted = self._checked(stored, command)
+        except FlintlockError as error:
+            done.set_exception(error)
+            return
+        self._updating = True
+        try:
+            changed = _rescaled(stored, wanted)
+            await self._graphs.replace(changed)
+            self._job.replace_stored(stored, changed)
+            runner.command(wanted)
+            done.set_result(None)
+        except FlintlockError as error:
+            if is_fatal_to_term(error):
+                raise
+            done.set_exception(error)
+            if isinstance(error, Unavailable):  # it may be stored all the same, and would count from the next leader on
+                self._settling = True
+                await self._writes.revert(stored)
+        finally:
+            self._updating = self._settling = False
+
+    async def operate(self, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]) -> None:
+        """Record an operation, set the acknowledgement on `accepted`, carry the operation out, record its outcome."""
+        operation = await self._operations.begin(trigger, self._job.check_runs, accepted)
+        if operation is not None:
+            await self._carry_out(operation)
+
+    def claim_operations(self) -> bool:
+        """Refuse other changes until `resume_operations` is done. Returns whether a former leader left operations."""
+        self._updating = bool(self._operations.in_progress)
+        return self._updating
+
+    async def resume_operations(self) -> None:
+        """Carry out what was in progress when a former leader died, in the order in which it was triggered."""
+        for operation in self._operations.in_progress:
+            self._updating = False  # for the operation itself: nothing runs between this line and its own claim
+            await self._carry_out(operation)
+            self._updating = True
+        self._updating = False
+
+    async def fail_unfinished(self, reason: str) -> None:
+        """Complete all operations in progress as failed: the job has ended."""
+        await self._operations.fail_unfinished(reason)
+
+    async def _carry_out(self, operation: JobOperation) -> None:
+        match operation.command:
+            case CancelJob():
+                error: FlintlockError | None = None
+                try:
+                    self._job.check_runs()
+                    self._job.cancel()
+                except FlintlockError as refused:
+                    error = refused
+                await self._operations.complete(operation, error)
+            case RescaleJob() as command:
+                await self._rescale_durably(operation, command)
+
+    async def _rescale_durably(self, operation: JobOperation, command: RescaleJob) -> None:
+        """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""
+        try:
+            runner, stored = self._job.check_runs(), self._job.stored
+            wanted = self._checked(stored, command)
+        except FlintlockError as error:
+            await self._operations.complete(operation, error)
+            return
+        self._updating = True  # until the outcome is durable: else the next leader might repeat it over a later change
+        try:
+            changed, error = _rescaled(stored, wanted), None
+            try:
+                await self._writes.replace(changed)
+            except NotFound:
+                error = self._job.has_ended()
+            else:
+                self._job.replace_stored(stored, changed)
+                runner.command(wanted)
+            await self._operations.complete(operation, error)
+        finally:
+            self._updating = False
+
+    def _checked(self, stored: StoredJob, command: RescaleJob) -> RescaleJob:
+        """Return the command with a range for each step. Raises why it cannot be carried out now."""
+        wanted = core.expanded(stored.graph, command)
+        problems = core.requirement_problems(stored.graph, wanted)
+        if problems:
+            raise Invalid("; ".join(problems), problems=problems)
+        if self._settling:
+            raise Unavailable(f"it is not known yet what came of the last change of job {self._job.job_id}; ask again")
+        if self._updating:
+            raise Conflict(f"another change of job {self._job.job_id} is under way")
+        return wanted
+
+
+def _rescaled(stored: StoredJob, wanted: RescaleJob) -> StoredJob:
+    return structs.replace(stored, requirements={**stored.requirements, **wanted.vertices})

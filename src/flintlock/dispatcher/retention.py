@@ -1,0 +1,79 @@
+"""What the Dispatcher removes by itself: ended jobs after their retention, and blobs that no job needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from flintlock.config.options import BLOB_RETENTION, JOB_RETENTION
+from flintlock.dispatcher import core
+from flintlock.dispatcher.job import DispatchedJob, JobServices
+from flintlock.dispatcher.recovery import Recovery
+from flintlock.dispatcher.services import DispatcherServices
+from flintlock.dispatcher.writes import log_and_continue
+from flintlock.model import log_events
+from flintlock.model.ids import BlobKey, JobId
+
+log: FilteringBoundLogger = structlog.get_logger()
+
+
+class Retention:
+    """Removes what is retained no longer, during one term."""
+
+    def __init__(self, services: DispatcherServices, shared: JobServices, jobs: Mapping[JobId, DispatchedJob]) -> None:
+        self._services: Final = services
+        self._stores: Final = shared.term.stores
+        self._gate: Final = shared.term.gate
+        self._listing: Final = shared.listing
+        self._ended: Final = shared.ended
+        self._jobs: Final = jobs
+        self._retention_s: Final = services.configuration.get(JOB_RETENTION)
+
+    async def prune_blobs(self, recovery: Recovery) -> None:
+        """Remove the blobs of jobs that no longer exist. Those of dirty jobs remain until their cleanup."""
+        needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
+        needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
+        await self._gate.wait_until_active()
+        with log_and_continue(log_events.BLOB_PRUNING_FAILED):
+            await self._services.blobs.retain_only(needed)
+
+    async def expire_jobs(self) -> None:
+        """Remove ended jobs when their retention is over."""
+        unconfirmed = False  # the last try raised: it may have removed some and not returned which
+        while True:
+            await self._gate.wait_until_active()
+            before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
+            unconfirmed, compare = True, unconfirmed
+            with log_and_continue(log_events.JOB_EXPIRY_FAILED):
+                gone = await self._stores.ended.expire(before_ms)
+                self._forget((*gone, *await self._listed_but_not_stored(before_ms)) if compare else gone)
+                unconfirmed = False
+            await asyncio.sleep(core.expiry_period_s(self._retention_s))
+
+    async def _listed_but_not_stored(self, before_ms: int) -> list[JobId]:
+        """Return the jobs that are listed as ended before then, and no longer stored."""
+        stored = {line.job_id for line in await self._stores.ended.summaries()}
+        return [job_id for job_id in self._listing.ended_before(before_ms) if job_id not in stored]
+
+    async def expire_blobs(self) -> None:
+        """Remove uploads whose submission never arrived, or was refused."""
+        retention_s = self._services.configuration.get(BLOB_RETENTION)
+        while True:
+            await asyncio.sleep(core.expiry_period_s(retention_s))
+            await self._gate.wait_until_active()
+            with log_and_continue(log_events.BLOB_PRUNING_FAILED):
+                gone = await self._services.blobs.expire_unreferenced(retention_s)
+                if gone:
+                    log.info(log_events.BLOBS_EXPIRED, count=len(gone))
+
+    def _forget(self, expired: tuple[JobId, ...]) -> None:
+        gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]
+        for job_id in gone:
+            self._listing.remove(job_id)
+        self._ended.forget(gone)
+        if gone:
+            log.info(log_events.JOBS_EXPIRED, count=len(gone))

@@ -1,0 +1,131 @@
+"""Accepting jobs: the checks before an id is reserved, and submissions that are repeated under an idempotency key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from flintlock.config.options import PARALLELISM_OVERRIDES
+from flintlock.dispatcher import core
+from flintlock.dispatcher.core import JobPhase
+from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
+from flintlock.dispatcher.services import DispatcherServices
+from flintlock.model.causes import current_cause
+from flintlock.model.errors import KeyReused, Refused, Unavailable
+from flintlock.model.ids import JobId
+from flintlock.model.jobs import JobSubmission, StoredJob, Submitted
+
+
+class JobScope(Protocol):
+    """The scope in which the jobs of a term run."""
+
+    @property
+    def jobs(self) -> Mapping[JobId, DispatchedJob]:
+        """The registered jobs: from the reservation of their id to the end of their task."""
+        ...
+
+    def check_leading(self) -> None:
+        """Raise Unavailable if the term is over."""
+        ...
+
+    def begin(self, job: DispatchedJob, body: JobBody) -> asyncio.Task[None]:
+        """Register the job and start its task."""
+        ...
+
+
+class Submissions:
+    """Accepts the jobs of one term."""
+
+    def __init__(self, services: DispatcherServices, shared: JobServices, scope: JobScope) -> None:
+        self._services: Final = services
+        self._shared: Final = shared
+        self._graphs: Final = shared.term.stores.graphs
+        self._listing: Final = shared.listing
+        self._scope: Final = scope
+        self._overrides: Final = services.configuration.get(PARALLELISM_OVERRIDES)
+        self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
+
+    @property
+    def undecided_keys(self) -> tuple[str, ...]:
+        """The idempotency keys that are being decided on."""
+        return tuple(self._keys)
+
+    async def submit(self, message: JobSubmission) -> Submitted:
+        """Persist and start the job; return once it is durable. See DispatcherGateway."""
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            if message.idempotency_key is None:
+                submitted = await self._submit(message)
+            else:
+                submitted = await self._submit_once(message, message.idempotency_key)
+        except Refused:
+            if self._services.metrics is not None:
+                self._services.metrics.refused()
+            raise
+        if self._services.metrics is not None:
+            self._services.metrics.acknowledged(asyncio.get_running_loop().time() - begun_s)
+        return submitted
+
+    async def _submit_once(self, message: JobSubmission, key: str) -> Submitted:
+        """Submit under an idempotency key: one at a time for each key; the store decides which one is first."""
+        while (other := self._keys.get(key)) is not None:
+            await asyncio.wait((other,))  # whatever its outcome, it is stored then
+            self._scope.check_leading()
+        decided = self._keys[key] = asyncio.get_running_loop().create_future()
+        try:
+            known = await self._job_of_key(key, message.digest)
+            if known is not None:
+                return known
+            try:
+                return await self._submit(message)
+            except KeyReused:
+                # The same key was being stored for a client that has disconnected meanwhile.
+                known = await self._job_of_key(key, message.digest)
+                if known is None:
+                    raise
+                return known
+        finally:
+            del self._keys[key]
+            decided.set_result(None)
+
+    async def _job_of_key(self, key: str, digest: str) -> Submitted | None:
+        """Return the job that was submitted with a key. Raises Unavailable while that submission is undecided."""
+        known = await self._graphs.key(key)
+        if known is not None and self._scope.jobs.get(known.job_id) is None and self._listing.get(known.job_id) is None:
+            known = await self._graphs.key(key)  # not registered: the submission was taken back meanwhile
+        if known is None:
+            return None
+        job = self._scope.jobs.get(known.job_id)
+        if job is not None and not job.visible:
+            raise Unavailable(f"the submission under the key {key!r} is not decided yet; ask again")
+        return Submitted(job_id=core.repeated(key, known.job_id, known.digest, digest), existing=True)
+
+    async def _submit(self, message: JobSubmission) -> Submitted:
+        """Check, reserve the id, and wait for the job's own task to make it durable."""
+        self._scope.check_leading()
+        job_id = message.graph.job_id
+        registered = self._scope.jobs.get(job_id)
+        refusal = core.duplicate(job_id, None if registered is None else registered.phase, self._listing.get(job_id))
+        if refusal is not None:
+            raise refusal
+        stored = StoredJob(
+            graph=core.accepted_graph(message, self._services.versions, self._overrides),
+            submitted_ms=self._services.clock_ms(),
+            idempotency_key=message.idempotency_key,
+            digest=message.digest,
+            cause=current_cause() or "",
+        )
+        job = DispatchedJob(job_id, self._shared, JobPhase.RESERVED, stored=stored)
+        accepted: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
+        predecessor = None if registered is None else registered.task
+        task = self._scope.begin(job, partial(job.run_submitted, accepted, predecessor))
+        task.add_done_callback(lambda _: answer_unanswered(accepted, "the job was being stored"))
+        return await asyncio.shield(accepted)
+
+
+def answer_unanswered(answer: asyncio.Future[Any], what: str) -> None:
+    """Fail an answer that its task left open: the task was cancelled because leadership is lost."""
+    if not answer.done():
+        answer.set_exception(Unavailable(f"leadership was lost while {what}: it may or may not be there"))
