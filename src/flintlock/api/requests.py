@@ -1,6 +1,6 @@
 """The bodies of requests. A request with an unknown field is refused: it would otherwise be ignored silently.
 
-The body of POST /jobs is a `JobSpec` (`flintlock.model.jobspec`).
+The body of POST /jobs is a `JobSpec` (`flintlock.model.checking.jobspec`).
 """
 
 from __future__ import annotations

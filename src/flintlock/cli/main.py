@@ -14,8 +14,8 @@ import click
 
 from flintlock import __version__
 from flintlock.client.errors import JobCanceled
+from flintlock.model.checking.suggestions import suggestion
 from flintlock.model.errors import FlintlockError, Invalid, JobFailed, Refused, Unavailable
-from flintlock.model.suggestions import suggestion
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2

@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from flintlock.model.checking.suggestions import suggestion
 from flintlock.model.quantities import duration_s, duration_text, memory_bytes, memory_text, positive_duration_s
-from flintlock.model.suggestions import suggestion
 
 T = TypeVar("T")
 _DURATIONS: Final[tuple[Callable[[str], object], ...]] = (duration_s, positive_duration_s)

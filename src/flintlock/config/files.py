@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import CLUSTER_ID, OPTIONS
+from flintlock.model.checking.suggestions import suggestion
 from flintlock.model.errors import Invalid
-from flintlock.model.suggestions import suggestion
 
 FILE_NAME: Final = "flintlock.yaml"
 PREFIX: Final = "FLINTLOCK_"

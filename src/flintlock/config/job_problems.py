@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flintlock.config.configuration import Scope, config_problems
 from flintlock.config.options import OPTIONS
-from flintlock.model.graphcheck import problems_of
+from flintlock.model.checking.graphcheck import problems_of
+from flintlock.model.checking.problems import Problem
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.problems import Problem
 
 
 def job_problems(graph: JobGraph) -> list[Problem]:

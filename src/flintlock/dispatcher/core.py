@@ -19,14 +19,14 @@ from msgspec import structs
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
 from flintlock.ha.store_rules import duplicate_job
+from flintlock.model.checking.graphcheck import MAX_PARALLELISM, check_graph
+from flintlock.model.checking.problems import Problem
 from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
-from flintlock.model.graphcheck import MAX_PARALLELISM, check_graph
 from flintlock.model.ids import BlobKey, JobId, is_job_id
 from flintlock.model.jobgraph import JobGraph, Versions
 from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary, ParallelismRange
 from flintlock.model.operations import Function
-from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of, shared_steps, values_of_region
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord
@@ -237,7 +237,7 @@ def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
     return tuple(dict.fromkeys(artifact.blob for artifact in graph.artifacts))
 
 
-def scratch_of(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
+def recorded_scratch(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
     """Return the directories recorded for a job without a JobMaster: staging, and blocking results."""
     return tuple(
         dict.fromkeys(

@@ -293,7 +293,7 @@ class DispatchedJob:
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, error=repr(error))
             if self._recovered:  # it was initialised before: its graph is needed to find out what changed
                 self._quarantine_reason = public_text(error)
-            return failed_outcome(job, error, services.clock_ms(), core.scratch_of(progress))
+            return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(progress))
         self._runner = runner
         recovered = {"submission_cause": job.cause} if self._recovered and job.cause else {}
         self._move(JobPhase.RUNNING, regions_recorded=len(progress), **recovered)
@@ -311,7 +311,7 @@ class DispatchedJob:
             if is_fatal_to_term(error):
                 raise
             log.exception(log_events.JOBMASTER_CRASHED, job_id=self.job_id)
-            return failed_outcome(job, error, services.clock_ms(), core.scratch_of(await self._progress()))
+            return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(await self._progress()))
         finally:
             self._client.forget()
 

@@ -7,9 +7,9 @@ import asyncio
 from msgspec import structs
 
 from flintlock.model.application import ShutDownCluster
+from flintlock.model.checking.graphcheck import check_graph
 from flintlock.model.commands import CancelJob, JobCommand, JobOperation, OperationQuery, RescaleJob, TriggerOperation
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound
-from flintlock.model.graphcheck import check_graph
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobs import (
     AwaitJob,

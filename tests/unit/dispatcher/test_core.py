@@ -188,7 +188,7 @@ def test_result_keeps_what_cleanup_needs() -> None:
 def test_directories_of_a_job_without_a_jobmaster_are_found_in_its_progress() -> None:
     progress = (record(A, staging=("x", "y"), materialised="z"), record(A, staging=("y",)))
 
-    assert core.scratch_of(progress) == ("x", "y", "z")
+    assert core.recorded_scratch(progress) == ("x", "y", "z")
 
 
 def test_graphs_with_a_dirty_result_are_not_recovered() -> None:

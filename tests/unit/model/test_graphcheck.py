@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from msgspec import structs
 from tests.unit.model.graphs import acyclic_graphs, artifact, blocking, graph, result, sink, source, sql, step
 
+from flintlock.model.checking.graphcheck import check_graph, problems_of
+from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid
-from flintlock.model.graphcheck import check_graph, problems_of
 from flintlock.model.jobgraph import MAX_PARALLELISM, ArtifactKind, EngineKind, JobGraph, JobType
 from flintlock.model.operations import MAX_RESULT_ROWS, Function, Program, Sink, Source, Sql
-from flintlock.model.problems import Problem
 
 FINE = graph(source("orders"), sql("clean", "orders"), sink("out", "clean"))
 

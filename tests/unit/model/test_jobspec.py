@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.model.graphs import BLOB, JOB, artifact
 
-from flintlock.model.graphcheck import check_graph
+from flintlock.model.checking.graphcheck import check_graph
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph, kind_of, read_spec
 from flintlock.model.jobgraph import ArtifactKind, EngineKind, Exchange, JobGraph, JobType, Scalar, Versions, vertex_id
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph, kind_of, read_spec
 from flintlock.model.operations import (
     Function,
     PickleSpec,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tests.unit.model.graphs import JOB, step
 
+from flintlock.model.checking.jobspec import JobSpec, StepSpec
 from flintlock.model.ids import StepName
-from flintlock.model.jobspec import JobSpec, StepSpec
 from flintlock.model.operations import (
     READERS,
     Function,

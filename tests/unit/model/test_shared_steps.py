@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from msgspec import structs
 from tests.unit.model.graphs import JOB, acyclic_graphs, graph, result, sink, source, sql
 
-from flintlock.model.graphcheck import problems_of
+from flintlock.model.checking.graphcheck import problems_of
 from flintlock.model.ids import AttemptId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot

@@ -21,13 +21,13 @@ from flintlock.client.authoring.artifact_files import ArtifactFile, module_names
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
 from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
 from flintlock.client.connection.versions import own_versions
+from flintlock.model.checking.graphcheck import problems_of
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, draft_graph, read_spec
+from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.graphcheck import problems_of
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, Scalar
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, draft_graph, read_spec
 from flintlock.model.operations import ConfigValue, PickleSpec
-from flintlock.model.problems import Problem
 
 P = ParamSpec("P")
 R = TypeVar("R")

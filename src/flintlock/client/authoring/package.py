@@ -19,14 +19,14 @@ from msgspec import Struct, structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, py_file
 from flintlock.config.job_problems import job_problems
+from flintlock.model.checking.graphcheck import in_order
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
+from flintlock.model.checking.problems import Problem
+from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.errors import Invalid, Refused
-from flintlock.model.graphcheck import in_order
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Scalar
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
 from flintlock.model.operations import Program, Sink, Source
-from flintlock.model.problems import Problem
-from flintlock.model.suggestions import did_you_mean
 
 Locate: TypeAlias = Callable[[tuple[str, ...]], str]
 """Returns the location in the user's file (`file:line`) of the value under these keys; empty if it has none."""

@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 import cloudpickle
 
 from flintlock.client.authoring.package import with_location
+from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid
-from flintlock.model.problems import Problem
 
 _DEEP: Final = 5  # how far helpers of helpers are searched for what cannot be pickled
 

@@ -23,11 +23,11 @@ from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.extras import install_command
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec
+from flintlock.model.checking.suggestions import did_you_mean, suggestion
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import ArtifactKind
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, StepSpec
 from flintlock.model.operations import ProgramSpec
-from flintlock.model.suggestions import did_you_mean, suggestion
 
 FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
 

@@ -15,9 +15,9 @@ from flintlock.client.authoring.artifact_files import ArtifactFile, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.yaml_document import Document, Mark, read_yaml
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, read_spec
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.jobgraph import ArtifactKind
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, SpecProblem, read_spec
 from flintlock.model.operations import READERS
 
 #: Keys of streaming steps: known, and not supported yet.

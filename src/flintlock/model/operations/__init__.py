@@ -6,8 +6,8 @@ Never: knows other steps, or the job.
 Inputs: documents, and stored or received graphs.
 Rejected: a `match` on the union in each place that needs to know; a new kind was nine edits in eight modules.
 
-To add a kind: a module here, a line in each of `Operation` and `READERS`, a field of `model.jobspec.StepSpec`, and its
-execution in `spark/region`.
+To add a kind: a module here, a line in each of `Operation` and `READERS`, a field of
+`model.checking.jobspec.StepSpec`, and its execution in `spark/region`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator
 from typing import ClassVar, Final
 
+from flintlock.model.checking.problems import Problem
 from flintlock.model.operations.kind import Fill, StepForm, StepOperation
-from flintlock.model.problems import Problem
 
 _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

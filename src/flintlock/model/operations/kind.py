@@ -8,7 +8,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.problems import Problem
+from flintlock.model.checking.problems import Problem
 
 ConfigValue: TypeAlias = str | int | float | bool
 """What the value of an option may be in a document."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import ClassVar, Final
 
+from flintlock.model.checking.problems import Problem
 from flintlock.model.operations.kind import Fill, Guarantee, StepForm, StepOperation
-from flintlock.model.problems import Problem
 
 MAX_RESULT_ROWS: Final = 100_000
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from msgspec import field
 
+from flintlock.model.checking.problems import Problem
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.operations.kind import (
     DELTA,
@@ -23,7 +24,6 @@ from flintlock.model.operations.kind import (
     filled_options,
     is_file_format,
 )
-from flintlock.model.problems import Problem
 
 
 class SaveMode(StrEnum):

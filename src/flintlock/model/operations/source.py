@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec import field
 
+from flintlock.model.checking.problems import Problem
 from flintlock.model.operations.kind import (
     ConfigValue,
     Fill,
@@ -17,7 +18,6 @@ from flintlock.model.operations.kind import (
     filled_options,
     is_file_format,
 )
-from flintlock.model.problems import Problem
 
 
 class Source(StepOperation, frozen=True, kw_only=True, tag="source"):

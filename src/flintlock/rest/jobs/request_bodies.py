@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 
 from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
-from flintlock.model.documents import document_problems
+from flintlock.model.checking.documents import document_problems
 from flintlock.model.errors import Invalid
 from flintlock.rest.jobs.submission import read_document
 

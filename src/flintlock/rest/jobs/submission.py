@@ -14,12 +14,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from flintlock.config.job_problems import job_problems
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, read_spec
+from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid, TooLarge
 from flintlock.model.ids import BlobKey, JobId, is_blob_key, is_job_id
 from flintlock.model.jobgraph import Artifact, JobGraph
 from flintlock.model.jobs import JobSubmission
-from flintlock.model.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, read_spec
-from flintlock.model.problems import Problem
 
 _CHUNK: Final = 1 << 20
 _MAX_FILES: Final = 1000

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from flintlock.model.jobspec import JobSpec
+from flintlock.model.checking.jobspec import JobSpec
 from flintlock.rest.server.http import Handler, RestServices
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, Union, cast, get_args, get_origin
 import msgspec
 from msgspec import Struct, structs
 
-from flintlock.model.suggestions import did_you_mean, suggestion
+from flintlock.model.checking.suggestions import did_you_mean, suggestion
 
 DocumentProblem: TypeAlias = tuple[tuple[str, ...], str]
 """The keys that lead to it, and what is wrong there."""

@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field, structs
 
-from flintlock.model.documents import document_problems
+from flintlock.model.checking.documents import document_problems
+from flintlock.model.checking.problems import Problem
+from flintlock.model.checking.suggestions import suggestion
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import (
     Artifact,
@@ -41,9 +43,7 @@ from flintlock.model.operations import (
     StepForm,
     config_text,
 )
-from flintlock.model.problems import Problem
 from flintlock.model.quantities import memory_bytes
-from flintlock.model.suggestions import suggestion
 
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
 

@@ -17,12 +17,12 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.model.checking.problems import Problem
+from flintlock.model.checking.suggestions import suggestion
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, Exchange, JobGraph, JobType, JobVertex
-from flintlock.model.problems import Problem
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
-from flintlock.model.suggestions import suggestion
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
