@@ -12,6 +12,6 @@ each job, one after the other, and each is a write to a store that may have to b
 coroutine that sequence is read from top to bottom, and cancelling the coroutine at any `await` is how leadership is
 lost; as events and effects every write would need an event for its completion and a state in which to wait for it.
 Decisions are pure all the same: `core` has the table of a job's phases, `PHASE_MOVES`, and all checks, and `listing`
-and `snapshots` compute what clients see. `endpoint`, `submission`, `job`, `changes`, `recovery`, `cleanup` and `retention`
-perform them. `leadership` decides which Dispatcher serves when.
+and `snapshots` compute what clients see. `endpoint`, `submission`, `job`, `changes`, `recovery`, `cleanup` and
+`retention` perform them. `leadership` decides which Dispatcher serves when.
 """

@@ -176,6 +176,7 @@ class WaitingRequest(Struct, frozen=True, kw_only=True):
     job_id: JobId
     request: RequestId
     slots: int | None
+    resources: Resources | None = None  # beside the slots; None: the share that belongs to them
     since_ms: int
     name: str = ""  # the job's
     priority: int = 0

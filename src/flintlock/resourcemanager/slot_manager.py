@@ -273,6 +273,7 @@ class SlotManager:
                 job_id=request.job_id,
                 request=request.spec.id,
                 slots=request.spec.slots,
+                resources=request.spec.resources,
                 since_ms=request.since_ms,
                 name=self._jobs[request.job_id].name,
                 priority=self._jobs[request.job_id].priority,

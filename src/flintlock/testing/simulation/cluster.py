@@ -32,8 +32,8 @@ from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.model.errors import NotFound, Unavailable
 from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
-from flintlock.model.jobgraph import Versions
-from flintlock.model.slots import ResourceOverview, TaskManagerRegistration
+from flintlock.model.jobgraph import Resources, Versions
+from flintlock.model.slots import ResourceOverview, TaskManagerInfo, TaskManagerRegistration, WaitingRequest
 from flintlock.rpc.transport import Connector, Fence, Host
 from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.taskmanager.services import TaskManagerServices
@@ -42,6 +42,7 @@ from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulation.workload import HARDWARE
 from flintlock.testing.virtual_time import now_ms
 
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
@@ -250,6 +251,7 @@ class SimulatedCluster:
                 address=process.address,
                 slots=self._slots,
                 versions=VERSIONS,
+                hardware=HARDWARE,
             ),
             launcher=launcher,
             resource_manager=lambda: process.connect(ResourceManagerGateway, leader.follow()),
@@ -308,13 +310,30 @@ def slot_problems(overview: ResourceOverview) -> list[str]:
         for tm in overview.task_managers
         if tm.free_slots + sum(share.slots for share in tm.allocated) > tm.slots
     ]
+    problems += [
+        f"{tm.id} runs nothing, but of {tm.hardware} only {tm.free_resources} is free"
+        for tm in overview.task_managers
+        if not tm.allocated and tm.free_resources != _whole(tm)
+    ]
     for next_in_line in overview.waiting[:1]:  # order is strict: the others wait for it
         problems += [
-            f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots, and {tm.id} has {tm.free_slots} free"
+            f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots and {next_in_line.resources}, and "
+            f"{tm.id} has {tm.free_slots} and {tm.free_resources} free"
             for tm in overview.task_managers
-            if tm.free_slots >= (next_in_line.slots or tm.slots)
+            if tm.free_slots >= (next_in_line.slots or tm.slots) and _has_free(tm, next_in_line)
         ]
     return problems
+
+
+def _whole(tm: TaskManagerInfo) -> Resources:
+    return Resources(cpu=float(tm.hardware.cpu_cores), memory=tm.hardware.physical_memory)
+
+
+def _has_free(tm: TaskManagerInfo, request: WaitingRequest) -> bool:
+    """Whether a TaskManager has the cores and the memory that a request names, or the share of the slots."""
+    whole, named, slots = _whole(tm), request.resources or Resources(), request.slots or tm.slots
+    cpu, memory = named.cpu or whole.cpu * slots / tm.slots, named.memory or whole.memory * slots // tm.slots
+    return tm.free_resources.cpu >= cpu and tm.free_resources.memory >= memory
 
 
 class _Watchdog:

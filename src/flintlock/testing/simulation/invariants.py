@@ -10,29 +10,25 @@ import asyncio
 from random import Random
 from typing import Final
 
-from msgspec import Struct, structs
-
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
-from flintlock.model.ids import JobId, StepName
-from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, vertex_id
+from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
-from flintlock.model.operations import Operation, Result, SaveMode, Sink, Source, Sql
+from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.faults import Faults
+from flintlock.testing.simulation.workload import ObservedJob, draw_cancel_delay_s, draw_job, with_id
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
-_UNLIMITED: Final = 1000
-#: How often jobs are restarted after failures of their own: never, once, or without a limit in practice.
-_RETRIES: Final = (0, 1, _UNLIMITED)
 
 
 class GuaranteeViolated(AssertionError):
@@ -43,18 +39,6 @@ class GuaranteeViolated(AssertionError):
         self.seed = seed
         self.violations = violations
         self.trace = trace
-
-
-class ObservedJob(Struct):
-    """What one client requested for one job, and the answers that it received."""
-
-    key: str
-    graph: JobGraph
-    retries: int  # as its restart strategy allows
-    acknowledged: JobId | None = None
-    cancel_sent: bool = False  # whether or not it was answered
-    cancel_accepted_s: float | None = None  # when the cancel was sent that was accepted
-    statuses: list[JobStatus] = []  # as they were observed, without repeats
 
 
 def check_seed(seed: int) -> list[str]:
@@ -113,7 +97,7 @@ class _Run:
             random, faults, job_managers=random.randint(1, 3), task_managers=random.randint(1, 2)
         )
         self._leader = self.cluster.job_managers[0]  # where the clients send their calls; see _try_another
-        self._jobs = [self._plan(number) for number in range(jobs)]
+        self._jobs = [draw_job(random, number) for number in range(jobs)]
         self.violations: list[str] = []
 
     async def main(self) -> None:
@@ -149,14 +133,17 @@ class _Run:
 
     async def _one_client(self, observed: ObservedJob) -> None:
         await asyncio.sleep(self._random.uniform(0.0, min(20.0, self.cluster.faults.until_s)))
-        twice = self._random.random() < 0.2
+        twice, early = self._random.random() < 0.2, self._random.random() < 0.1
+        cancel_delay_s = draw_cancel_delay_s(self._random)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._submit(observed, observed.graph), name="submit")
+            submitting = tasks.create_task(self._submit(observed, observed.graph), name="submit")
             if twice:  # another process of the same user, under the same key, with a job id of its own
-                again = self._with_id(observed.graph, JobId(f"{self._random.getrandbits(128):032x}"))
+                again = with_id(observed.graph, JobId(f"{self._random.getrandbits(128):032x}"))
                 tasks.create_task(self._submit(observed, again), name="submit-again")
-        if self._random.random() < 0.3:
-            await asyncio.sleep(self._random.uniform(0.0, 8.0))
+            elif early:  # before the client knows whether the job was accepted
+                tasks.create_task(self._cancel_early(observed, submitting), name="cancel-early")
+        if cancel_delay_s is not None:
+            await asyncio.sleep(cancel_delay_s)
             await self._cancel(observed)
         await self._watch(observed)
 
@@ -180,6 +167,18 @@ class _Run:
                 self.violations.append(f"{observed.key} is two jobs: {observed.acknowledged} and {answer.job_id}")
             observed.acknowledged = answer.job_id
             self.cluster.record(f"{observed.key} acknowledged as {answer.job_id}")
+            return
+
+    async def _cancel_early(self, observed: ObservedJob, submitting: asyncio.Task[None]) -> None:
+        """Send cancels while the job is being submitted; it need not be known yet."""
+        while not submitting.done():
+            observed.cancel_sent = True
+            try:
+                await self._gateway().command(CancelJob(job_id=observed.graph.job_id))
+            except FlintlockError:
+                await asyncio.sleep(self._random.uniform(0.01, 0.3))
+                continue
+            self.cluster.record(f"{observed.key} cancel accepted early")
             return
 
     async def _cancel(self, observed: ObservedJob) -> None:
@@ -331,65 +330,6 @@ class _Run:
         operations = [vertex.operation for job in self._jobs for vertex in job.graph.vertices]
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
 
-    def _plan(self, number: int) -> ObservedJob:
-        retries = self._random.choice([_UNLIMITED, *_RETRIES])
-        return ObservedJob(key=f"key-{number}", graph=self._graph(number, retries), retries=retries)
-
-    def _graph(self, number: int, retries: int) -> JobGraph:
-        """Draw a graph: a source, then one to three steps with a blocking result each, and sinks or results.
-
-        Some of those belong to the task that makes the blocking result, the others read it.
-        """
-        job_id = JobId(f"{number:032x}")
-        steps: list[tuple[str, Operation, tuple[str, ...], Exchange]] = [
-            ("source", Source(format="parquet", paths=("in",)), (), Exchange.PIPELINED)
-        ]
-        before = "source"
-        for region in range(self._random.randint(1, 3)):
-            work, last = f"work{region}", f"step{region}"
-            steps.append((work, Sql(query="SELECT 1"), (before,), Exchange.PIPELINED))
-            steps.append((last, Sql(query="SELECT 1"), (work,), Exchange.BLOCKING))
-            steps += [
-                (
-                    f"out{region}_{output}",
-                    self._output(number, region, output),
-                    (self._random.choice([work, last]),),
-                    Exchange.PIPELINED,
-                )
-                for output in range(self._random.randint(1, 2))
-            ]
-            before = last
-        return JobGraph(
-            job_id=job_id,
-            name=f"job-{number}",
-            vertices=tuple(
-                JobVertex(
-                    id=vertex_id(job_id, name),
-                    name=StepName(name),
-                    operation=operation,
-                    inputs=tuple(StepName(item) for item in inputs),
-                    exchange=exchange,
-                    parallelism=None,
-                )
-                for name, operation, inputs, exchange in steps
-            ),
-            parallelism=self._random.choice([1, 2, None]),
-            config=_strategy(retries),
-        )
-
-    def _output(self, number: int, region: int, output: int) -> Operation:
-        if self._random.random() < 0.3:
-            return Result()
-        mode = self._random.choice([SaveMode.OVERWRITE, SaveMode.APPEND])
-        return Sink(format="parquet", path=f"out/{number}-{region}-{output}", mode=mode)
-
-    def _with_id(self, graph: JobGraph, job_id: JobId) -> JobGraph:
-        return structs.replace(
-            graph,
-            job_id=job_id,
-            vertices=tuple(structs.replace(v, id=vertex_id(job_id, v.name)) for v in graph.vertices),
-        )
-
 
 def _failures(job: JobSnapshot) -> list[Failure]:
     """Return what failed under the leader that saw the job end."""
@@ -400,13 +340,3 @@ def _counted(failures: list[Failure]) -> int:
     """Return how many of them count against the job's strategy: the first losses of infrastructure do not."""
     losses = sum(failure.kind in _INFRASTRUCTURE for failure in failures)
     return len(failures) - min(losses, INFRASTRUCTURE_ATTEMPTS.default)
-
-
-def _strategy(retries: int) -> dict[str, str]:
-    if not retries:
-        return {}
-    return {
-        "restart-strategy.type": "fixed-delay",
-        "restart-strategy.fixed-delay.attempts": str(retries),
-        "restart-strategy.fixed-delay.delay": "200 ms",
-    }
