@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -15,13 +14,12 @@ import uvicorn
 from flintlock.config.options import REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
 from flintlock.ha.leader_info import KnownLeader
 from flintlock.host.addresses import in_url, reached_at
-from flintlock.model.causes import CauseId
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.forwarding import Forwarding
 from flintlock.rest.server.http import RestServices
-from flintlock.rest.server.request_ids import RequestIds
+from flintlock.rest.server.request_ids import RequestIds, request_ids
 from flintlock.rest.server.upstream import Upstream
 
 _BACKLOG: Final = 1024
@@ -47,7 +45,7 @@ async def serving_rest(
         )
         server = _Uvicorn(
             uvicorn.Config(
-                RequestIds(app, lambda: CauseId(secrets.token_hex(8))),
+                RequestIds(app, request_ids()),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

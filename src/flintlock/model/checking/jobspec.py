@@ -35,6 +35,7 @@ from flintlock.model.operations import (
     READERS,
     ConfigValue,
     Fill,
+    Operation,
     PickleSpec,
     ProgramSpec,
     ResultSpec,
@@ -147,7 +148,7 @@ def draft_graph(
         JobVertex(
             id=vertex_id(job_id, name),
             name=StepName(name),
-            operation=READERS[kind_of(step)](getattr(step, kind_of(step)), filled(name, step)),
+            operation=_operation(step, filled(name, step)),
             inputs=tuple(StepName(source) for source in step.inputs),
             exchange=step.exchange,
             parallelism=step.parallelism,
@@ -178,6 +179,11 @@ def draft_graph(
         client_timeout_s=spec.client_timeout,
     )
     return graph, problems
+
+
+def _operation(step: StepSpec, fill: Fill) -> Operation:
+    kind = kind_of(step)
+    return READERS[kind](getattr(step, kind), fill)
 
 
 def kind_of(step: StepSpec) -> str:

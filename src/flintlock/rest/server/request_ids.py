@@ -6,7 +6,9 @@ the leader with a forwarded request, and returned in the header of every respons
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,16 +30,27 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
-        cause = well_formed(given.decode("latin-1")) or self._new_id()
-        encoded = cause.encode()
-        headers = [*((name, value) for name, value in scope["headers"] if name != REQUEST_ID), (REQUEST_ID, encoded)]
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        given = next((value for name, value in headers if name == REQUEST_ID), None)
+        cause = (well_formed(given.decode("latin-1")) if given is not None else None) or self._new_id()
+        encoded = (REQUEST_ID, cause.encode())
+        if given is not None:
+            headers = [header for header in headers if header[0] != REQUEST_ID]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                others = ((name, value) for name, value in message.get("headers", ()) if name.lower() != REQUEST_ID)
-                message = {**message, "headers": [*others, (REQUEST_ID, encoded)]}
+                message["headers"] = [*_without_id(message.get("headers", ())), encoded]
             await send(message)
 
         with caused_by(cause):
-            await self._app({**scope, "headers": headers}, receive, send_with_id)
+            await self._app({**scope, "headers": [*headers, encoded]}, receive, send_with_id)
+
+
+def _without_id(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
+    return (header for header in headers if header[0].lower() != REQUEST_ID)
+
+
+def request_ids() -> Callable[[], CauseId]:
+    """Return a function that makes ids: of this process, and counted. Random ones would cost a system call each."""
+    process, numbers = secrets.token_hex(6), count(1)
+    return lambda: CauseId(f"{process}-{next(numbers)}")
