@@ -15,7 +15,7 @@ class Bound(Struct, frozen=True, kw_only=True):
     at_least: bool = False
 
     def met_by(self, value: float) -> bool:
-        """Tell whether the value reaches it."""
+        """Return whether the value reaches it."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:

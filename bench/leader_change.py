@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from tests.chaos.stage import SESSION_S, Member, Stage, embedded_stage, running_stage, zookeeper_stage
+from tests.chaos.deployment import (
+    SESSION_S,
+    Deployment,
+    Member,
+    embedded_deployment,
+    running_deployment,
+    zookeeper_deployment,
+)
 from tests.chaos.work import Streams, submit
 from tests.cluster.processes import until
 from tests.zookeeper.servers import running_ensemble
@@ -29,32 +36,32 @@ SMALL: Final[dict[str, Any]] = {"one": {"sql": "SELECT 1 AS one"}, "rows": {"res
 def leader_change() -> Iterator[Figure]:
     """Kill, terminate and freeze the leader over a three-node ensemble while five streaming scripts run."""
     with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch:
-        with running_stage(Path(scratch, "bench"), taskmanagers=1, slots=STREAMS + 1) as stage:
-            streams = Streams(stage, STREAMS)
+        with running_deployment(Path(scratch, "bench"), taskmanagers=1, slots=STREAMS + 1) as deployment:
+            streams = Streams(deployment, STREAMS)
             streams.submit()
             until("the streams", lambda: streams.progressed(3), 300)
-            ended = [_submitted(stage, f"ended-{number}", 1) for number in range(ENDED)]
-            until("the ended jobs", lambda: _states(stage, ended) == {"FINISHED"}, 120)
+            ended = [_submitted(deployment, f"ended-{number}", 1) for number in range(ENDED)]
+            until("the ended jobs", lambda: _states(deployment, ended) == {"FINISHED"}, 120)
             known = {*streams.ids, *ended}
-            killed = spread([_change(stage, known, Member.kill) for _ in range(KILLS)])
+            killed = spread([_change(deployment, known, Member.kill) for _ in range(KILLS)])
             yield _figure("leader-killed", f"leader SIGKILL -> next one lists all jobs, {STREAMS} streams run", killed,
                           1.5, flink=f"4.1 s with a session timeout of {SESSION_S} s")  # fmt: skip
-            terminated = spread([_change(stage, known, Member.terminate) for _ in range(KILLS)])
+            terminated = spread([_change(deployment, known, Member.terminate) for _ in range(KILLS)])
             yield _figure("leader-terminated", "leader SIGTERM -> the same", terminated, 1.0)
-            frozen = spread([_change(stage, known, Member.freeze) for _ in range(FREEZES)])
+            frozen = spread([_change(deployment, known, Member.freeze) for _ in range(FREEZES)])
             yield _figure("leader-frozen", f"leader SIGSTOP -> the same, session timeout {SESSION_S} s", frozen,
                           SESSION_S + 2.0)  # fmt: skip
-            known |= _store(stage)
-            with_many = spread([_change(stage, known, Member.kill) for _ in range(KILLS)])
+            known |= _store(deployment)
+            with_many = spread([_change(deployment, known, Member.kill) for _ in range(KILLS)])
             yield Figure(
                 name="leader-killed-1000", what=f"leader SIGKILL with {STORED:,} stored jobs, in addition",
                 value=with_many.median - killed.median, unit="s", samples=with_many.samples, bound=Bound(limit=3.0),
                 against=f"without them {killed.median:.2f} s, with them {with_many.median:.2f} s",
             )  # fmt: skip
-            forgotten = [job for job in ended if stage.get(f"/jobs/{job}").status_code != 200]
-            restarts = sum(_attempts(stage, job) - 1 for job in streams.ids)
+            forgotten = [job for job in ended if deployment.get(f"/jobs/{job}").status_code != 200]
+            restarts = sum(_attempts(deployment, job) - 1 for job in streams.ids)
             streams.end()
-            until("the streams' end", lambda: _states(stage, streams.ids) == {"FINISHED"}, 120)
+            until("the streams' end", lambda: _states(deployment, streams.ids) == {"FINISHED"}, 120)
             problems = streams.problems()
         changes = 3 * KILLS + FREEZES
     yield Figure(
@@ -106,10 +113,10 @@ def ensemble_acknowledgements() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch:
         home = Path(scratch, "bench")
         with running_ensemble(home / "ensemble", 3) as ensemble, ExitStack() as cleanup:
-            stage = zookeeper_stage(home, ensemble, jobmanagers=1, taskmanagers=0, slots=0)
-            _started(stage, cleanup)
-            _load(stage, 100, clients=16)
-            load = _load(stage, 1500, clients=16)
+            deployment = zookeeper_deployment(home, ensemble, jobmanagers=1, taskmanagers=0, slots=0)
+            _started(deployment, cleanup)
+            _load(deployment, 100, clients=16)
+            load = _load(deployment, 1500, clients=16)
     yield Figure(
         name="ensemble-acknowledgements", what="durable acknowledgements through a 3-node ensemble, 16 clients",
         value=load.rate, unit="a second", bound=Bound(limit=150, at_least=True), samples=1500,
@@ -117,53 +124,55 @@ def ensemble_acknowledgements() -> Iterator[Figure]:
     )  # fmt: skip
 
 
-def _pair(state_dir: Path, cleanup: ExitStack) -> Stage:
-    pair = embedded_stage(state_dir, 2)
+def _pair(state_dir: Path, cleanup: ExitStack) -> Deployment:
+    pair = embedded_deployment(state_dir, 2)
     _started(pair, cleanup)
     return pair
 
 
-def _started(stage: Stage, cleanup: ExitStack) -> None:
-    for member in stage.jobmanagers:
+def _started(deployment: Deployment, cleanup: ExitStack) -> None:
+    for member in deployment.jobmanagers:
         cleanup.callback(member.end)
         member.start()
-    until("a leader", stage.leader, 60)
-    _await_members(stage)
+    until("a leader", deployment.leader, 60)
+    _await_members(deployment)
 
 
-def _change(stage: Stage, known: set[str], hurt: Callable[[Member], None]) -> float:
-    """Hurt the leader; return after how long the next one lists all that is known. Mends it afterwards."""
-    leader, epoch = until("a leader", stage.leader, 60)
+def _change(deployment: Deployment, known: set[str], fault: Callable[[Member], None]) -> float:
+    """Inflict a fault on the leader; return how long the next one takes to list all known jobs. Restores it."""
+    leader, epoch = until("a leader", deployment.leader, 60)
     begun = time.perf_counter()
-    hurt(leader)
-    until("the next leader", lambda: known <= (stage.listing(epoch, besides=leader) or {}).keys(), 60, pause_s=0.01)
+    fault(leader)
+    until(
+        "the next leader", lambda: known <= (deployment.listing(epoch, besides=leader) or {}).keys(), 60, pause_s=0.01
+    )
     elapsed = time.perf_counter() - begun
-    if hurt is Member.terminate:
+    if fault is Member.terminate:
         leader.end()
-    leader.mend()
-    _await_members(stage)
+    leader.restore()
+    _await_members(deployment)
     return elapsed
 
 
-def _await_members(stage: Stage) -> None:
+def _await_members(deployment: Deployment) -> None:
     """Wait until every JobManager answers: standbys then know who leads, and watch it."""
-    until("every JobManager", lambda: stage.answering() == len(stage.jobmanagers), 60)
+    until("every JobManager", lambda: deployment.answering() == len(deployment.jobmanagers), 60)
 
 
-def _submitted(stage: Stage, name: str, parallelism: int) -> str:
-    return submit(stage, {"name": name, "parallelism": parallelism, "steps": SMALL}, name, {})
+def _submitted(deployment: Deployment, name: str, parallelism: int) -> str:
+    return submit(deployment, {"name": name, "parallelism": parallelism, "steps": SMALL}, name, {})
 
 
-def _store(stage: Stage) -> set[str]:
+def _store(deployment: Deployment) -> set[str]:
     """Store jobs that wait for more slots than are free."""
-    before = set(until("the listing", stage.listing))
-    _load(stage, STORED, clients=8, parallelism=STREAMS + 1)
-    return set(until("the listing", stage.listing)) - before
+    before = set(until("the listing", deployment.listing))
+    _load(deployment, STORED, clients=8, parallelism=STREAMS + 1)
+    return set(until("the listing", deployment.listing)) - before
 
 
-def _load(stage: Stage, count: int, *, clients: int, parallelism: int = 1) -> Load:
+def _load(deployment: Deployment, count: int, *, clients: int, parallelism: int = 1) -> Load:
     body = msgspec.json.encode({"name": "waits", "parallelism": parallelism, "steps": SMALL})
-    leader = until("a leader", stage.leader)[0]
+    leader = until("a leader", deployment.leader)[0]
     request = http("POST", "/jobs", body)
     load = closed_loop(_port(leader), lambda _: request, connections=clients, requests=count, status=202)
     if load.failures:
@@ -175,13 +184,13 @@ def _port(member: Member) -> int:
     return int(member.url.rpartition(":")[2])
 
 
-def _states(stage: Stage, jobs: list[str]) -> set[str | None]:
-    states = stage.listing() or {}
+def _states(deployment: Deployment, jobs: list[str]) -> set[str | None]:
+    states = deployment.listing() or {}
     return {states.get(job) for job in jobs}
 
 
-def _attempts(stage: Stage, job: str) -> int:
-    return len(stage.get(f"/jobs/{job}/attempts").json()["regions"][0]["attempts"])
+def _attempts(deployment: Deployment, job: str) -> int:
+    return len(deployment.get(f"/jobs/{job}/attempts").json()["regions"][0]["attempts"])
 
 
 def _figure(name: str, what: str, found: Spread, limit_s: float, flink: str = "") -> Figure:

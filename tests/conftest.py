@@ -2,7 +2,7 @@
 
 A process that a test started is found in two ways: as a descendant of this one, and by a variable in its
 environment, which it keeps when its parent dies and init adopts it. Rejected: looking for command lines that
-mention Flintlock or Spark; those may belong to somebody else on the machine.
+mention Flintlock or Spark; those may belong to another user of the machine.
 """
 
 import os
@@ -21,7 +21,7 @@ SESSION_VARIABLE: Final = "PYTEST_FLINTLOCK_SESSION"
 GRACE_S: Final = 5.0
 TESTS: Final = Path(__file__).parent
 
-#: Cheap and telling first. A folder that is not named here runs before the cluster tests.
+#: Cheap tests first. A folder that is not named here runs before the cluster tests.
 ORDER: Final = ("unit", "simulation", "contract")
 #: What branch coverage is measured of: see tool.coverage in pyproject.toml.
 MEASURED: Final = ("unit", "contract")
@@ -61,8 +61,8 @@ def interrupts_reach_child_processes() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def jvms_of_short_lives() -> None:
-    """Have the JVMs of tests spend no time on code that runs for hours: most of them live for a minute."""
+def short_running_jvms() -> None:
+    """Have the JVMs of tests spend no time on code that runs for hours: most of them run for a minute."""
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
@@ -93,7 +93,7 @@ def leftovers(session: str) -> list[psutil.Process]:
 
 
 def belongs_to(process: psutil.Process, session: str) -> bool:
-    """Tell by its environment whether the session started the process; one that hides it does not count."""
+    """Return whether the session started the process, by its environment; one that hides it does not count."""
     try:
         return process.environ().get(SESSION_VARIABLE) == session
     except (psutil.Error, OSError):
@@ -101,7 +101,7 @@ def belongs_to(process: psutil.Process, session: str) -> bool:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Tell whether the process runs; one that only waits to be reaped does not."""
+    """Return whether the process runs; one that only waits to be reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=120)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000))
     chosen = parser.parse_args()
-    _say(f"seed {chosen.seed}: {chosen.faults} faults, {chosen.streams} streams, up to {chosen.batches} batch jobs")
+    _print(f"seed {chosen.seed}: {chosen.faults} faults, {chosen.streams} streams, up to {chosen.batches} batch jobs")
     scratch = Path(tempfile.mkdtemp(prefix="flintlock-chaos-"))
     outcome = hunt(
         scratch / f"chaos-{chosen.seed}",
@@ -28,20 +28,20 @@ def main() -> int:
         faults=chosen.faults,
         streams=chosen.streams,
         batches=chosen.batches,
-        tell=_say,
+        report=_print,
     )
-    _say(f"{outcome.acknowledged} jobs were acknowledged")
+    _print(f"{outcome.acknowledged} jobs were acknowledged")
     if outcome.takeovers_s:
         middle, longest = statistics.median(outcome.takeovers_s), max(outcome.takeovers_s)
         times = len(outcome.takeovers_s)
-        _say(f"leader killed {times} times: next leader's listing after {middle:.2f} s, at most {longest:.2f} s")
+        _print(f"leader killed {times} times: next leader's listing after {middle:.2f} s, at most {longest:.2f} s")
     for problem in outcome.problems:
-        _say(f"BROKEN: {problem}")
-    _say(f"the processes' logs are in {scratch}" if outcome.problems else "every promise was kept")
+        _print(f"BROKEN: {problem}")
+    _print(f"the processes' logs are in {scratch}" if outcome.problems else "every promise was kept")
     return 1 if outcome.problems else 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Faults: what is hurt, how, and for how long. Chosen by a seed; one at a time, so that a quorum always comes back."""
+"""Faults: which process, how, and for how long. Chosen by a seed; one at a time, so that a quorum always returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Event
 from typing import Final, Protocol
 
 from msgspec import Struct
-from tests.chaos.stage import SESSION_S, Stage
+from tests.chaos.deployment import SESSION_S, Deployment
 from tests.cluster.processes import until
 
 #: Each kind of member with the longest time, in seconds, that it stays frozen or dead.
@@ -16,7 +16,7 @@ VICTIMS: Final = {"leader": 2.0 * SESSION_S, "standby": 1.5 * SESSION_S, "taskma
 
 
 class Victim(Protocol):
-    """A process that can be hurt and mended."""
+    """A process that can be killed, frozen and restored."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class Victim(Protocol):
         """SIGSTOP."""
         ...
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """SIGCONT, or a new process."""
         ...
 
@@ -58,32 +58,32 @@ def schedule(seed: int, count: int) -> list[Fault]:
     return faults[:count]
 
 
-def inflict(stage: Stage, fault: Fault, random: Random) -> float | None:
-    """Hurt, hold, mend; return how long a killed leader's jobs were without an answer."""
-    victim = _victim(stage, fault.kind, random)
-    found = stage.leader()
+def inflict(deployment: Deployment, fault: Fault, random: Random) -> float | None:
+    """Inflict a fault, hold it, restore the process; return how long a killed leader's jobs were without an answer."""
+    victim = _victim(deployment, fault.kind, random)
+    found = deployment.leader()
     epoch = 0 if found is None else found[1]
     begun = time.monotonic()
     (victim.freeze if fault.frozen else victim.kill)()
     away_s: float | None = None
     try:
         if fault.kind == "leader" and not fault.frozen:
-            until("the next leader's listing", lambda: stage.listing(epoch) is not None, 60)
+            until("the next leader's listing", lambda: deployment.listing(epoch) is not None, 60)
             away_s = time.monotonic() - begun
         Event().wait(max(0.0, fault.hold_s - (time.monotonic() - begun)))
     finally:
-        victim.mend()
+        victim.restore()
     return away_s
 
 
-def _victim(stage: Stage, kind: str, random: Random) -> Victim:
-    leader = until("a leader", stage.leader, 60)[0]
+def _victim(deployment: Deployment, kind: str, random: Random) -> Victim:
+    leader = until("a leader", deployment.leader, 60)[0]
     match kind:
         case "leader":
             return leader
         case "standby":
-            return random.choice([member for member in stage.jobmanagers if member is not leader])
+            return random.choice([member for member in deployment.jobmanagers if member is not leader])
         case "taskmanager":
-            return random.choice(stage.taskmanagers)
+            return random.choice(deployment.taskmanagers)
         case _:
-            return random.choice(stage.servers)
+            return random.choice(deployment.servers)

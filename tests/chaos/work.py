@@ -16,7 +16,7 @@ from typing import Any, Final, Self, cast
 import httpx
 import msgspec
 import pyarrow.parquet
-from tests.chaos.stage import Stage
+from tests.chaos.deployment import Deployment
 
 ROWS: Final = 200
 RETRIED: Final = {
@@ -47,10 +47,10 @@ query.stop()
 class Streams:
     """Streaming scripts, each with its own files."""
 
-    def __init__(self, stage: Stage, count: int) -> None:
-        self._stage: Final = stage
-        self._stop: Final = stage.home / "stop-streams"
-        self._out: Final = [stage.home / "out" / f"stream-{number}" for number in range(count)]
+    def __init__(self, deployment: Deployment, count: int) -> None:
+        self._deployment: Final = deployment
+        self._stop: Final = deployment.home / "stop-streams"
+        self._out: Final = [deployment.home / "out" / f"stream-{number}" for number in range(count)]
         self.ids: Final[list[str]] = []
 
     def submit(self) -> None:
@@ -63,7 +63,7 @@ class Streams:
                 "steps": {"stream": {"program": {"file": "stream.py", "args": [str(out), str(self._stop)]}}},
                 "config": RETRIED,
             }
-            self.ids.append(submit(self._stage, spec, f"stream-{number}", {"stream.py": STREAM.encode()}))
+            self.ids.append(submit(self._deployment, spec, f"stream-{number}", {"stream.py": STREAM.encode()}))
 
     def progressed(self, batches: int) -> bool:
         """Whether each of them has written so many batches."""
@@ -79,13 +79,13 @@ class Streams:
 
 
 class Submissions:
-    """Submits batch jobs until told to stop; each under a key, again and again until somebody says yes."""
+    """Submits batch jobs until it is stopped; each under a key, repeated until a JobManager acknowledges it."""
 
-    def __init__(self, stage: Stage, *, every_s: float, most: int) -> None:
-        self._stage: Final = stage
+    def __init__(self, deployment: Deployment, *, every_s: float, most: int) -> None:
+        self._deployment: Final = deployment
         self._every_s: Final = every_s
         self._most: Final = most
-        self._told: Final = threading.Event()
+        self._stop_requested: Final = threading.Event()
         self._thread: Final = ThreadPoolExecutor(1, "submissions")
         self.acknowledged: Final[dict[str, Path]] = {}  # written by the thread, read when it has ended
 
@@ -94,17 +94,17 @@ class Submissions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._told.set()
+        self._stop_requested.set()
         self._thread.shutdown()
         self._done.result()
 
     def _run(self) -> None:
         for number in range(self._most):
-            if self._told.is_set():
+            if self._stop_requested.is_set():
                 return
-            out = self._stage.home / "out" / f"batch-{number}"
-            self.acknowledged[submit(self._stage, _batch(number, out), f"batch-{number}", {})] = out
-            self._told.wait(self._every_s)
+            out = self._deployment.home / "out" / f"batch-{number}"
+            self.acknowledged[submit(self._deployment, _batch(number, out), f"batch-{number}", {})] = out
+            self._stop_requested.wait(self._every_s)
 
     def problems(self) -> list[str]:
         """Say what is wrong with the rows of jobs that were acknowledged."""
@@ -118,11 +118,11 @@ class Submissions:
         return found
 
 
-def submit(stage: Stage, spec: dict[str, Any], key: str, files: dict[str, bytes]) -> str:
+def submit(deployment: Deployment, spec: dict[str, Any], key: str, files: dict[str, bytes]) -> str:
     """Submit until it is acknowledged; by its key it is one job, however often it was sent."""
     end_s, pause = time.monotonic() + 180, threading.Event()
     while time.monotonic() < end_s:
-        for url in stage.urls:
+        for url in deployment.urls:
             try:
                 parts = [("file", (name, data)) for name, data in files.items()]
                 request = ("request", (None, msgspec.json.encode(spec)))
@@ -135,7 +135,7 @@ def submit(stage: Stage, spec: dict[str, Any], key: str, files: dict[str, bytes]
             if answer.status_code not in (502, 503):
                 raise RuntimeError(f"{key}: {answer.status_code} {answer.text}")
         pause.wait(0.2)
-    raise TimeoutError(f"nobody took {key}")
+    raise TimeoutError(f"no JobManager acknowledged {key}")
 
 
 def stream_problems(out: Path) -> list[str]:

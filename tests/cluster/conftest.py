@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 from tests.cluster.processes import Processes, running_processes
-from tests.cluster.runner_harness import Bench, Loop, bench, spark_engine
+from tests.cluster.runner_harness import Loop, RunnerHarness, running_harness, spark_engine
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import cache_directory
@@ -45,10 +45,10 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 
 @pytest.fixture(scope="module")
-def b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def b(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunnerHarness]:
     """An engine with a pool of runners. Tasks that tests kill may run on in it, so it does not serve too many."""
     loop = Loop()
-    home = tmp_path_factory.mktemp("bench")
-    with spark_engine(loop, home) as engine, bench(loop, engine, home) as made:
+    home = tmp_path_factory.mktemp("runners")
+    with spark_engine(loop, home) as engine, running_harness(loop, engine, home) as made:
         yield made
     loop.close()

@@ -1,7 +1,7 @@
 """A JobManager that SIGKILLs itself at one named point, once: `KILL_JOBMANAGER_AT=graphs.put:after`.
 
 The process is the real one; its stores, blobs, connections and served gateways are wrapped, and die before or after
-one of their operations. A marker in the state directory remembers that it happened, so the next life lives on.
+one of their operations. A marker in the state directory records it, so that the next process runs on.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ POINT = os.environ.get("KILL_JOBMANAGER_AT", "")
 
 
 def name_of(path: str, message: object) -> str:
-    """Name an operation by its place and its text."""
+    """Name an operation by its place and its message."""
     match message:
         case RegionRecord(phase=phase):
             return f"{path}.{phase}"
         case TaskReport(news=FilesPublished(done=done, complete=complete)):
-            # Words of passing progress may be replaced by newer ones, so a second file may go untold for a third.
+            # A progress report may be replaced by a newer one, so the second file may go unreported.
             return f"{path}.published.{'all' if complete else 'first' if done == 1 else 'further'}"
         case TaskReport(news=news):
             return f"{path}.{type(news).__name__}"

@@ -78,7 +78,7 @@ class Ran(Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(news.activity for news in self.news if isinstance(news, TaskProgress)))
 
 
-class Bench:
+class RunnerHarness:
     """A pool with an engine, and shortcuts for tasks."""
 
     def __init__(
@@ -180,7 +180,7 @@ def pickle_step(name: str, *inputs: str, **more: Any) -> JobVertex:
 
 
 def contents(graph: JobGraph) -> dict[str, str]:
-    """Return where the artifacts that a Bench made lie."""
+    """Return where the artifacts that a RunnerHarness made lie."""
     return {artifact.name: artifact.blob for artifact in graph.artifacts}
 
 
@@ -194,11 +194,11 @@ def running(loop: Loop, scope: AbstractAsyncContextManager[T]) -> Generator[T]:
     async def begin() -> T:
         nonlocal opened, close, task
         opened, close = asyncio.get_running_loop().create_future(), asyncio.Event()
-        task = asyncio.get_running_loop().create_task(live())
+        task = asyncio.get_running_loop().create_task(hold_open())
         await asyncio.wait({opened, task}, return_when=asyncio.FIRST_COMPLETED)
         return opened.result() if opened.done() else await _failed(task)
 
-    async def live() -> None:
+    async def hold_open() -> None:
         async with scope as value:
             opened.set_result(value)
             await close.wait()
@@ -236,7 +236,9 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
 
 
 @contextmanager
-def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm: int = 2) -> Generator[Bench]:
+def running_harness(
+    loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm: int = 2
+) -> Generator[RunnerHarness]:
     """Run a pool on an engine, or on a substitute for one."""
     spark = engine if isinstance(engine, SparkEngine) else None
     settings = PoolSettings(
@@ -258,4 +260,4 @@ def bench(loop: Loop, engine: SparkEngine | EngineServices, home: Path, *, warm:
 
     with running(loop, runner_pool(settings)) as pool:
         loop.run(use(pool))
-        yield Bench(loop, pool, engine, home, spark)
+        yield RunnerHarness(loop, pool, engine, home, spark)

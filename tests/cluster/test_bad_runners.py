@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame
 from tests.cluster.runner_harness import (
     OUTPUT_LIMIT,
-    Bench,
+    RunnerHarness,
     contents,
     pickle_step,
     step,
@@ -36,7 +36,7 @@ NUMBERS = step("numbers", Sql(query="SELECT id FROM range(10)"))
     ["kept += [bytes(1 << 20)]", "kept += [pa.array(range(100_000))]", "kept += [np.ones(100_000)]"],
     ids=["python", "arrow", "numpy"],
 )
-def test_a_runner_that_takes_too_much_memory_fails_with_the_limit(b: Bench, leak: str) -> None:
+def test_a_runner_that_takes_too_much_memory_fails_with_the_limit(b: RunnerHarness, leak: str) -> None:
     text = f"import pyarrow as pa, numpy as np\nkept = []\nprint('begun')\nfor _ in range(2000):\n    {leak}\n"
     ran = b.run(b.program(text, resources=MEMORY))
     assert ran.failure.kind is FailureKind.OUT_OF_MEMORY
@@ -44,7 +44,7 @@ def test_a_runner_that_takes_too_much_memory_fails_with_the_limit(b: Bench, leak
     assert ran.log.startswith("begun")
 
 
-def test_a_step_that_takes_too_much_memory_is_named(b: Bench) -> None:
+def test_a_step_that_takes_too_much_memory_is_named(b: RunnerHarness) -> None:
     def hungry(numbers: DataFrame) -> DataFrame:
         kept = [bytes(1 << 20) for _ in range(2000)]
         return numbers.limit(len(kept))
@@ -61,7 +61,7 @@ def test_a_step_that_takes_too_much_memory_is_named(b: Bench) -> None:
     assert failure.frames[-1].source.startswith("kept = ")
 
 
-def test_a_runner_has_room_for_spark_arrow_and_pandas_within_its_limit(b: Bench) -> None:
+def test_a_runner_has_room_for_spark_arrow_and_pandas_within_its_limit(b: RunnerHarness) -> None:
     text = """
 from pyspark.sql import SparkSession, functions as F
 spark = SparkSession.builder.getOrCreate()
@@ -73,14 +73,14 @@ print(spark.range(100000).select(twice("id").alias("d")).toPandas()["d"].sum())
     assert ran.log.strip() == "9999900000"
 
 
-def test_the_driver_of_a_jobs_own_has_its_heap_besides(b: Bench) -> None:
+def test_the_driver_of_a_jobs_own_has_its_heap_besides(b: RunnerHarness) -> None:
     text = "from pyspark.sql import SparkSession\nprint(SparkSession.builder.getOrCreate().range(5).count())\n"
     ran = b.run(b.program(text, engine=EngineKind.DEDICATED, resources=MEMORY))
     assert ran.finished
     assert ran.log.strip().endswith("5")
 
 
-def udf_task(b: Bench, function: Any) -> Any:
+def udf_task(b: RunnerHarness, function: Any) -> Any:
     def applied(numbers: DataFrame) -> DataFrame:
         from pyspark.sql.functions import udf
 
@@ -90,7 +90,7 @@ def udf_task(b: Bench, function: Any) -> Any:
     return b.task(*steps, artifacts=(b.pickled("applied", applied),))
 
 
-def test_a_udf_that_takes_too_much_memory_fails_its_own_job(b: Bench) -> None:
+def test_a_udf_that_takes_too_much_memory_fails_its_own_job(b: RunnerHarness) -> None:
     def hungry(x: int) -> int:
         return len([bytes(1 << 20) for _ in range(1000)]) + x
 
@@ -100,7 +100,7 @@ def test_a_udf_that_takes_too_much_memory_fails_its_own_job(b: Bench) -> None:
     assert b.run(udf_task(b, abs)).finished
 
 
-def test_a_udf_that_ends_its_worker_fails_its_own_job(b: Bench) -> None:
+def test_a_udf_that_ends_its_worker_fails_its_own_job(b: RunnerHarness) -> None:
     def leave(x: int) -> int:
         os._exit(x + 7)
 
@@ -113,14 +113,14 @@ def test_a_udf_that_ends_its_worker_fails_its_own_job(b: Bench) -> None:
 # --- ends
 
 
-def test_a_crash_is_reported_with_its_line(b: Bench) -> None:
+def test_a_crash_is_reported_with_its_line(b: RunnerHarness) -> None:
     failure = b.run(b.program("import ctypes\nctypes.string_at(0)\n")).failure
     assert failure.kind is FailureKind.RUNNER_LOST
     assert "was killed by SIGSEGV" in failure.message
     assert re.search(r'script.py", line 2', failure.message), failure.message
 
 
-def test_output_without_end_is_cut_and_blocks_nothing(b: Bench) -> None:
+def test_output_without_end_is_cut_and_blocks_nothing(b: RunnerHarness) -> None:
     text = "line = 'x' * 1023\nfor _ in range(100_000):\n    print(line)\nprint('the end')\n"
     ran = b.run(b.program(text))
     assert ran.finished
@@ -129,24 +129,24 @@ def test_output_without_end_is_cut_and_blocks_nothing(b: Bench) -> None:
     assert ran.log.endswith("the end\n")
 
 
-def test_output_of_children_is_cut_too(b: Bench) -> None:
+def test_output_of_children_is_cut_too(b: RunnerHarness) -> None:
     ran = b.run(b.program("import subprocess\nsubprocess.run('yes | head -c 50000000', shell=True, check=True)\n"))
     assert ran.finished
     assert len(ran.log) < OUTPUT_LIMIT + (16 << 10)
 
 
-def test_a_runner_that_closes_its_output_goes_on(b: Bench) -> None:
+def test_a_runner_that_closes_its_output_goes_on(b: RunnerHarness) -> None:
     assert b.run(b.program("import os\nos.close(1)\nos.close(2)\n")).finished
 
 
-def test_a_runner_that_closes_every_descriptor_fails_its_task(b: Bench) -> None:
+def test_a_runner_that_closes_every_descriptor_fails_its_task(b: RunnerHarness) -> None:
     failure = b.run(b.program("import os\nprint('closing', flush=True)\nos.closerange(0, 4096)\n")).failure
     assert failure.kind is FailureKind.RUNNER_LOST
     assert "connection to its TaskManager" in failure.message
     assert failure.message.endswith("closing")
 
 
-def test_a_runner_that_writes_into_its_connection_fails_its_task(b: Bench) -> None:
+def test_a_runner_that_writes_into_its_connection_fails_its_task(b: RunnerHarness) -> None:
     text = """
 import os, socket, stat
 for fd in range(3, 200):
@@ -182,7 +182,7 @@ def _over(pid: int) -> bool:
         return True
 
 
-def test_what_got_away_from_a_runner_ends_with_it_and_its_neighbours_does_not(b: Bench) -> None:
+def test_what_got_away_from_a_runner_ends_with_it_and_its_neighbours_does_not(b: RunnerHarness) -> None:
     """Daemons of daemons, each in a session of its own."""
     waiting = f"{DAEMON}\ndaemon(0)\nimport threading\nthreading.Event().wait()\n"
     stays = b.program(waiting)
@@ -202,14 +202,14 @@ def test_what_got_away_from_a_runner_ends_with_it_and_its_neighbours_does_not(b:
             leaving = f"{DAEMON}\ndaemon(3)\nwhile not os.path.exists({marks!r}):\n    time.sleep(0.01)\n"
             left = b.program(leaving)
 
-            async def once_they_live(_: Any) -> None:
+            async def once_they_run(_: Any) -> None:
                 await b.until(lambda: len(b.log_of(left).read_text().split()) == 4)
                 Path(marks).touch()
 
-            ran = await b.ran(left, during=once_they_live)
+            ran = await b.ran(left, during=once_they_run)
             gone = [int(pid) for pid in ran.log.split()]
             assert len(gone) == 4
-            assert all(_over(pid) for pid in gone), "told as ended only when all of it has"
+            assert all(_over(pid) for pid in gone), "reported as ended only when all of its processes have"
             assert not any(_over(pid) for pid in theirs)
             await b.end(keeper)
         return gone, theirs
@@ -235,7 +235,7 @@ def remove(directory: str) -> None:
     Path(directory).rmdir()
 
 
-def test_missing_results_of_other_regions_are_reported_by_step(b: Bench) -> None:
+def test_missing_results_of_other_regions_are_reported_by_step(b: RunnerHarness) -> None:
     inputs = b.run(b.task(*STEPS, region=0, work_dir=b.path("inputs"))).finished.materialised
     assert set(inputs) == {"clean", "other"}
     remove(inputs[StepName("other")])
@@ -246,10 +246,10 @@ def test_missing_results_of_other_regions_are_reported_by_step(b: Bench) -> None
         file.unlink()
     failure = b.run(b.task(*STEPS, region=1, inputs=inputs)).failure
     assert failure.kind is FailureKind.MISSING_INPUT
-    assert set(failure.missing) == {"clean", "other"}, "all that are gone are told at once"
+    assert set(failure.missing) == {"clean", "other"}, "all that are gone are reported together"
 
 
-def test_a_file_that_goes_while_it_is_read_is_a_lost_input(b: Bench) -> None:
+def test_a_file_that_goes_while_it_is_read_is_a_lost_input(b: RunnerHarness) -> None:
     def late(clean: DataFrame, spark: Any, params: dict[str, Any]) -> DataFrame:
         clean.createOrReplaceTempView("listed")  # holds the list of files
         for path in Path(params["dir"]).glob("*.parquet"):
@@ -272,7 +272,7 @@ def test_a_file_that_goes_while_it_is_read_is_a_lost_input(b: Bench) -> None:
 # --- what jobs see of each other
 
 
-def test_settings_views_and_artifacts_of_one_job_are_invisible_to_another(b: Bench) -> None:
+def test_settings_views_and_artifacts_of_one_job_are_invisible_to_another(b: RunnerHarness) -> None:
     """While the first one's session is open."""
     done, go = b.path("done"), b.path("go")
     module = b.artifact("only_mine.py", b"VALUE = 1\n")

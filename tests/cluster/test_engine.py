@@ -74,7 +74,7 @@ elif mode == "stuck":
 os._exit(0)
 """
 
-#: Stands for a TaskManager: starts an engine, tells its URL, and waits to be killed.
+#: Stands for a TaskManager: starts an engine, prints its URL, and waits to be killed.
 TASK_MANAGER: Final = """
 import asyncio, sys
 import msgspec
@@ -103,10 +103,10 @@ class Shared:
     def publish(self, *sinks: SinkFiles) -> list[FilesPublished]:
         """Publish, and return the progress."""
 
-        async def told() -> list[FilesPublished]:
+        async def progress() -> list[FilesPublished]:
             return [news async for news in self.engine.publish(sinks)]
 
-        return self.do(told())
+        return self.do(progress())
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ def test_a_session_that_never_was_can_be_released_but_not_opened_afterwards(shar
     with client(shared.engine.remote_url, session, "touch") as late:
         assert late.wait(60) != 0
     with pytest.raises(Refused, match="'seven' is not a session id"):
-        shared.do(shared.engine.release("somebody", "seven"))
+        shared.do(shared.engine.release("user", "seven"))
 
 
 def test_connections_without_the_token_are_refused(shared: Shared) -> None:
@@ -301,12 +301,12 @@ def test_files_are_listed_by_their_names_from_there(shared: Shared, tmp_path: Pa
         shared.do(shared.engine.list_files("nope://x/y"))
 
 
-def test_publishing_tells_how_far_it_is_and_can_be_done_again(shared: Shared, tmp_path: Path) -> None:
+def test_publishing_reports_its_progress_and_can_be_repeated(shared: Shared, tmp_path: Path) -> None:
     sink = staged(tmp_path, "d=1/a", "d=2/b")
 
-    told = shared.publish(sink)
+    progress = shared.publish(sink)
 
-    assert [(news.done, news.total, news.complete) for news in told] == [(1, 3, False), (2, 3, False), (3, 3, True)]
+    assert [(news.done, news.total, news.complete) for news in progress] == [(1, 3, False), (2, 3, False), (3, 3, True)]
     published = {"d=1/a": "d=1/a", "d=2/b": "d=2/b", "_SUCCESS": ""}
     assert files_in(tmp_path) == published
     assert not Path(sink.staging).exists()

@@ -124,7 +124,7 @@ def divides(numbers: DataFrame) -> DataFrame:
     return numbers.selectExpr("1 / (id - id) AS x")
 
 
-#: What each of them is told as.
+#: The kind of failure that each of them is reported as.
 BAD: dict[Callable[..., DataFrame], str] = {
     raises: "user code",
     imports: "user code",
@@ -188,15 +188,15 @@ def test_bad_jobs_harm_no_other_job(cluster: Processes, client: fl.Client, tmp_p
         assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{cluster.logs()}"
         rows = handle.result("rows").rows()
         assert sum(row[0] for row in rows) == (500_500 if with_udf else 499_500)
-    told: list[tuple[str, str, str]] = []
+    misreported: list[tuple[str, str, str]] = []
     for name, kind, handle in bad:
         ended(handle)
         assert handle.status is JobStatus.FAILED, f"{name} is {handle.status}"
         failure = handle.attempts().failure
         assert failure is not None
         if failure.kind != kind:
-            told.append((name, failure.kind, failure.message))
-    assert told == []
+            misreported.append((name, failure.kind, failure.message))
+    assert misreported == []
 
     forked = [int(mark.name) for mark in tmp_path.glob("forked-*/*")]
     assert len(forked) == 3 * ROUNDS

@@ -1,6 +1,6 @@
 """SIGKILL of the JobManager at every step of a job: nothing acknowledged is lost, nothing is doubled or left.
 
-One TaskManager with its engine lives through all of it, as it would in a service; each case starts a JobManager that
+One TaskManager with its engine runs through all of it, as it would in a service; each case starts a JobManager that
 kills itself at one point, starts it again, and looks at everything that a user or an operator could see.
 """
 
@@ -17,7 +17,7 @@ import pyarrow.dataset
 import pytest
 from tests.cluster.processes import Processes, running_processes, until
 
-#: Every step, in the order in which a job meets them. `published` is told of files that were moved or removed.
+#: Every step, in the order in which a job meets them. `published` is a report of moved or removed files.
 POINTS = (
     "blobs.put:before",  # body read
     "blobs.put:after",  # blob written

@@ -23,7 +23,7 @@ LOST, REGISTERED = "taskmanager-lost", "taskmanager-registered"
 LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "5"}
 
-#: A script whose own child has left its session: only its mark in the environment tells where it came from.
+#: A script whose own child has left its session: only its mark in the environment shows where it came from.
 DAEMON = """
 import subprocess, threading
 subprocess.Popen(["sleep", "4321"], start_new_session=True)
@@ -87,7 +87,7 @@ def _watchdog(own: Processes) -> psutil.Process:
     return _family(own, WATCHDOG)[0]
 
 
-def _told(own: Processes, name: str, event: str) -> list[dict[str, Any]]:
+def _log_events(own: Processes, name: str, event: str) -> list[dict[str, Any]]:
     """Return what a process has logged under this event."""
     entries: list[dict[str, Any]] = []
     for line in (own.state_dir / f"{name}.log").read_text().splitlines():
@@ -100,11 +100,11 @@ def _told(own: Processes, name: str, event: str) -> list[dict[str, Any]]:
 
 def _instance(own: Processes) -> str:
     """Return the instance that the TaskManager has registered under last."""
-    return str(_told(own, "taskmanager", "registered-with-leader")[-1]["instance"])
+    return str(_log_events(own, "taskmanager", "registered-with-leader")[-1]["instance"])
 
 
 def _is_gone(process: psutil.Process) -> bool:
-    """Tell whether it has ended; it stays a zombie while its parent is frozen."""
+    """Return whether it has ended; it stays a zombie while its parent is frozen."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -134,10 +134,10 @@ def test_a_frozen_taskmanager_loses_its_work_before_the_leader_gives_it_up(own: 
 
     own.taskmanager.send_signal(signal.SIGSTOP)
     until("the end of its work", lambda: all(map(_is_gone, work)), LEASE_S + 30)
-    lost = until("the loss", lambda: _told(own, "jobmanager", LOST), 60)
+    lost = until("the loss", lambda: _log_events(own, "jobmanager", LOST), 60)
     own.taskmanager.send_signal(signal.SIGCONT)
 
-    (killed,) = _told(own, "taskmanager", "watchdog-killed")
+    (killed,) = _log_events(own, "taskmanager", "watchdog-killed")
     assert datetime.fromisoformat(killed["timestamp"]) < datetime.fromisoformat(lost[-1]["timestamp"])
     assert "silent" in lost[-1]["reason"]
     own.await_slots()
@@ -155,8 +155,8 @@ def _await_idleness(own: Processes) -> None:
 
     def idle() -> bool:
         (one,) = httpx.get(f"{own.url}/taskmanagers").json()["taskmanagers"]
-        told = httpx.get(f"{own.url}/taskmanagers/{one['id']}/metrics?get=running_tasks").json()
-        if any(float(metric["value"]) for metric in told):
+        metrics = httpx.get(f"{own.url}/taskmanagers/{one['id']}/metrics?get=running_tasks").json()
+        if any(float(metric["value"]) for metric in metrics):
             seen.clear()
         else:
             seen.add(one["timeSinceLastHeartbeat"])
@@ -170,13 +170,13 @@ def test_an_idle_engine_is_not_killed_without_a_leader(own: Processes) -> None:
     assert own.taskmanager is not None
     own.await_slots()
     _await_idleness(own)
-    engine, losses = _family(own, JVM)[0].pid, len(_told(own, "jobmanager", REGISTERED))
+    engine, losses = _family(own, JVM)[0].pid, len(_log_events(own, "jobmanager", REGISTERED))
     own.taskmanager.send_signal(signal.SIGSTOP)
     until("silence", lambda: httpx.get(f"{own.url}/overview").json()["slots-total"] == 0, LEASE_S + 30)
     own.taskmanager.send_signal(signal.SIGCONT)
     own.await_slots()
 
-    assert len(_told(own, "jobmanager", REGISTERED)) == losses + 1
+    assert len(_log_events(own, "jobmanager", REGISTERED)) == losses + 1
     assert _family(own, JVM)[0].pid == engine
     _serves(own)
 

@@ -1,6 +1,6 @@
 """Typical mistakes, and what their author reads: the exact text is in a file beside this one.
 
-`UPDATE_SNAPSHOTS=1 make test ARGS=tests/cluster/test_mistakes.py` writes it anew; review the difference.
+`UPDATE_SNAPSHOTS=1 make test ARGS=tests/cluster/test_mistakes.py` writes it again; review the difference.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def test_a_mistake_is_reported_as(name: str, standing: Processes, tmp_path: Path
     ran = flintlock("run", "-m", standing.url, "job.py:job", cwd=tmp_path)
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
-    told = _neutral(ran.stderr, tmp_path)
+    output = _neutral(ran.stderr, tmp_path)
     snapshot = SNAPSHOTS / f"{name}.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         SNAPSHOTS.mkdir(exist_ok=True)
-        snapshot.write_text(told, encoding="utf-8")
-    assert told == snapshot.read_text(encoding="utf-8")
+        snapshot.write_text(output, encoding="utf-8")
+    assert output == snapshot.read_text(encoding="utf-8")
 
 
 def _neutral(text: str, tmp_path: Path) -> str:

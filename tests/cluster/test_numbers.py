@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
-from tests.cluster.runner_harness import Bench, pickle_step, step
+from tests.cluster.runner_harness import RunnerHarness, pickle_step, step
 
 from flintlock.model.jobgraph import EngineKind, JobVertex
 from flintlock.model.operations import Result, Sink, Source, Sql
@@ -18,7 +18,7 @@ ROWS = 10_000
 
 
 @pytest.fixture(scope="module")
-def orders(b: Bench) -> str:
+def orders(b: RunnerHarness) -> str:
     """Parquet files of so many rows."""
     place = b.path("orders")
     query = f"SELECT id, id % 7 AS k, uuid() AS text FROM range({ROWS})"
@@ -45,7 +45,7 @@ def check_read(finished: TaskFinished, orders: str) -> None:
     assert 0 < finished.metrics.read_bytes <= 2 * size(orders), finished.metrics
 
 
-def test_files_read_and_written(b: Bench, orders: str) -> None:
+def test_files_read_and_written(b: RunnerHarness, orders: str) -> None:
     some = step("some", Sql(query="SELECT * FROM orders WHERE k < 3"), "orders")
     target = b.path("copied")
     finished = b.run(b.task(source(orders), some, step("out", Sink(format="parquet", path=target), "some"))).finished
@@ -56,7 +56,7 @@ def test_files_read_and_written(b: Bench, orders: str) -> None:
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_a_result(b: Bench, orders: str, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result(b: RunnerHarness, orders: str, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a short task come from the plan, those of a long one from the engine."""
     monkeypatch.setattr(handle, "WORTH_MEASURING_S", 0.0 if long else 1e9)
     counted = step("counted", Sql(query="SELECT k, count(text) AS n FROM orders GROUP BY k"), "orders")
@@ -66,7 +66,7 @@ def test_a_result(b: Bench, orders: str, long: bool, monkeypatch: pytest.MonkeyP
     assert finished.outputs[0].rows == 7
 
 
-def test_a_blocking_exchange(b: Bench, orders: str) -> None:
+def test_a_blocking_exchange(b: RunnerHarness, orders: str) -> None:
     steps = (
         source(orders),
         step("kept", Sql(query="SELECT id, text FROM orders"), "orders", blocking=True),
@@ -81,7 +81,7 @@ def test_a_blocking_exchange(b: Bench, orders: str) -> None:
     check_read(b.run(b.task(*steps, region=1, inputs=first.materialised)).finished, place)
 
 
-def test_a_step_with_a_udf(b: Bench, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_with_a_udf(b: RunnerHarness, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "WORTH_MEASURING_S", 1e9)
 
     def longer(orders: DataFrame) -> DataFrame:
@@ -94,7 +94,7 @@ def test_a_step_with_a_udf(b: Bench, orders: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("engine", [EngineKind.SHARED, EngineKind.DEDICATED])
-def test_a_program(b: Bench, orders: str, engine: EngineKind) -> None:
+def test_a_program(b: RunnerHarness, orders: str, engine: EngineKind) -> None:
     target = b.path("by-program")
     text = f"""
 from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 from pyspark.sql import DataFrame
 from tests.cluster.processes import until
-from tests.cluster.runner_harness import Bench, bench, contents, pickle_step, step
+from tests.cluster.runner_harness import RunnerHarness, contents, pickle_step, running_harness, step
 
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Unavailable
@@ -35,7 +35,7 @@ def rows(result: ResultRows) -> list[list[Any]]:
     return msgspec.json.decode(result.json)["rows"]
 
 
-def one(b: Bench, query: str, **more: Any) -> Any:
+def one(b: RunnerHarness, query: str, **more: Any) -> Any:
     """Return the only value of a query."""
     ran = b.run(b.task(step("q", Sql(query=query)), step("r", Result(), "q"), **more))
     return rows(ran.finished.results[0])[0][0]
@@ -44,7 +44,7 @@ def one(b: Bench, query: str, **more: Any) -> Any:
 # --- regions
 
 
-def test_a_query_gives_rows_in_both_forms(b: Bench) -> None:
+def test_a_query_gives_rows_in_both_forms(b: RunnerHarness) -> None:
     query = step("counts", Sql(query="SELECT k, count(*) AS n FROM numbers WHERE k < :most GROUP BY k"), "numbers")
     ran = b.run(b.task(NUMBERS, query, step("top", Result(limit=1), "counts"), params={"most": 2, "unused": None}))
     assert isinstance(ran.news[0], TaskRunning)
@@ -60,12 +60,12 @@ def test_a_query_gives_rows_in_both_forms(b: Bench) -> None:
     assert (output.step, output.rows, output.bytes) == ("top", 1, len(result.arrow))
 
 
-def test_parameters_are_values_never_text(b: Bench) -> None:
+def test_parameters_are_values_never_text(b: RunnerHarness) -> None:
     nasty = "x' OR '1'='1"
     assert one(b, "SELECT :v", params={"v": nasty}) == nasty
 
 
-def test_a_step_and_what_was_made_of_it_can_be_read_together(b: Bench) -> None:
+def test_a_step_and_what_was_made_of_it_can_be_read_together(b: RunnerHarness) -> None:
     """The inner query's views must not take away the outer's."""
     steps = (
         NUMBERS,
@@ -80,7 +80,7 @@ def test_a_step_and_what_was_made_of_it_can_be_read_together(b: Bench) -> None:
     assert len(ran.finished.results[1].json) > 0
 
 
-def test_a_graph_with_many_paths_is_planned(b: Bench) -> None:
+def test_a_graph_with_many_paths_is_planned(b: RunnerHarness) -> None:
     steps = [NUMBERS]
     for n in range(5):
         last = steps[-1].name
@@ -92,23 +92,23 @@ def test_a_graph_with_many_paths_is_planned(b: Bench) -> None:
     assert rows(ran.finished.results[0]) == [[30 << 5]]
 
 
-def test_sessions_are_utc_and_have_a_partition_for_each_slot(b: Bench) -> None:
+def test_sessions_are_utc_and_have_a_partition_for_each_slot(b: RunnerHarness) -> None:
     zone = "SELECT current_timezone()"
     assert one(b, zone) == "UTC"
     assert one(b, zone, config={"spark.sql.session.timeZone": "Europe/Vienna"}) == "Europe/Vienna"
 
-    def told(spark: Any) -> DataFrame:
+    def partitions(spark: Any) -> DataFrame:
         return spark.createDataFrame([[spark.conf.get("spark.sql.shuffle.partitions")]], "p string")
 
     def partitions_with(**more: Any) -> Any:
-        task = b.task(pickle_step("p"), step("r", Result(), "p"), artifacts=(b.pickled("p", told),), **more)
+        task = b.task(pickle_step("p"), step("r", Result(), "p"), artifacts=(b.pickled("p", partitions),), **more)
         return rows(b.run(task).finished.results[0])[0][0]
 
     assert partitions_with(slots=(4, 5, 6)) == "3"
     assert partitions_with(config={"spark.sql.shuffle.partitions": "7"}) == "7"
 
 
-def test_functions_get_inputs_parameters_and_helpers(b: Bench) -> None:
+def test_functions_get_inputs_parameters_and_helpers(b: RunnerHarness) -> None:
     helper = b.artifact(
         "sample_helper.py",
         b"from pyspark.sql.functions import udf\n\n\n@udf('long')\ndef plus(x):\n    return x + 100\n",
@@ -131,7 +131,7 @@ def test_functions_get_inputs_parameters_and_helpers(b: Bench) -> None:
     assert rows(b.run(task).finished.results[0]) == [[101], [104]]
 
 
-def test_a_function_can_be_named(b: Bench) -> None:
+def test_a_function_can_be_named(b: RunnerHarness) -> None:
     module = b.artifact("named_steps.py", b"def double(n):\n    return n.selectExpr('id * 2 AS d').orderBy('d')\n")
     task = b.task(
         NUMBERS,
@@ -142,14 +142,14 @@ def test_a_function_can_be_named(b: Bench) -> None:
     assert rows(b.run(task).finished.results[0]) == [[0], [2]]
 
 
-def test_a_cached_step_is_computed_once(b: Bench) -> None:
+def test_a_cached_step_is_computed_once(b: RunnerHarness) -> None:
     random = step("random", Sql(query="SELECT rand() AS r"), cache=True)
     ran = b.run(b.task(random, step("x", Result(), "random"), step("y", Result(), "random")))
     first, second = (rows(result) for result in ran.finished.results)
     assert first == second
 
 
-def test_a_result_that_is_too_large_is_an_error_that_names_it(b: Bench) -> None:
+def test_a_result_that_is_too_large_is_an_error_that_names_it(b: RunnerHarness) -> None:
     wide = step("wide", Sql(query="SELECT repeat(uuid(), 1000) FROM range(1000)"))
     ran = b.run(b.task(wide, step("top", Result(limit=1000), "wide"), config={"execution.result.max-bytes": "1m"}))
     assert (ran.failure.kind, ran.failure.step) == (FailureKind.CONFIGURATION, "top")
@@ -159,7 +159,7 @@ def test_a_result_that_is_too_large_is_an_error_that_names_it(b: Bench) -> None:
 # --- blocking exchanges
 
 
-def test_a_blocking_exchange_is_written_and_read_by_the_next_region(b: Bench) -> None:
+def test_a_blocking_exchange_is_written_and_read_by_the_next_region(b: RunnerHarness) -> None:
     steps = (
         NUMBERS,
         step("clean", Sql(query="SELECT id FROM numbers WHERE k = 0"), "numbers", blocking=True),
@@ -175,7 +175,7 @@ def test_a_blocking_exchange_is_written_and_read_by_the_next_region(b: Bench) ->
     assert rows(second.finished.results[0]) == [[135]]
 
 
-def test_within_a_region_consumers_read_what_was_written(b: Bench) -> None:
+def test_within_a_region_consumers_read_what_was_written(b: RunnerHarness) -> None:
     """Steps around a blocking exchange that a pipelined path joins: one region; both readers see the same rows."""
     steps = (
         step("random", Sql(query="SELECT id, uuid() AS u FROM range(5)"), blocking=True),
@@ -195,7 +195,7 @@ def test_within_a_region_consumers_read_what_was_written(b: Bench) -> None:
         assert ran.finished.results[0].rows == 5
 
 
-def test_an_analysis_error_comes_before_any_action(b: Bench) -> None:
+def test_an_analysis_error_comes_before_any_action(b: RunnerHarness) -> None:
     target = b.path("never")
     task = b.task(
         NUMBERS,
@@ -213,12 +213,12 @@ def test_an_analysis_error_comes_before_any_action(b: Bench) -> None:
     assert not Path(target).exists()
 
 
-def test_a_step_whose_own_code_fails_to_resolve_is_called_once(b: Bench) -> None:
+def test_a_step_whose_own_code_fails_to_resolve_is_called_once(b: RunnerHarness) -> None:
     calls = Path(b.path("calls"))
 
     def asks(numbers: Any) -> Any:
-        with calls.open("a") as told:
-            told.write("called ")
+        with calls.open("a") as file:
+            file.write("called ")
         return numbers.select(numbers.select("nope").columns)
 
     steps = (NUMBERS, pickle_step("asks", "numbers"), step("r", Result(), "asks"))
@@ -227,7 +227,7 @@ def test_a_step_whose_own_code_fails_to_resolve_is_called_once(b: Bench) -> None
     assert calls.read_text() == "called "
 
 
-def test_an_analysis_error_of_a_later_region_comes_before_any_action(b: Bench) -> None:
+def test_an_analysis_error_of_a_later_region_comes_before_any_action(b: RunnerHarness) -> None:
     steps = (
         NUMBERS,
         step("clean", Sql(query="SELECT id FROM numbers"), "numbers", blocking=True),
@@ -241,23 +241,25 @@ def test_an_analysis_error_of_a_later_region_comes_before_any_action(b: Bench) -
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "expected"),
     [
         ("SELECT id, id AS ID FROM numbers", "'id', 'ID'"),
         ("SELECT make_interval(1) AS i FROM numbers", "INTERVAL ('i')"),
     ],
 )
-def test_a_type_that_an_exchange_does_not_support_is_reported_by_column(b: Bench, query: str, said: str) -> None:
+def test_a_type_that_an_exchange_does_not_support_is_reported_by_column(
+    b: RunnerHarness, query: str, expected: str
+) -> None:
     steps = (NUMBERS, step("clean", Sql(query=query), "numbers", blocking=True), step("r", Result(), "clean"))
     ran = b.run(b.task(*steps))
     assert (ran.failure.kind, ran.failure.step) == (FailureKind.ANALYSIS, "clean")
-    assert said in ran.failure.message
+    assert expected in ran.failure.message
 
 
 # --- sinks
 
 
-def sink_task(b: Bench, target: str, **more: Any) -> Any:
+def sink_task(b: RunnerHarness, target: str, **more: Any) -> Any:
     return b.task(NUMBERS, step("out", Sink(format="parquet", path=target, **more), "numbers"))
 
 
@@ -271,7 +273,7 @@ def publish(ran: Any) -> None:
             Path(path).unlink()
 
 
-def test_a_staged_sink_publishes_nothing_by_itself(b: Bench) -> None:
+def test_a_staged_sink_publishes_nothing_by_itself(b: RunnerHarness) -> None:
     target = b.path("staged")
     task = sink_task(b, target, partition_by=("k",))
     ran = b.run(task)
@@ -289,7 +291,7 @@ def test_a_staged_sink_publishes_nothing_by_itself(b: Bench) -> None:
     assert one(b, f"SELECT count(*) FROM parquet.`{target}`") == 30
 
 
-def test_modes_mean_what_spark_means_by_them(b: Bench) -> None:
+def test_modes_mean_what_spark_means_by_them(b: RunnerHarness) -> None:
     target = b.path("modes")
     publish(b.run(sink_task(b, target)))
     refused = b.run(sink_task(b, target))
@@ -309,7 +311,7 @@ def test_modes_mean_what_spark_means_by_them(b: Bench) -> None:
     assert one(b, f"SELECT count(*) FROM parquet.`{target}`") == 30
 
 
-def test_a_dynamic_overwrite_removes_only_partitions_it_writes(b: Bench) -> None:
+def test_a_dynamic_overwrite_removes_only_partitions_it_writes(b: RunnerHarness) -> None:
     target = b.path("dynamic")
     publish(b.run(sink_task(b, target, partition_by=("k",))))
     task = b.task(
@@ -333,7 +335,7 @@ def test_a_dynamic_overwrite_removes_only_partitions_it_writes(b: Bench) -> None
 
 
 @pytest.mark.parametrize(("form", "options"), [("csv", {"header": "true"}), ("json", {}), ("orc", {})])
-def test_other_file_formats_are_staged_too(b: Bench, form: str, options: dict[str, str]) -> None:
+def test_other_file_formats_are_staged_too(b: RunnerHarness, form: str, options: dict[str, str]) -> None:
     target = b.path(form)
     ran = b.run(b.task(NUMBERS, step("out", Sink(format=form, path=target, options=options), "numbers")))
     publish(ran)
@@ -343,7 +345,7 @@ def test_other_file_formats_are_staged_too(b: Bench, form: str, options: dict[st
     assert rows(again.finished.results[0]) == [[30, 435]]
 
 
-def test_a_table_is_written_directly(b: Bench) -> None:
+def test_a_table_is_written_directly(b: RunnerHarness) -> None:
     table = f"t{os.getpid()}"
     ran = b.run(b.task(NUMBERS, step("out", Sink(table=table, mode=SaveMode.OVERWRITE), "numbers")))
     assert ran.finished.sinks == ()
@@ -355,7 +357,7 @@ def test_a_table_is_written_directly(b: Bench) -> None:
 # --- failures
 
 
-def test_an_error_in_a_step_shows_the_users_own_lines(b: Bench) -> None:
+def test_an_error_in_a_step_shows_the_users_own_lines(b: RunnerHarness) -> None:
     def helper() -> int:
         prices: dict[str, int] = {}
         return prices["price"]
@@ -378,7 +380,7 @@ def test_an_error_in_a_step_shows_the_users_own_lines(b: Bench) -> None:
     assert "priced" in render(failure)
 
 
-def test_an_error_in_a_udf_shows_the_users_own_lines(b: Bench) -> None:
+def test_an_error_in_a_udf_shows_the_users_own_lines(b: RunnerHarness) -> None:
     def inverse(x: int) -> int:
         return 1 // (x - x)
 
@@ -400,7 +402,7 @@ def test_an_error_in_a_udf_shows_the_users_own_lines(b: Bench) -> None:
     assert failure.step == "priced"
 
 
-def test_a_column_expression_that_fails_shows_where_it_was_written(b: Bench) -> None:
+def test_a_column_expression_that_fails_shows_where_it_was_written(b: RunnerHarness) -> None:
     def priced(numbers: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -423,7 +425,7 @@ def test_a_column_expression_that_fails_shows_where_it_was_written(b: Bench) -> 
     ]
 
 
-def test_an_error_at_run_time_names_the_sql_step(b: Bench) -> None:
+def test_an_error_at_run_time_names_the_sql_step(b: RunnerHarness) -> None:
     task = b.task(
         NUMBERS,
         step("ratio", Sql(query="SELECT id / (k - k) AS x FROM numbers"), "numbers"),
@@ -434,20 +436,20 @@ def test_an_error_at_run_time_names_the_sql_step(b: Bench) -> None:
     assert (failure.kind, failure.step, failure.error_class) == (FailureKind.USER_CODE, "ratio", "DIVIDE_BY_ZERO")
 
 
-def test_a_missing_module_is_user_code(b: Bench) -> None:
+def test_a_missing_module_is_user_code(b: RunnerHarness) -> None:
     task = b.task(step("f", Function(reference="nowhere_to_be_found:f")), step("r", Result(), "f"))
     failure = b.run(task).failure
     assert (failure.kind, failure.step, failure.exception) == (FailureKind.USER_CODE, "f", "ModuleNotFoundError")
 
 
-def test_a_missing_path_is_an_analysis_error_of_its_source(b: Bench) -> None:
+def test_a_missing_path_is_an_analysis_error_of_its_source(b: RunnerHarness) -> None:
     source = step("orders", Source(format="parquet", paths=("/nowhere/orders",)))
     task = b.task(source, step("q", Sql(query="SELECT * FROM orders"), "orders"), step("r", Result(), "q"))
     failure = b.run(task).failure
     assert (failure.kind, failure.step, failure.error_class) == (FailureKind.ANALYSIS, "orders", "PATH_NOT_FOUND")
 
 
-def test_a_missing_blob_is_a_missing_artifact(b: Bench) -> None:
+def test_a_missing_blob_is_a_missing_artifact(b: RunnerHarness) -> None:
     lost = b.artifact("lost.py", b"")
     Path(lost.blob).unlink()
     failure = b.run(b.task(NUMBERS, step("r", Result(), "numbers"), artifacts=(lost,))).failure
@@ -455,14 +457,14 @@ def test_a_missing_blob_is_a_missing_artifact(b: Bench) -> None:
 
 
 @pytest.mark.parametrize("key", ["spark.executor.memory", "spark.sql.warehouse.dir"])
-def test_a_static_setting_points_to_dedicated_engines(b: Bench, key: str) -> None:
+def test_a_static_setting_points_to_dedicated_engines(b: RunnerHarness, key: str) -> None:
     failure = b.run(b.task(NUMBERS, step("r", Result(), "numbers"), config={key: "1g"})).failure
     assert failure.kind is FailureKind.CONFIGURATION
     assert key in failure.message
     assert "engine: dedicated" in failure.message
 
 
-def test_a_setting_that_spark_refuses_is_reported(b: Bench) -> None:
+def test_a_setting_that_spark_refuses_is_reported(b: RunnerHarness) -> None:
     failure = b.run(
         b.task(NUMBERS, step("r", Result(), "numbers"), config={"spark.sql.shuffle.partitions": "x"})
     ).failure
@@ -474,17 +476,17 @@ def test_a_setting_that_spark_refuses_is_reported(b: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [("os._exit(3)", "ended with exit code 3"), ("os.kill(os.getpid(), 9)", "was killed by SIGKILL")],
 )
-def test_a_runner_that_dies_is_reported_with_its_last_output(b: Bench, code: str, said: str) -> None:
+def test_a_runner_that_dies_is_reported_with_its_last_output(b: RunnerHarness, code: str, expected: str) -> None:
     ran = b.run(b.program(f"import os\nprint('last words', flush=True)\n{code}\n"))
     assert ran.failure.kind is FailureKind.RUNNER_LOST
-    assert said in ran.failure.message
+    assert expected in ran.failure.message
     assert "last words" in ran.failure.message
 
 
-def test_an_interrupt_stops_sparks_work(b: Bench) -> None:
+def test_an_interrupt_stops_sparks_work(b: RunnerHarness) -> None:
     slow = step("slow", Sql(query="SELECT count(*) FROM range(100000000000) WHERE sqrt(id) < 0"))
     task = b.task(slow, step("r", Result(), "slow"))
 
@@ -500,7 +502,7 @@ def test_an_interrupt_stops_sparks_work(b: Bench) -> None:
     assert ran.failure.exception == "Interrupted"
 
 
-def test_a_runner_stays_until_its_taskmanager_has_hung_up(b: Bench) -> None:
+def test_a_runner_stays_until_its_taskmanager_has_hung_up(b: RunnerHarness) -> None:
     """If it closed its socket with unread data, its outcome would be lost."""
     task = b.task(NUMBERS, step("r", Result(), "numbers"))
 
@@ -519,7 +521,7 @@ def test_a_runner_stays_until_its_taskmanager_has_hung_up(b: Bench) -> None:
     b.loop.run(b.end(b.loop.run(scenario())))
 
 
-def test_an_interrupt_raises_in_user_code(b: Bench) -> None:
+def test_an_interrupt_raises_in_user_code(b: RunnerHarness) -> None:
     text = """
 import threading
 try:
@@ -545,7 +547,7 @@ finally:
     assert ran.log.splitlines() == ["begun", "cleaned up"]
 
 
-def test_a_runner_that_does_not_obey_is_killed_with_all_it_started(b: Bench) -> None:
+def test_a_runner_that_does_not_obey_is_killed_with_all_it_started(b: RunnerHarness) -> None:
     text = """
 import os, subprocess, sys, threading
 own_session = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(1000)"
@@ -589,14 +591,14 @@ def _over(pid: int) -> bool:
         return True
 
 
-def test_what_a_runner_leaves_running_ends_with_it(b: Bench) -> None:
+def test_what_a_runner_leaves_running_ends_with_it(b: RunnerHarness) -> None:
     ran = b.run(b.program("import subprocess\nprint(subprocess.Popen(['sleep', '1000']).pid)\n"))
     ran.finished  # noqa: B018
     pid = int(ran.log)
     until("the end of what it left", lambda: _over(pid), 10)
 
 
-def test_scratch_directories_are_removed(b: Bench) -> None:
+def test_scratch_directories_are_removed(b: RunnerHarness) -> None:
     ran = b.run(b.program("open('left-behind', 'w').close()\n"))
     assert ran.finished
     b.loop.run(b.until(lambda: not ran.runner.scratch.exists()))
@@ -605,7 +607,7 @@ def test_scratch_directories_are_removed(b: Bench) -> None:
 # --- programs
 
 
-def test_an_unmodified_script_runs_in_the_runners_session(b: Bench) -> None:
+def test_an_unmodified_script_runs_in_the_runners_session(b: RunnerHarness) -> None:
     text = """
 import sys
 from pathlib import Path
@@ -634,7 +636,7 @@ main()
 
 
 @pytest.mark.parametrize("end", ["", "import sys; sys.exit()", "raise SystemExit(0)", "exit(False)"])
-def test_success_has_several_spellings(b: Bench, end: str) -> None:
+def test_success_has_several_spellings(b: RunnerHarness, end: str) -> None:
     assert b.run(b.program(end)).finished
 
 
@@ -642,14 +644,14 @@ def test_success_has_several_spellings(b: Bench, end: str) -> None:
     ("end", "code", "last"),
     [("raise SystemExit(3)", 3, "bye"), ("import sys; sys.exit('no luck')", 1, "no luck"), ("exit(-1)", 255, "bye")],
 )
-def test_other_exit_codes_are_failures_with_the_last_output(b: Bench, end: str, code: int, last: str) -> None:
+def test_other_exit_codes_are_failures_with_the_last_output(b: RunnerHarness, end: str, code: int, last: str) -> None:
     failure = b.run(b.program(f"print('bye')\n{end}\n")).failure
     assert (failure.kind, failure.step) == (FailureKind.USER_CODE, "script")
     assert f"exit code {code}" in failure.message
     assert failure.message.endswith(last)
 
 
-def test_a_script_that_raises_shows_its_own_lines(b: Bench) -> None:
+def test_a_script_that_raises_shows_its_own_lines(b: RunnerHarness) -> None:
     failure = b.run(b.program("def f():\n    raise ValueError('no')\n\nf()\n")).failure
     assert (failure.kind, failure.exception, failure.message) == (FailureKind.USER_CODE, "ValueError", "no")
     assert [(frame.file, frame.line, frame.source) for frame in failure.frames] == [
@@ -658,7 +660,7 @@ def test_a_script_that_raises_shows_its_own_lines(b: Bench) -> None:
     ]
 
 
-def test_a_script_ends_as_python_ends(b: Bench) -> None:
+def test_a_script_ends_as_python_ends(b: RunnerHarness) -> None:
     text = """
 import atexit, threading
 done = threading.Event()
@@ -670,7 +672,7 @@ print("main done")
     assert b.run(b.program(text)).log.split("\n")[:3] == ["main done", "thread done", "at exit"]
 
 
-def test_a_script_on_a_driver_of_its_own_has_rdds_and_shows_its_own_lines(b: Bench) -> None:
+def test_a_script_on_a_driver_of_its_own_has_rdds_and_shows_its_own_lines(b: RunnerHarness) -> None:
     helper = b.artifact("rdd_helper.py", b"def triple(x):\n    return 3 * x\n")
     text = """
 from pyspark.sql import SparkSession
@@ -695,11 +697,11 @@ sc.parallelize(range(3)).map(bad).collect()
     assert "PythonException" in (ran.failure.jvm_stack_trace or "")
 
 
-def test_a_graph_with_a_static_setting_runs_on_a_driver_of_its_own(b: Bench) -> None:
+def test_a_graph_with_a_static_setting_runs_on_a_driver_of_its_own(b: RunnerHarness) -> None:
     target = b.path("dedicated")
     warehouse = b.path("warehouse")
 
-    def told(counts: DataFrame, spark: Any) -> DataFrame:
+    def with_warehouse(counts: DataFrame, spark: Any) -> DataFrame:
         return counts.withColumn(
             "w", __import__("pyspark").sql.functions.lit(spark.conf.get("spark.sql.warehouse.dir"))
         )
@@ -707,13 +709,13 @@ def test_a_graph_with_a_static_setting_runs_on_a_driver_of_its_own(b: Bench) -> 
     task = b.task(
         NUMBERS,
         step("counts", Sql(query="SELECT k, count(*) n FROM numbers WHERE k > :k GROUP BY k ORDER BY k"), "numbers"),
-        pickle_step("told", "counts"),
+        pickle_step("with_warehouse", "counts"),
         step("out", Sink(format="parquet", path=target), "numbers"),
-        step("r", Result(), "told"),
+        step("r", Result(), "with_warehouse"),
         engine=EngineKind.DEDICATED,
         params={"k": 0},
         config={"spark.sql.warehouse.dir": warehouse},
-        artifacts=(b.pickled("told", told),),
+        artifacts=(b.pickled("with_warehouse", with_warehouse),),
     )
     ran = b.run(task)
     assert [row[:2] for row in rows(ran.finished.results[0])] == [[1, 10], [2, 10]]
@@ -721,7 +723,7 @@ def test_a_graph_with_a_static_setting_runs_on_a_driver_of_its_own(b: Bench) -> 
     assert len(ran.finished.sinks[0].moves) >= 1
 
 
-def test_a_dedicated_graph_materialises_counts_and_collects(b: Bench) -> None:
+def test_a_dedicated_graph_materialises_counts_and_collects(b: RunnerHarness) -> None:
     """Blocking exchanges, sinks and results have the same outcome as on a shared engine, with their numbers."""
     task = b.task(
         structs.replace(NUMBERS, exchange=Exchange.BLOCKING),
@@ -748,7 +750,7 @@ def test_a_dedicated_graph_materialises_counts_and_collects(b: Bench) -> None:
     assert len(ran.sinks[0].moves) >= 1
 
 
-def test_a_dedicated_graphs_errors_name_their_step(b: Bench) -> None:
+def test_a_dedicated_graphs_errors_name_their_step(b: RunnerHarness) -> None:
     """Analysis and failures at run time are attributed as on a shared engine."""
     wrong = step("q", Sql(query="SELECT nope FROM numbers"), "numbers")
     failure = b.run(b.task(NUMBERS, wrong, step("r", Result(), "q"), engine=EngineKind.DEDICATED)).failure
@@ -774,7 +776,7 @@ def test_a_dedicated_graphs_errors_name_their_step(b: Bench) -> None:
     assert (failure.kind, failure.step, failure.exception) == (FailureKind.USER_CODE, "bad", "ZeroDivisionError")
 
 
-def test_a_dedicated_graph_can_be_cancelled(b: Bench) -> None:
+def test_a_dedicated_graph_can_be_cancelled(b: RunnerHarness) -> None:
     """The driver's jobs are cancelled, and the runner ends with its JVM."""
     slow = step("slow", Sql(query="SELECT count(*) FROM range(100000000000) WHERE sqrt(id) < 0"))
     task = b.task(slow, step("r", Result(), "slow"), engine=EngineKind.DEDICATED)
@@ -793,7 +795,7 @@ def test_a_dedicated_graph_can_be_cancelled(b: Bench) -> None:
 # --- the pool
 
 
-def test_runners_wait_with_a_session_and_are_replaced(b: Bench) -> None:
+def test_runners_wait_with_a_session_and_are_replaced(b: RunnerHarness) -> None:
     async def scenario() -> None:
         await b.until(lambda: b.pool.waiting() == 2)
         task = b.task(NUMBERS, step("r", Result(), "numbers"))
@@ -808,7 +810,7 @@ def test_runners_wait_with_a_session_and_are_replaced(b: Bench) -> None:
     b.loop.run(scenario())
 
 
-def test_the_template_has_one_thread(b: Bench) -> None:
+def test_the_template_has_one_thread(b: RunnerHarness) -> None:
     """A fork copies only one, and every lock as another may hold it just then."""
 
     async def scenario() -> int:
@@ -821,7 +823,7 @@ def test_the_template_has_one_thread(b: Bench) -> None:
     assert b.loop.run(scenario()) == 1
 
 
-def test_without_an_engine_there_is_no_runner(b: Bench) -> None:
+def test_without_an_engine_there_is_no_runner(b: RunnerHarness) -> None:
     async def scenario() -> None:
         b.pool.use_engine(None)
         try:
@@ -835,7 +837,7 @@ def test_without_an_engine_there_is_no_runner(b: Bench) -> None:
     b.loop.run(scenario())
 
 
-def test_a_template_that_dies_is_replaced(b: Bench) -> None:
+def test_a_template_that_dies_is_replaced(b: RunnerHarness) -> None:
     task = b.program("import threading\nthreading.Event().wait()\n")
 
     async def scenario() -> Any:
@@ -866,17 +868,17 @@ class Nowhere:
         raise Unavailable("gone")
 
 
-def test_an_engine_that_cannot_be_reached_fails_the_task(b: Bench, tmp_path: Path) -> None:
-    with bench(b.loop, Nowhere(), tmp_path, warm=0) as lost:
+def test_an_engine_that_cannot_be_reached_fails_the_task(b: RunnerHarness, tmp_path: Path) -> None:
+    with running_harness(b.loop, Nowhere(), tmp_path, warm=0) as lost:
         failure = lost.run(lost.task(NUMBERS, step("r", Result(), "numbers"))).failure
         assert failure.kind is FailureKind.ENGINE_LOST
 
 
-def test_directories_of_a_killed_pool_are_removed(b: Bench, tmp_path: Path) -> None:
+def test_directories_of_a_killed_pool_are_removed(b: RunnerHarness, tmp_path: Path) -> None:
     """Its runners had the same numbers."""
     for number in range(4):
         (tmp_path / "scratch" / f"runner-{number}" / "left").mkdir(parents=True)
-    with bench(b.loop, Nowhere(), tmp_path, warm=0) as successor:
+    with running_harness(b.loop, Nowhere(), tmp_path, warm=0) as successor:
         failure = successor.run(successor.task(NUMBERS, step("r", Result(), "numbers"))).failure
         assert failure.kind is FailureKind.ENGINE_LOST
         assert not (tmp_path / "scratch" / "runner-3").exists()
@@ -885,16 +887,16 @@ def test_directories_of_a_killed_pool_are_removed(b: Bench, tmp_path: Path) -> N
 # --- analysis only
 
 
-def test_schemas_are_found_without_running_anything(b: Bench, tmp_path: Path) -> None:
+def test_schemas_are_found_without_running_anything(b: RunnerHarness, tmp_path: Path) -> None:
     target = b.path("untouched")
     graph = b.task(
         NUMBERS,
         step("clean", Sql(query="SELECT id, CAST(k AS DECIMAL(5, 1)) AS k FROM numbers"), "numbers", blocking=True),
         step("out", Sink(format="parquet", path=target), "clean"),
     ).graph
-    told = b.loop.run(b.pool.analyze(graph, str(tmp_path / "log"), {}))
-    assert told.failure is None
-    assert [(s.step, [(c.name, c.type) for c in s.columns]) for s in told.schemas] == [
+    analysis = b.loop.run(b.pool.analyze(graph, str(tmp_path / "log"), {}))
+    assert analysis.failure is None
+    assert [(s.step, [(c.name, c.type) for c in s.columns]) for s in analysis.schemas] == [
         ("numbers", [("id", "bigint"), ("k", "bigint")]),
         ("clean", [("id", "bigint"), ("k", "decimal(5,1)")]),
         ("out", [("id", "bigint"), ("k", "decimal(5,1)")]),
@@ -902,10 +904,10 @@ def test_schemas_are_found_without_running_anything(b: Bench, tmp_path: Path) ->
     assert not Path(target).exists()
 
 
-def test_the_first_step_that_fails_is_named(b: Bench, tmp_path: Path) -> None:
+def test_the_first_step_that_fails_is_named(b: RunnerHarness, tmp_path: Path) -> None:
     bad: JobVertex = step("bad", Sql(query="SELECT nope FROM numbers"), "numbers")
     graph = b.task(NUMBERS, bad, step("r", Result(), "bad")).graph
-    told = b.loop.run(b.pool.analyze(graph, str(tmp_path / "log"), {}))
-    assert [schema.step for schema in told.schemas] == ["numbers"]
-    assert told.failure is not None
-    assert told.failure.step == "bad"
+    analysis = b.loop.run(b.pool.analyze(graph, str(tmp_path / "log"), {}))
+    assert [schema.step for schema in analysis.schemas] == ["numbers"]
+    assert analysis.failure is not None
+    assert analysis.failure.step == "bad"

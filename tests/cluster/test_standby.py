@@ -239,8 +239,8 @@ def test_commands_follow_the_leader(masters: Masters, tmp_path: Path, command: s
     )
     arguments = ["run", "job.yaml"]
     if command == "logs":
-        told = flintlock("run", "-d", "job.yaml", "--state-dir", tmp_path, cwd=tmp_path)
-        arguments = ["logs", "-f", told.stdout.strip()]
+        completed = flintlock("run", "-d", "job.yaml", "--state-dir", tmp_path, cwd=tmp_path)
+        arguments = ["logs", "-f", completed.stdout.strip()]
     shell = subprocess.Popen(
         [sys.executable, "-m", "flintlock", *arguments, "--state-dir", str(tmp_path)],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -273,16 +273,16 @@ def test_addresses_may_be_given_in_place_of_the_state_directory(masters: Masters
     with fl.connect(f"{leader.rest},{standby.rest}") as client:
         assert [line.name for line in client.jobs()] == ["kept"]
     for several in (("-m", leader.rest, "-m", standby.rest), ("-m", f"{leader.rest}, {standby.rest}")):
-        told = flintlock("list", *several, "--json", cwd=tmp_path)
-        assert [line["name"] for line in json.loads(told.stdout)["jobs"]] == ["kept"]
+        completed = flintlock("list", *several, "--json", cwd=tmp_path)
+        assert [line["name"] for line in json.loads(completed.stdout)["jobs"]] == ["kept"]
     alone = flintlock("list", "-m", leader.rest, cwd=tmp_path)
     assert alone.returncode == 3
 
 
 def status_of(tmp_path: Path) -> dict[str, Any]:
-    told = flintlock("cluster", "status", "--json", "--state-dir", tmp_path / "c", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    completed = flintlock("cluster", "status", "--json", "--state-dir", tmp_path / "c", cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(
@@ -307,12 +307,12 @@ def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(
             cwd=tmp_path, timeout_s=300,
         )  # fmt: skip
         assert started.returncode == 0, started.stderr
-        told = json.loads(started.stdout)
-        assert len(told["standbys"]) == 1
+        members = json.loads(started.stdout)
+        assert len(members["standbys"]) == 1
         before = status_of(tmp_path)
         assert (before["leader"], sorted(before["jobmanagers"])) == (
-            told["rest"],
-            sorted([told["rest"], *told["standbys"]]),
+            members["rest"],
+            sorted([members["rest"], *members["standbys"]]),
         )
         assert before["processes"].keys() == {"jobmanager", "jobmanager-1", "taskmanager-0"}
         first = flintlock("run", "job.yaml", *place, cwd=tmp_path)
@@ -323,8 +323,8 @@ def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(
         second = flintlock("run", "job.yaml", *place, cwd=tmp_path)
         assert second.returncode == 0, second.stderr
         after = status_of(tmp_path)
-        assert after["leader"] == told["standbys"][0]
-        assert leader.rest == told["rest"]
+        assert after["leader"] == members["standbys"][0]
+        assert leader.rest == members["rest"]
         assert len(after["jobmanagers"]) == 1
         assert after["overview"]["jobs-finished"] == 2
     finally:

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 from tests.contract.records import JOB_A
+from tests.zookeeper.cluster_harness import ClusterHarness, running_cluster
 from tests.zookeeper.servers import Ensemble
-from tests.zookeeper.stage import Stage, staged
 
 from flintlock.gateways.blobs import BlobChunk, BlobCopies, BlobRange
 from flintlock.model.errors import Fenced, NotFound, Unavailable
@@ -40,7 +40,7 @@ class Place(Protocol):
         ...
 
     async def overtake(self) -> None:
-        """Let a newer leader begin, of which the first one hears nothing."""
+        """Let a newer leader begin without notifying the first one."""
         ...
 
 
@@ -59,19 +59,19 @@ class FakePlace:
 
 
 class ZooKeeperPlace:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, harness: ClusterHarness) -> None:
+        self._harness = harness
 
     async def leader(self) -> BlobCopies:
-        ha = await self._stage.process(timeout_s=15)
-        await self._stage.contend(ha).until(lambda leader: leader.leads)
+        ha = await self._harness.process(timeout_s=15)
+        await self._harness.contend(ha).until(lambda leader: leader.leads)
         return ha.blobs
 
     async def standby(self) -> BlobCopies:
-        return (await self._stage.process(timeout_s=15)).blobs
+        return (await self._harness.process(timeout_s=15)).blobs
 
     async def overtake(self) -> None:
-        ha = await self._stage.process(timeout_s=15)
+        ha = await self._harness.process(timeout_s=15)
         await ha.stores(FencingToken(Epoch(9), "newer")).graphs.remove(JOB_A)
 
 
@@ -81,8 +81,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
         yield FakePlace()
         return
     ensemble: Ensemble = request.getfixturevalue("zookeeper")
-    async with staged(ensemble.quorum, tmp_path / "ha") as stage:
-        yield ZooKeeperPlace(stage)
+    async with running_cluster(ensemble.quorum, tmp_path / "ha") as harness:
+        yield ZooKeeperPlace(harness)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def put(copies: BlobCopies, source: Path, stored_s: float = 1_000.0) -> No
     await copies.put(KEY, source, size=len(CONTENT), stored_s=stored_s)
 
 
-async def test_a_copy_is_read_piece_by_piece_by_everybody(place: Place, source: Path) -> None:
+async def test_a_copy_is_read_piece_by_piece_by_every_process(place: Place, source: Path) -> None:
     leader, standby = await place.leader(), await place.standby()
     await put(leader, source)
     source.unlink()
@@ -130,7 +130,7 @@ async def test_a_copy_in_the_place_of_another_counts_from_then(place: Place, sou
     assert (await leader.read_blob(BlobRange(key=KEY))).data == CONTENT
 
 
-async def test_what_is_old_and_not_kept_is_told(place: Place, source: Path) -> None:
+async def test_what_is_old_and_not_kept_is_listed(place: Place, source: Path) -> None:
     leader = await place.leader()
     assert await leader.stored_before(9_000, lambda _: False) == ()
     await put(leader, source, stored_s=1_000.5)
@@ -140,7 +140,7 @@ async def test_what_is_old_and_not_kept_is_told(place: Place, source: Path) -> N
     assert await leader.stored_before(1_001, lambda key: key == KEY) == ()
 
 
-async def test_whoever_does_not_lead_changes_nothing(place: Place, source: Path) -> None:
+async def test_a_process_that_does_not_lead_changes_nothing(place: Place, source: Path) -> None:
     leader, standby = await place.leader(), await place.standby()
     with pytest.raises(Unavailable, match="does not lead"):
         await put(standby, source)
@@ -164,7 +164,7 @@ async def test_a_leader_that_was_overtaken_changes_nothing(place: Place, source:
     await put(leader, source)
     await place.overtake()
 
-    # It may hear of it by itself before it writes; then it says that it does not lead.
+    # It may notice by itself before it writes; then the error is that it does not lead.
     with pytest.raises((Fenced, Unavailable)):
         await WRITES[name](leader, source)
 

@@ -41,7 +41,7 @@ class Contest(Protocol):
         ...
 
     async def depose(self) -> None:
-        """Make whoever leads lose leadership against its will."""
+        """Revoke the leadership of the current leader."""
         ...
 
 
@@ -73,7 +73,7 @@ class EmbeddedContest:
         return await self._stack.enter_async_context(services)
 
     async def depose(self) -> None:
-        # What happens when somebody removes the lock file: another process leads in a newer epoch.
+        # What happens when another process removes the lock file: that process leads in a newer epoch.
         (self._state_dir / "leader.lock").unlink()
         usurper = await self.enter("usurper")
         async with asyncio.timeout(30), await anext(usurper.election.terms()):
@@ -112,7 +112,7 @@ class ZooKeeperContest:
 
 async def _latest(services: HaServices) -> FencingToken:
     info = await services.leader.current()
-    assert info is not None, "the leader has told where it is"
+    assert info is not None, "the leader has published its address"
     return info.token
 
 
@@ -261,12 +261,14 @@ async def test_a_candidate_that_goes_away_gives_leadership_up(contest: Contest) 
         await _lead_once(second.election.terms())
 
 
-async def test_whoever_resigns_hands_over_before_it_has_tidied_up_and_never_leads_again(contest: Contest) -> None:
+async def test_a_leader_that_resigns_hands_over_before_it_has_cleaned_up_and_never_leads_again(
+    contest: Contest,
+) -> None:
     first, second = await contest.enter("a"), await contest.enter("b")
     entered, succeeded = asyncio.Event(), asyncio.Event()
     led: list[FencingToken] = []
 
-    async def lead_and_tidy_up_slowly() -> None:
+    async def lead_and_clean_up_slowly() -> None:
         async for term in first.election.terms():
             async with term as token:
                 led.append(token)
@@ -278,7 +280,7 @@ async def test_whoever_resigns_hands_over_before_it_has_tidied_up_and_never_lead
                     await succeeded.wait()
 
     async with asyncio.TaskGroup() as tasks, asyncio.timeout(10):  # less than a session timeout
-        leading = tasks.create_task(lead_and_tidy_up_slowly(), name="first")
+        leading = tasks.create_task(lead_and_clean_up_slowly(), name="first")
         await entered.wait()
         first.election.resign()
         first.election.resign()
@@ -295,7 +297,7 @@ async def test_whoever_resigns_hands_over_before_it_has_tidied_up_and_never_lead
 # --- LeaderRetrieval, LeaderRegister
 
 
-async def test_what_the_leader_tells_is_known_to_the_others_until_its_term_ends(contest: Contest) -> None:
+async def test_what_the_leader_publishes_is_known_to_the_others_until_its_term_ends(contest: Contest) -> None:
     first, second = await contest.enter("a"), await contest.enter("b")
     changes = second.leader.changes()
     async with asyncio.timeout(30):
@@ -313,7 +315,7 @@ async def test_what_the_leader_tells_is_known_to_the_others_until_its_term_ends(
         assert await second.leader.current() is None
 
 
-async def test_a_new_leader_replaces_what_the_old_one_told_and_the_old_one_tells_no_more(contest: Contest) -> None:
+async def test_a_new_leader_replaces_what_the_old_one_published_and_the_old_one_is_fenced(contest: Contest) -> None:
     first, second = await contest.enter("a"), await contest.enter("b")
     async with asyncio.timeout(30):
         async with await anext(first.election.terms()) as old:
@@ -326,7 +328,7 @@ async def test_a_new_leader_replaces_what_the_old_one_told_and_the_old_one_tells
             assert await first.leader.current() == info
 
 
-async def test_burying_somebody_who_does_not_lead_does_nothing(contest: Contest) -> None:
+async def test_declaring_a_process_dead_that_does_not_lead_does_nothing(contest: Contest) -> None:
     first, second = await contest.enter("a"), await contest.enter("b")
     async with asyncio.timeout(30):
         async with await anext(first.election.terms()) as old:

@@ -42,19 +42,19 @@ class Ask(Struct, frozen=True, kw_only=True):
     words: tuple[str, ...] = ()
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class Answer(Struct, frozen=True, kw_only=True):
     number: int
     words: frozenset[str] = frozenset()
 
 
 class EchoGateway(Protocol):
-    async def echo(self, message: Ask) -> Told: ...
+    async def echo(self, message: Ask) -> Answer: ...
 
-    async def find(self, message: Ask) -> Told | None: ...
+    async def find(self, message: Ask) -> Answer | None: ...
 
     async def note(self, message: Ask) -> None: ...
 
-    async def count(self) -> Told: ...
+    async def count(self) -> Answer: ...
 
     async def touch(self) -> None: ...
 
@@ -62,33 +62,33 @@ class EchoGateway(Protocol):
 
 
 class Echo:
-    """Remembers what it was asked; fails when told; holds calls until released."""
+    """Records its calls; fails with the error that is set; holds calls until released."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.calls: list[str] = []
         self.finished: list[int] = []
         self.fail_with: Exception | None = None
         self.holding = 0
         self.changed = asyncio.Condition()
         self.released = asyncio.Event()
 
-    async def echo(self, message: Ask) -> Told:
-        self.heard.append("echo")
+    async def echo(self, message: Ask) -> Answer:
+        self.calls.append("echo")
         if self.fail_with is not None:
             raise self.fail_with
-        return Told(number=message.number, words=frozenset(message.words))
+        return Answer(number=message.number, words=frozenset(message.words))
 
-    async def find(self, message: Ask) -> Told | None:
-        return Told(number=message.number) if message.number > 0 else None
+    async def find(self, message: Ask) -> Answer | None:
+        return Answer(number=message.number) if message.number > 0 else None
 
     async def note(self, message: Ask) -> None:
-        self.heard.append(f"note {message.number}")
+        self.calls.append(f"note {message.number}")
 
-    async def count(self) -> Told:
-        return Told(number=len(self.heard))
+    async def count(self) -> Answer:
+        return Answer(number=len(self.calls))
 
     async def touch(self) -> None:
-        self.heard.append("touch")
+        self.calls.append("touch")
 
     async def hold(self, message: Ask) -> None:
         async with self.changed:
@@ -107,7 +107,7 @@ class Echo:
 class RicherEcho(Protocol):
     """A later EchoGateway, with a method that the one above lacks."""
 
-    async def shout(self, message: Ask) -> Told: ...
+    async def shout(self, message: Ask) -> Answer: ...
 
 
 RicherEcho.__name__ = "EchoGateway"
@@ -120,7 +120,7 @@ class Spelled(Struct, frozen=True, kw_only=True):
 class SpellingEcho(Protocol):
     """An EchoGateway whose messages do not fit those of the one above."""
 
-    async def echo(self, message: Spelled) -> Told: ...
+    async def echo(self, message: Spelled) -> Answer: ...
 
 
 SpellingEcho.__name__ = "EchoGateway"
@@ -245,7 +245,7 @@ async def test_message_and_answer_arrive_whole(world: World) -> None:
     host = await world.start(Echo())
     echo = world.client.connect(EchoGateway, host.address)
 
-    assert await echo.echo(Ask(number=3, words=("a", "ü"))) == Told(number=3, words=frozenset({"a", "ü"}))
+    assert await echo.echo(Ask(number=3, words=("a", "ü"))) == Answer(number=3, words=frozenset({"a", "ü"}))
 
 
 @contract
@@ -273,7 +273,7 @@ async def test_the_callers_cause_is_the_handlers(world: World) -> None:
 async def test_optional_answer_may_be_there_or_not(world: World) -> None:
     echo = world.client.connect(EchoGateway, (await world.start(Echo())).address)
 
-    assert await echo.find(Ask(number=1)) == Told(number=1)
+    assert await echo.find(Ask(number=1)) == Answer(number=1)
     assert await echo.find(Ask(number=-1)) is None
 
 
@@ -284,15 +284,15 @@ async def test_methods_without_argument_or_answer(world: World) -> None:
 
     assert await echo.touch() is None  # type: ignore[func-returns-value]
     assert await echo.note(Ask(number=2)) is None  # type: ignore[func-returns-value]
-    assert implementation.heard == ["touch", "note 2"]
-    assert await echo.count() == Told(number=2)
+    assert implementation.calls == ["touch", "note 2"]
+    assert await echo.count() == Answer(number=2)
 
 
 @contract
 async def test_message_may_be_named(world: World) -> None:
     echo = world.client.connect(EchoGateway, (await world.start(Echo())).address)
 
-    assert await echo.echo(message=Ask(number=4)) == Told(number=4)
+    assert await echo.echo(message=Ask(number=4)) == Answer(number=4)
 
 
 @contract
@@ -375,7 +375,7 @@ async def test_peer_that_could_not_reach_its_own_peer_is_itself_reachable(world:
 
 
 @contract
-async def test_bug_in_a_handler_is_logged_there_and_tells_the_caller_nothing(world: World) -> None:
+async def test_bug_in_a_handler_is_logged_there_and_hidden_from_the_caller(world: World) -> None:
     implementation = Echo()
     echo = world.client.connect(EchoGateway, (await world.start(implementation)).address)
     implementation.fail_with = KeyError("the password is swordfish")
@@ -410,7 +410,7 @@ async def test_message_of_another_shape_is_refused_naming_the_field(world: World
 
     assert isinstance(caught, Refused)
     assert "$.number" in caught.public
-    assert not implementation.heard
+    assert not implementation.calls
 
 
 @contract
@@ -445,16 +445,16 @@ async def test_wrong_message_is_the_callers_bug_and_does_not_travel(world: World
     implementation = Echo()
     echo = world.client.connect(EchoGateway, (await world.start(implementation)).address)
 
-    with pytest.raises(TypeError, match=r"EchoGateway\.echo takes Ask, not Told"):
-        await echo.echo(Told(number=1))  # type: ignore[arg-type]
-    assert not implementation.heard
+    with pytest.raises(TypeError, match=r"EchoGateway\.echo takes Ask, not Answer"):
+        await echo.echo(Answer(number=1))  # type: ignore[arg-type]
+    assert not implementation.calls
 
 
 # Fencing
 
 
 @contract
-async def test_fence_hears_the_token_of_each_call(world: World) -> None:
+async def test_fence_receives_the_token_of_each_call(world: World) -> None:
     tokens: list[FencingToken | None] = []
     host = await world.start(Echo(), fence=tokens.append)
     current: list[FencingToken | None] = [TOKEN]
@@ -484,19 +484,19 @@ async def test_fenced_call_reaches_no_handler_and_is_not_even_read(world: World)
     assert caught.public == "not epoch 7"
     unreadable = world.client.connect(SpellingEcho, host.address).echo(Spelled(number="seven"))
     assert type(await error_of(unreadable)) is Fenced
-    assert not implementation.heard
+    assert not implementation.calls
 
 
 @contract
 async def test_nothing_runs_between_the_fence_and_the_handlers_first_step(world: World) -> None:
     """Many calls at once: each fence check is followed by its own handler, never by another call's check."""
     implementation = Echo()
-    host = await world.start(implementation, fence=lambda _: implementation.heard.append("fence"))
+    host = await world.start(implementation, fence=lambda _: implementation.calls.append("fence"))
     echo = world.client.connect(EchoGateway, host.address)
 
     await asyncio.gather(*(echo.echo(Ask(number=n)) for n in range(30)))
 
-    assert implementation.heard == ["fence", "echo"] * 30
+    assert implementation.calls == ["fence", "echo"] * 30
 
 
 # Absence
@@ -588,7 +588,7 @@ async def test_restarted_server_is_reached_again_at_once(world: World) -> None:
     await world.start(successor, at=host.address)
     back = loop.time()
     async with asyncio.timeout(2):
-        while not successor.heard:
+        while not successor.calls:
             try:
                 await echo.touch()
             except Unavailable:

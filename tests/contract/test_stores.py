@@ -278,7 +278,7 @@ async def test_a_write_that_raises_changes_nothing_not_even_the_epoch(ha: HaServ
     await ha.stores(token(5)).graphs.remove(JOB_A)
 
 
-async def test_reads_are_open_to_whoever_was_overtaken(ha: HaServices) -> None:
+async def test_reads_are_open_to_a_leader_that_was_overtaken(ha: HaServices) -> None:
     await ha.stores(token(6)).graphs.put(stored_job())
 
     assert await ha.stores(token(5)).graphs.ids() == (JOB_A,)
@@ -512,7 +512,7 @@ async def test_removing_a_graph_leaves_a_quarantined_one(stores: Stores) -> None
 
     await stores.graphs.remove(JOB_A)
 
-    assert [aside.job_id for aside in await stores.graphs.quarantined()] == [JOB_A]
+    assert [job.job_id for job in await stores.graphs.quarantined()] == [JOB_A]
 
 
 # --- JobResultStore
@@ -572,7 +572,7 @@ async def test_an_unreadable_dirty_entry_is_left_out_and_keeps_its_id_used(place
         await stores.graphs.put(stored_job(JOB_A))
 
 
-async def test_the_ids_of_all_results_are_told_dirty_or_clean_readable_or_not(place: Place, stores: Stores) -> None:
+async def test_the_ids_of_all_results_are_returned_dirty_or_clean_readable_or_not(place: Place, stores: Stores) -> None:
     assert await stores.results.ids() == ()
     await stores.results.create_dirty(job_result(JOB_A))
     await stores.results.create_dirty(job_result(JOB_B))
@@ -585,7 +585,7 @@ async def test_the_ids_of_all_results_are_told_dirty_or_clean_readable_or_not(pl
 # --- JobProgressStore
 
 
-async def test_the_ids_of_all_jobs_with_records_are_told_each_once(stores: Stores) -> None:
+async def test_the_ids_of_all_jobs_with_records_are_returned_once_each(stores: Stores) -> None:
     assert await stores.progress.ids() == ()
     for region in (0, 1):
         await stores.progress.record(region_record(JOB_A, region=region))
@@ -745,7 +745,7 @@ async def test_a_quarantined_graph_is_removed_when_its_job_expires(stores: Store
 
     assert await stores.ended.expire(10_000) == (JOB_A,)
 
-    assert [aside.job_id for aside in await stores.graphs.quarantined()] == [JOB_B]
+    assert [job.job_id for job in await stores.graphs.quarantined()] == [JOB_B]
 
 
 # --- JobOperationStore

@@ -82,12 +82,12 @@ class Server:
     def await_serving(self) -> None:
         """Wait until it serves clients, in an ensemble: until there is a quorum."""
         try:
-            until(f"ZooKeeper at {self.address}", lambda: "Mode:" in self.told(b"srvr"), 60)
+            until(f"ZooKeeper at {self.address}", lambda: "Mode:" in self.query(b"srvr"), 60)
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{(self.home / 'log').read_text()[-2000:]}") from None
 
-    def told(self, command: bytes) -> str:
-        """Return the answer to a four-letter word; nothing if there is none."""
+    def query(self, command: bytes) -> str:
+        """Return the answer to a four-letter command; an empty string if there is none."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
             connection.sendall(command)
             answer = b""
@@ -157,7 +157,7 @@ def _classpath() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on just now."""
+    """Return ports on which no process listens at the moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

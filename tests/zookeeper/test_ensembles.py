@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.records import JOB_A, JOB_B, stored_job
+from tests.zookeeper.cluster_harness import LIMIT_S, ClusterHarness, Leader, running_cluster, until
 from tests.zookeeper.servers import Ensemble, running_ensemble
-from tests.zookeeper.stage import LIMIT_S, Leader, Stage, staged, until
 
 from flintlock.ha.zookeeper.operations import LinkState
 from flintlock.model.errors import Fenced, Unavailable
@@ -36,20 +36,22 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 
 
 @pytest.fixture
-async def stage(lone: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
-    async with staged(lone.quorum, tmp_path) as stage:
-        yield stage
+async def harness(lone: Ensemble, tmp_path: Path) -> AsyncGenerator[ClusterHarness]:
+    async with running_cluster(lone.quorum, tmp_path) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def large(three: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
-    async with staged(three.quorum, tmp_path) as stage:
-        yield stage
+async def large(three: Ensemble, tmp_path: Path) -> AsyncGenerator[ClusterHarness]:
+    async with running_cluster(three.quorum, tmp_path) as harness:
+        yield harness
 
 
-async def test_a_server_killed_and_started_again_in_time_changes_nothing(lone: Ensemble, stage: Stage) -> None:
-    ha = await stage.process(timeout_s=20)
-    leader = stage.contend(ha)
+async def test_a_server_killed_and_started_again_in_time_changes_nothing(
+    lone: Ensemble, harness: ClusterHarness
+) -> None:
+    ha = await harness.process(timeout_s=20)
+    leader = harness.contend(ha)
     await leader.until(lambda leader: leader.leads)
     await leader.stores.graphs.put(stored_job(JOB_A))
 
@@ -67,9 +69,9 @@ async def test_a_server_killed_and_started_again_in_time_changes_nothing(lone: E
 
 
 async def test_while_the_server_is_frozen_the_leader_steps_down_and_leads_again_after(
-    lone: Ensemble, stage: Stage
+    lone: Ensemble, harness: ClusterHarness
 ) -> None:
-    leader = stage.contend(await stage.process(timeout_s=2))
+    leader = harness.contend(await harness.process(timeout_s=2))
     await leader.until(lambda leader: leader.leads)
     await leader.stores.graphs.put(stored_job())
 
@@ -82,7 +84,9 @@ async def test_while_the_server_is_frozen_the_leader_steps_down_and_leads_again_
     assert await leader.stores.graphs.recover(JOB_A) == stored_job()
 
 
-async def test_a_rolling_restart_of_three_servers_by_sigkill_changes_nothing(three: Ensemble, large: Stage) -> None:
+async def test_a_rolling_restart_of_three_servers_by_sigkill_changes_nothing(
+    three: Ensemble, large: ClusterHarness
+) -> None:
     ha = await large.process(timeout_s=15)
     leader = large.contend(ha)
     await leader.until(lambda leader: leader.leads)
@@ -97,7 +101,9 @@ async def test_a_rolling_restart_of_three_servers_by_sigkill_changes_nothing(thr
     assert leader.leads
 
 
-async def test_without_a_quorum_nothing_is_written_and_with_it_nothing_is_lost(three: Ensemble, large: Stage) -> None:
+async def test_without_a_quorum_nothing_is_written_and_with_it_nothing_is_lost(
+    three: Ensemble, large: ClusterHarness
+) -> None:
     ha = await large.process(timeout_s=3)
     leader = large.contend(ha)
     await leader.until(lambda leader: leader.leads)
@@ -120,7 +126,7 @@ async def test_without_a_quorum_nothing_is_written_and_with_it_nothing_is_lost(t
 
 
 async def _write_when_possible(leader: Leader) -> None:
-    """Write, as soon as somebody answers."""
+    """Write as soon as the ensemble answers."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             try:

@@ -7,8 +7,8 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.zookeeper.cluster_harness import running_cluster
 from tests.zookeeper.servers import Ensemble
-from tests.zookeeper.stage import staged
 from tests.zookeeper.wire import wired
 
 from flintlock.config.configuration import Configuration
@@ -40,11 +40,11 @@ def configuration(quorum: str, cluster_id: str) -> Configuration:
     )
 
 
-async def test_whoever_leads_and_serves_is_found_and_then_the_next_one(zookeeper: Ensemble, tmp_path: Path) -> None:
-    async with staged(zookeeper.quorum, tmp_path / "ha") as stage, asyncio.timeout(60):
-        first, second = await stage.process(timeout_s=15), await stage.process(timeout_s=15)
+async def test_the_leader_that_serves_is_found_and_then_the_next_one(zookeeper: Ensemble, tmp_path: Path) -> None:
+    async with running_cluster(zookeeper.quorum, tmp_path / "ha") as harness, asyncio.timeout(60):
+        first, second = await harness.process(timeout_s=15), await harness.process(timeout_s=15)
         one, two = LeaderAddresses(rpc="one:1", rest="http://one:2"), LeaderAddresses(rpc="two:1", rest="http://two:2")
-        configured = configuration(stage.quorum, stage.cluster_id)
+        configured = configuration(harness.quorum, harness.cluster_id)
 
         def asked() -> str | None:
             return leader_url(configured, wait_s=0.0)
@@ -69,11 +69,11 @@ async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_
 ) -> None:
     async with (
         wired(zookeeper.servers[0].port) as wire,
-        staged(zookeeper.quorum, tmp_path / "ha") as stage,
+        running_cluster(zookeeper.quorum, tmp_path / "ha") as harness,
         asyncio.timeout(60),
     ):
-        ha = await stage.process(timeout_s=15)
-        configured = configuration(wire.address, stage.cluster_id)
+        ha = await harness.process(timeout_s=15)
+        configured = configuration(wire.address, harness.cluster_id)
         async with ha_backend(configured).leader_finder(configured, tmp_path) as finder:
             terms = ha.election.terms()
             async with await anext(terms) as token:
@@ -84,7 +84,7 @@ async def test_a_leader_that_changed_while_the_quorum_was_out_of_reach_is_found_
             async with await anext(terms) as token:
                 await ha.leader.publish(LeaderAddresses(rpc="two:1", rest="").leads(token, confirmed=True))
                 assert finder.find() == "one:1", "what was known may still be so"
-                wire.mend()
+                wire.restore()
                 await finder.moved()
                 assert finder.follow() == "two:1"
 

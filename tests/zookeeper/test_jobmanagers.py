@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).parents[2]
 JOB: Final = "ab" * 16
 T = TypeVar("T")
 
-#: What the server grants at most. Whoever leads long before it has passed did not wait for it.
+#: The longest session that the server grants. A standby that leads long before it has passed did not wait for it.
 LONG_SESSION: Final = "20 s"
 LONG_BEFORE_S: Final = 10.0
 
@@ -53,18 +53,18 @@ class JobManager:
         def listens() -> str | None:
             with suppress(OSError, msgspec.DecodeError):
                 return msgspec.json.decode((self._state_dir / "run" / "jobmanager.json").read_bytes())["rest"]
-            assert self.process.poll() is None, self.said[-4000:]
+            assert self.process.poll() is None, self.output[-4000:]
             return None
 
         return until("a JobManager that listens", listens)
 
     @property
     def is_announced(self) -> bool:
-        """Whether it says on its own machine that it leads."""
+        """Whether its state directory names it as the leader."""
         return (self._state_dir / "cluster.json").exists()
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What it has printed."""
         return (self._state_dir / "out").read_text()
 
@@ -75,7 +75,7 @@ class JobManager:
         return None
 
     def listing(self, after_epoch: int = 0) -> tuple[int, list[str]] | None:
-        """Return the jobs it lists and the epoch of whoever says so; None if nobody who leads later than that does."""
+        """Return the jobs it lists and the epoch of the answering leader; None without a leader of a later epoch."""
         answer = self.ask("/jobs/overview")
         if answer is None or not answer.is_success:
             assert answer is None or (answer.status_code, answer.headers["retry-after"]) == (503, "1")
@@ -90,7 +90,7 @@ class JobManager:
         return answer.json()["blob"]
 
     def submit(self, job_id: str = JOB, blob: str | None = None) -> None:
-        """Submit a job that waits for slots, which nobody has."""
+        """Submit a job that waits for slots; no TaskManager runs."""
         steps: dict[str, dict[str, Any]] = {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}
         artifacts = [] if blob is None else [{"name": "data.txt", "blob": blob}]
         body = {"name": "waits for slots", "jobId": job_id, "steps": steps, "artifacts": artifacts}
@@ -161,9 +161,9 @@ def test_killed_and_terminated_leaders_are_replaced_long_before_their_session_ex
 
     conf = tmp_path / "flintlock.yaml"
     conf.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
-    told = flintlock("list", "--json", "--conf", conf, cwd=tmp_path)  # asks the quorum
-    assert told.returncode == 0, told.stderr
-    assert [job["jid"] for job in json.loads(told.stdout)["jobs"]] == [JOB]
+    completed = flintlock("list", "--json", "--conf", conf, cwd=tmp_path)  # asks the quorum
+    assert completed.returncode == 0, completed.stderr
+    assert [job["jid"] for job in json.loads(completed.stdout)["jobs"]] == [JOB]
     with fl.connect(f"{first.url},{leader.url},{standby.url}") as client:
         leader.process.send_signal(signal.SIGTERM)
         assert until("the last one to lead", lambda: standby.listing(2), LONG_BEFORE_S) == (3, [JOB])
@@ -189,9 +189,9 @@ def test_a_frozen_leader_is_replaced_after_the_session_timeout_and_stands_by_whe
     first.process.send_signal(signal.SIGCONT)
 
     assert until("the old leader to forward", lambda: first.listing(epoch)) == (epoch + 1, [JOB])
-    lost = [json.loads(line) for line in first.said.splitlines() if '"leadership-lost"' in line]
+    lost = [json.loads(line) for line in first.output.splitlines() if '"leadership-lost"' in line]
     assert [(line["epoch"], "session" in line["reason"]) for line in lost] == [(epoch, True)]
-    until("the old leader to take its word back", lambda: not first.is_announced)
+    until("the old leader to remove its cluster file", lambda: not first.is_announced)
     assert first.process.poll() is None
 
 
@@ -209,9 +209,9 @@ async def test_a_leader_that_is_cut_off_answers_503_and_back_in_time_it_goes_on(
     refusal = await seen("a refusal", lambda: _refusal(leader.ask("/taskmanagers")))
     assert "does not know whether it still leads" in refusal
     assert await seen("its own health", lambda: leader.ask("/healthz"))
-    wire.mend()
+    wire.restore()
     assert await seen("the leader to go on", leader.listing) == (1, [])
-    assert "leadership-lost" not in leader.said
+    assert "leadership-lost" not in leader.output
 
 
 def _refusal(answer: httpx.Response | None) -> str | None:
@@ -225,8 +225,8 @@ def test_settings_that_are_missing_are_named_all_at_once(tmp_path: Path, running
     jobmanager = start(running, tmp_path / "one", {"high-availability.type": "zookeeper"})
 
     assert jobmanager.process.wait(30) == 2
-    assert "high-availability.zookeeper.quorum has to be set" in jobmanager.said
-    assert "high-availability.storageDir has to be set" in jobmanager.said
+    assert "high-availability.zookeeper.quorum has to be set" in jobmanager.output
+    assert "high-availability.storageDir has to be set" in jobmanager.output
 
 
 def test_commands_without_a_leader_say_so_and_start_nothing(tmp_path: Path, settings: dict[str, str]) -> None:
@@ -234,7 +234,7 @@ def test_commands_without_a_leader_say_so_and_start_nothing(tmp_path: Path, sett
     conf.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
     (tmp_path / "job.yaml").write_text("version: 1\nname: x\nsteps:\n  a: {sql: SELECT 1}\n")
 
-    told = flintlock("run", "job.yaml", "--conf", conf, cwd=tmp_path)
+    completed = flintlock("run", "job.yaml", "--conf", conf, cwd=tmp_path)
 
-    assert told.returncode == 3, told.stderr
-    assert "has no leading JobManager" in told.stderr
+    assert completed.returncode == 3, completed.stderr
+    assert "has no leading JobManager" in completed.stderr

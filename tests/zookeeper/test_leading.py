@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from tests.contract.records import JOB_A, JOB_B, region_record, stored_job
+from tests.zookeeper.cluster_harness import LIMIT_S, ClusterHarness, running_cluster, until
 from tests.zookeeper.servers import Ensemble
-from tests.zookeeper.stage import LIMIT_S, Stage, staged, until
 from tests.zookeeper.wire import Wire, wired
 
 from flintlock.ha.leader_info import LeaderInfo
@@ -40,9 +40,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def stage(zookeeper: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
-    async with staged(zookeeper.quorum, tmp_path) as stage:
-        yield stage
+async def harness(zookeeper: Ensemble, tmp_path: Path) -> AsyncGenerator[ClusterHarness]:
+    async with running_cluster(zookeeper.quorum, tmp_path) as harness:
+        yield harness
 
 
 @pytest.fixture
@@ -51,15 +51,17 @@ async def wire(zookeeper: Ensemble) -> AsyncGenerator[Wire]:
         yield wire
 
 
-async def test_the_session_timeout_is_what_the_ensemble_grants(stage: Stage) -> None:
-    ha = await stage.process(timeout_s=500)
+async def test_the_session_timeout_is_what_the_ensemble_grants(harness: ClusterHarness) -> None:
+    ha = await harness.process(timeout_s=500)
 
     assert ha.link.timeout_s == 20.0
 
 
-async def test_cut_off_it_writes_nothing_and_back_in_time_with_its_session_it_goes_on(stage: Stage, wire: Wire) -> None:
-    ha = await stage.process(timeout_s=15, quorum=wire.address)
-    leader = stage.contend(ha)
+async def test_cut_off_it_writes_nothing_and_back_in_time_with_its_session_it_goes_on(
+    harness: ClusterHarness, wire: Wire
+) -> None:
+    ha = await harness.process(timeout_s=15, quorum=wire.address)
+    leader = harness.contend(ha)
     await leader.until(lambda leader: leader.leads)
     session = ha.link.session
 
@@ -68,7 +70,7 @@ async def test_cut_off_it_writes_nothing_and_back_in_time_with_its_session_it_go
     assert ha.election.paused(leader.tokens[0]) == "the connection to ZooKeeper is lost"
     with pytest.raises(Unavailable):
         await leader.stores.graphs.put(stored_job(JOB_A))
-    wire.mend()
+    wire.restore()
     await until("CONNECTED", lambda: ha.link.state is LinkState.CONNECTED)
     await leader.stores.graphs.put(stored_job(JOB_B))
 
@@ -79,11 +81,13 @@ async def test_cut_off_it_writes_nothing_and_back_in_time_with_its_session_it_go
     assert await leader.stores.graphs.ids() == (JOB_B,), "what was refused is not sent later"
 
 
-async def test_cut_off_for_good_it_steps_down_by_its_own_clock_before_another_leads(stage: Stage, wire: Wire) -> None:
+async def test_cut_off_for_good_it_steps_down_by_its_own_clock_before_another_leads(
+    harness: ClusterHarness, wire: Wire
+) -> None:
     timeout_s = 3.0
-    old = stage.contend(await stage.process(timeout_s=timeout_s, quorum=wire.address))
+    old = harness.contend(await harness.process(timeout_s=timeout_s, quorum=wire.address))
     await old.until(lambda leader: leader.leads)
-    new = stage.contend(await stage.process(timeout_s=timeout_s))
+    new = harness.contend(await harness.process(timeout_s=timeout_s))
 
     cut_s = boot_time_s()
     wire.cut()
@@ -97,9 +101,11 @@ async def test_cut_off_for_good_it_steps_down_by_its_own_clock_before_another_le
         await old.stores.graphs.put(stored_job())
 
 
-async def test_unanswered_it_steps_down_and_a_lost_answer_discards_no_payload(stage: Stage, wire: Wire) -> None:
-    ha = await stage.process(timeout_s=3, quorum=wire.address)
-    leader = stage.contend(ha)
+async def test_unanswered_it_steps_down_and_a_lost_answer_discards_no_payload(
+    harness: ClusterHarness, wire: Wire
+) -> None:
+    ha = await harness.process(timeout_s=3, quorum=wire.address)
+    leader = harness.contend(ha)
     await leader.until(lambda leader: leader.leads)
     await leader.stores.graphs.put(stored_job(JOB_A))
     beside = JobId("aa" + "b" * 30)  # in a shard that is there: one transaction does it
@@ -109,7 +115,7 @@ async def test_unanswered_it_steps_down_and_a_lost_answer_discards_no_payload(st
         await leader.stores.graphs.put(stored_job(beside))
     await leader.until(lambda leader: not leader.leads)
     wire.cut()
-    wire.mend()
+    wire.restore()
 
     await leader.until(lambda leader: leader.leads)
     assert await leader.stores.graphs.ids() == (JOB_A, beside), "it had taken place"
@@ -117,13 +123,13 @@ async def test_unanswered_it_steps_down_and_a_lost_answer_discards_no_payload(st
     assert leader.tokens[1].epoch > leader.tokens[0].epoch
 
 
-async def test_an_expired_session_ends_the_term_and_it_contends_again(stage: Stage) -> None:
-    ha = await stage.process(timeout_s=15)
-    leader = stage.contend(ha)
+async def test_an_expired_session_ends_the_term_and_it_contends_again(harness: ClusterHarness) -> None:
+    ha = await harness.process(timeout_s=15)
+    leader = harness.contend(ha)
     await leader.until(lambda leader: leader.leads)
     await leader.stores.graphs.put(stored_job())
 
-    await asyncio.to_thread(_expire, stage.quorum, ha)
+    await asyncio.to_thread(_expire, harness.quorum, ha)
     await leader.until(lambda leader: len(leader.tokens) == 2)
 
     assert leader.tokens[1].epoch > leader.tokens[0].epoch
@@ -132,19 +138,19 @@ async def test_an_expired_session_ends_the_term_and_it_contends_again(stage: Sta
     assert await leader.stores.graphs.recover(JOB_A) == stored_job()
 
 
-async def test_leader_information_is_written_once_and_vanishes_with_its_session(stage: Stage) -> None:
-    ha, reader = await stage.process(timeout_s=3), await stage.process(timeout_s=15)
-    leader = stage.contend(ha)
+async def test_leader_information_is_written_once_and_vanishes_with_its_session(harness: ClusterHarness) -> None:
+    ha, reader = await harness.process(timeout_s=3), await harness.process(timeout_s=15)
+    leader = harness.contend(ha)
     await leader.until(lambda leader: leader.leads)
-    told = LeaderInfo(token=leader.tokens[0], rpc="here:1", rest="http://here:2")
-    await ha.leader.publish(told)
-    path = tree.Tree("/flintlock", stage.cluster_id).leader
+    published = LeaderInfo(token=leader.tokens[0], rpc="here:1", rest="http://here:2")
+    await ha.leader.publish(published)
+    path = tree.Tree("/flintlock", harness.cluster_id).leader
     written = await reader.link.get(path)
     assert written is not None
 
     await leader.stores.graphs.put(stored_job())  # leading, and beating, changes nothing of it
     assert await reader.link.get(path) == written
-    assert await reader.leader.current() == told
+    assert await reader.leader.current() == published
 
     changed = asyncio.Event()
     assert await reader.link.exists(path, changed)
@@ -152,14 +158,14 @@ async def test_leader_information_is_written_once_and_vanishes_with_its_session(
     async with asyncio.timeout(LIMIT_S):
         await changed.wait()
     assert await reader.leader.current() is None
-    assert await reader.link.children(tree.Tree("/flintlock", stage.cluster_id).latches) == []
+    assert await reader.link.children(tree.Tree("/flintlock", harness.cluster_id).latches) == []
 
 
-async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(stage: Stage) -> None:
-    first, second = await stage.process(timeout_s=15), await stage.process(timeout_s=15)
+async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(harness: ClusterHarness) -> None:
+    first, second = await harness.process(timeout_s=15), await harness.process(timeout_s=15)
     standby = None
     async with await anext(first.election.terms()) as token:
-        standby = stage.contend(second)
+        standby = harness.contend(second)
         await first.stores(token).graphs.put(stored_job())
         assert not standby.leads
 
@@ -169,10 +175,10 @@ async def test_a_leader_that_goes_hands_over_at_once_and_its_jobs_are_known(stag
     assert await standby.stores.graphs.recover(JOB_A) == stored_job()
 
 
-async def test_a_leader_that_is_declared_dead_but_lives_steps_down_and_stands_by(stage: Stage) -> None:
-    one = stage.contend(await stage.process(timeout_s=15))
+async def test_a_leader_that_is_declared_dead_while_it_runs_steps_down_and_stands_by(harness: ClusterHarness) -> None:
+    one = harness.contend(await harness.process(timeout_s=15))
     await one.until(lambda leader: leader.leads)
-    second = stage.contend(await stage.process(timeout_s=15))
+    second = harness.contend(await harness.process(timeout_s=15))
 
     async with asyncio.timeout(5):
         assert await second.ha.leader.declare_dead(one.tokens[0])
@@ -182,10 +188,10 @@ async def test_a_leader_that_is_declared_dead_but_lives_steps_down_and_stands_by
     assert second.tokens[0].epoch > one.tokens[0].epoch
 
 
-async def test_a_leader_whose_latch_is_gone_steps_down_though_nobody_else_leads(stage: Stage) -> None:
-    leader = stage.contend(await stage.process(timeout_s=15))
+async def test_a_leader_whose_latch_is_gone_steps_down_though_no_other_process_leads(harness: ClusterHarness) -> None:
+    leader = harness.contend(await harness.process(timeout_s=15))
     await leader.until(lambda leader: leader.leads)
-    bystander = await stage.process(timeout_s=15)
+    bystander = await harness.process(timeout_s=15)
 
     async with asyncio.timeout(5):
         assert await bystander.leader.declare_dead(leader.tokens[0])
@@ -194,39 +200,39 @@ async def test_a_leader_whose_latch_is_gone_steps_down_though_nobody_else_leads(
     assert not await bystander.leader.declare_dead(leader.tokens[0]), "it leads in another term now"
 
 
-async def test_no_term_begins_for_a_candidate_whose_latch_has_gone_meanwhile(stage: Stage) -> None:
-    leader = stage.contend(await stage.process(timeout_s=15))
+async def test_no_term_begins_for_a_candidate_whose_latch_has_gone_meanwhile(harness: ClusterHarness) -> None:
+    leader = harness.contend(await harness.process(timeout_s=15))
     await leader.until(lambda leader: leader.leads)
-    late: Any = await stage.process(timeout_s=15)
+    late: Any = await harness.process(timeout_s=15)
 
     assert await late.election._begin("candidate-0000000007") is None
 
     await leader.stores.graphs.put(stored_job())  # its epoch is still the highest
 
 
-async def test_a_cluster_that_a_newer_version_has_led_is_refused_with_the_reason(stage: Stage) -> None:
-    standby: Any = await stage.process(timeout_s=15)
-    paths, body = Tree("/flintlock", stage.cluster_id), b"what only the newer version can read"
+async def test_a_cluster_that_a_newer_version_has_led_is_refused_with_the_reason(harness: ClusterHarness) -> None:
+    standby: Any = await harness.process(timeout_s=15)
+    paths, body = Tree("/flintlock", harness.cluster_id), b"what only the newer version can read"
     newer = b"\x02" + checksum(2, body).to_bytes(4, "big") + body
     assert await standby.link.transact([SetData(paths.epoch, newer, -1)]) is None
 
     async with asyncio.timeout(30):
         with pytest.raises(Incompatible, match="written by a newer Flintlock"):
-            await stage.process(timeout_s=15)  # one that starts
+            await harness.process(timeout_s=15)  # one that starts
         with pytest.raises(Incompatible, match="written by a newer Flintlock"):
             await anext(standby.election.terms())  # one that was there before
         while await standby.link.children(paths.latches):  # noqa: ASYNC110  # nothing of ours blocks who can lead
             await asyncio.sleep(0.01)
 
 
-async def test_a_killed_leader_is_replaced_at_once_when_it_is_declared_dead(stage: Stage) -> None:
-    standby = await stage.process(timeout_s=15)
-    async with helper(stage, timeout_s=15) as process:
+async def test_a_killed_leader_is_replaced_at_once_when_it_is_declared_dead(harness: ClusterHarness) -> None:
+    standby = await harness.process(timeout_s=15)
+    async with helper(harness, timeout_s=15) as process:
         dead = await _token_of(process)
         info = await standby.leader.current()
         assert info is not None
         assert (info.token, info.rpc) == (dead, "helper:1")
-        new = stage.contend(standby)
+        new = harness.contend(standby)
         process.kill()
         await process.wait()
 
@@ -238,19 +244,19 @@ async def test_a_killed_leader_is_replaced_at_once_when_it_is_declared_dead(stag
     assert await standby.leader.current() is None
 
 
-async def test_a_frozen_leader_is_replaced_and_fenced_when_it_wakes_up(stage: Stage) -> None:
-    async with helper(stage, timeout_s=2) as process:
+async def test_a_frozen_leader_is_replaced_and_fenced_when_it_wakes_up(harness: ClusterHarness) -> None:
+    async with helper(harness, timeout_s=2) as process:
         old = await _token_of(process)
         await _line(process, "wrote")
         process.send_signal(signal.SIGSTOP)
-        new = stage.contend(await stage.process(timeout_s=2))
+        new = harness.contend(await harness.process(timeout_s=2))
 
         await new.until(lambda leader: leader.leads)
         await new.stores.progress.record(region_record(JOB_A, attempt=1 << 40))
         process.send_signal(signal.SIGCONT)
-        said = await _line(process, "over")
+        lines = await _line(process, "over")
 
-    after_waking = [line for line in said if line.startswith("refused")]
+    after_waking = [line for line in lines if line.startswith("refused")]
     assert all(line.split()[1] in ("Fenced", "Unavailable") for line in after_waking)
     assert new.tokens[0].epoch > old.epoch
     (record,) = await new.stores.progress.read(JOB_A)
@@ -258,9 +264,9 @@ async def test_a_frozen_leader_is_replaced_and_fenced_when_it_wakes_up(stage: St
 
 
 @asynccontextmanager
-async def helper(stage: Stage, timeout_s: float) -> AsyncGenerator[Process]:
+async def helper(harness: ClusterHarness, timeout_s: float) -> AsyncGenerator[Process]:
     """Run a process that leads, on its own."""
-    arguments = (str(os.getpid()), stage.quorum, stage.cluster_id, str(stage.storage_dir), str(timeout_s))
+    arguments = (str(os.getpid()), harness.quorum, harness.cluster_id, str(harness.storage_dir), str(timeout_s))
     environment = {**os.environ, "PYTHONPATH": str(HELPER.parent.parent.parent)}
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(HELPER), *arguments, stdout=PIPE, env=environment
@@ -276,13 +282,13 @@ async def helper(stage: Stage, timeout_s: float) -> AsyncGenerator[Process]:
 async def _line(process: Process, wanted: str) -> list[str]:
     """Return what the process says up to a line that begins so."""
     assert process.stdout is not None
-    said: list[str] = []
+    lines: list[str] = []
     async with asyncio.timeout(LIMIT_S):
         while line := (await process.stdout.readline()).decode().strip():
-            said.append(line)
+            lines.append(line)
             if line.startswith(wanted):
-                return said
-    raise AssertionError(f"it ended without {wanted!r}: {said[-5:]}")
+                return lines
+    raise AssertionError(f"it ended without {wanted!r}: {lines[-5:]}")
 
 
 async def _token_of(process: Process) -> FencingToken:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.contract.records import JOB_A, JOB_B, job_result, region_record, rows, snapshot, stored_job
+from tests.zookeeper.cluster_harness import ClusterHarness, running_cluster
 from tests.zookeeper.servers import Ensemble
-from tests.zookeeper.stage import Stage, staged
 
 from flintlock.ha.protocols import Stores
 from flintlock.ha.zookeeper.services import ZooKeeperHaServices, zookeeper_ha
@@ -29,26 +29,26 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def stage(zookeeper: Ensemble, tmp_path: Path) -> AsyncGenerator[Stage]:
-    async with staged(zookeeper.quorum, tmp_path) as stage:
-        yield stage
+async def harness(zookeeper: Ensemble, tmp_path: Path) -> AsyncGenerator[ClusterHarness]:
+    async with running_cluster(zookeeper.quorum, tmp_path) as harness:
+        yield harness
 
 
 @pytest.fixture
-async def ha(stage: Stage) -> ZooKeeperHaServices:
-    return await stage.process(timeout_s=15)
+async def ha(harness: ClusterHarness) -> ZooKeeperHaServices:
+    return await harness.process(timeout_s=15)
 
 
 def token(epoch: int) -> FencingToken:
     return FencingToken(Epoch(epoch), "session")
 
 
-def files(stage: Stage) -> dict[str, list[str]]:
-    return {kind: stage.files(kind) for kind in KINDS}
+def files(harness: ClusterHarness) -> dict[str, list[str]]:
+    return {kind: harness.files(kind) for kind in KINDS}
 
 
-def count(stage: Stage) -> dict[str, int]:
-    return {kind: len(names) for kind, names in files(stage).items()}
+def count(harness: ClusterHarness) -> dict[str, int]:
+    return {kind: len(names) for kind, names in files(harness).items()}
 
 
 async def furnish(stores: Stores) -> None:
@@ -58,33 +58,35 @@ async def furnish(stores: Stores) -> None:
     await stores.ended.put(snapshot(JOB_B), (rows("top"), rows("rest")))
 
 
-async def test_a_payload_goes_with_its_pointer_and_not_before(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_a_payload_goes_with_its_pointer_and_not_before(ha: ZooKeeperHaServices, harness: ClusterHarness) -> None:
     stores = ha.stores(token(1))
     await furnish(stores)
-    assert count(stage) == {"graphs": 1, "results": 1, "progress": 1, "ended": 3}
+    assert count(harness) == {"graphs": 1, "results": 1, "progress": 1, "ended": 3}
 
     await stores.graphs.replace(stored_job(key="key"))
     await stores.progress.record(region_record(attempt=1))
     await stores.ended.put(snapshot(JOB_B), (rows("top"),))
-    assert count(stage) == {"graphs": 1, "results": 1, "progress": 1, "ended": 2}
+    assert count(harness) == {"graphs": 1, "results": 1, "progress": 1, "ended": 2}
 
     await stores.graphs.remove(JOB_A)
     await stores.progress.remove(JOB_A)
     await stores.results.mark_clean(JOB_B)
-    assert count(stage) == {"graphs": 0, "results": 1, "progress": 0, "ended": 2}
+    assert count(harness) == {"graphs": 0, "results": 1, "progress": 0, "ended": 2}
 
     assert await stores.ended.expire(10_000) == (JOB_B,)
-    assert count(stage) == dict.fromkeys(KINDS, 0)
+    assert count(harness) == dict.fromkeys(KINDS, 0)
 
 
-async def test_a_quarantined_graph_keeps_its_file_for_inspection(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_a_quarantined_graph_keeps_its_file_for_inspection(
+    ha: ZooKeeperHaServices, harness: ClusterHarness
+) -> None:
     stores = ha.stores(token(1))
     await stores.graphs.put(stored_job())
-    before = files(stage)
+    before = files(harness)
 
     await stores.graphs.quarantine(JOB_A, "unreadable")
 
-    assert files(stage) == before
+    assert files(harness) == before
 
 
 OVERTAKEN: dict[str, Callable[[Stores], Awaitable[object]]] = {
@@ -100,24 +102,26 @@ OVERTAKEN: dict[str, Callable[[Stores], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("name", OVERTAKEN)
 async def test_a_leader_that_was_overtaken_neither_leaves_nor_removes_a_file(
-    ha: ZooKeeperHaServices, stage: Stage, name: str
+    ha: ZooKeeperHaServices, harness: ClusterHarness, name: str
 ) -> None:
     await furnish(ha.stores(token(1)))
     await ha.stores(token(1)).results.mark_clean(JOB_B)
-    another = await stage.process(timeout_s=15)
-    await another.stores(token(2)).graphs.remove(JobId("f" * 32))  # of which the first process has heard nothing
-    before = files(stage)
+    another = await harness.process(timeout_s=15)
+    await another.stores(token(2)).graphs.remove(JobId("f" * 32))  # the first process does not know of it
+    before = files(harness)
 
     with pytest.raises(Fenced):
         await OVERTAKEN[name](ha.stores(token(1)))
 
-    assert files(stage) == before
+    assert files(harness) == before
     assert await another.stores(token(2)).graphs.recover(JOB_A) == stored_job(key="key")
     assert await another.stores(token(2)).progress.read(JOB_A) == (region_record(),)
     assert await another.stores(token(2)).ended.result(JOB_B, "top") == rows("top")
 
 
-async def test_replacement_and_removal_under_concurrent_deletion(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_replacement_and_removal_under_concurrent_deletion(
+    ha: ZooKeeperHaServices, harness: ClusterHarness
+) -> None:
     stores = ha.stores(token(1))
     for _ in range(10):
         await stores.graphs.put(stored_job())
@@ -131,25 +135,25 @@ async def test_replacement_and_removal_under_concurrent_deletion(ha: ZooKeeperHa
 
         assert [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, NotFound)] == []
         assert await stores.graphs.ids() == ()
-        assert count(stage)["graphs"] == 0, "neither of them leaves a file, or takes one that is not its own"
+        assert count(harness)["graphs"] == 0, "neither of them leaves a file, or takes one that is not its own"
 
 
-async def test_a_refused_submission_leaves_no_file(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_a_refused_submission_leaves_no_file(ha: ZooKeeperHaServices, harness: ClusterHarness) -> None:
     stores = ha.stores(token(1))
     await stores.graphs.put(stored_job())
-    before = files(stage)
+    before = files(harness)
 
     with pytest.raises(DuplicateJob):
         await stores.graphs.put(stored_job())
 
-    assert files(stage) == before
+    assert files(harness) == before
 
 
-async def test_a_pointer_whose_file_is_gone_is_corrupt(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_a_pointer_whose_file_is_gone_is_corrupt(ha: ZooKeeperHaServices, harness: ClusterHarness) -> None:
     stores = ha.stores(token(1))
     await stores.graphs.put(stored_job())
-    (name,) = stage.files("graphs")
-    (stage.storage_dir / stage.cluster_id / "graphs" / name).unlink()
+    (name,) = harness.files("graphs")
+    (harness.storage_dir / harness.cluster_id / "graphs" / name).unlink()
 
     with pytest.raises(Corrupt, match=f"the payload of job {JOB_A} is gone"):
         await stores.graphs.recover(JOB_A)
@@ -157,14 +161,16 @@ async def test_a_pointer_whose_file_is_gone_is_corrupt(ha: ZooKeeperHaServices, 
     assert await stores.graphs.ids() == ()
 
 
-async def test_sweeping_removes_what_older_epochs_left_and_nothing_else(ha: ZooKeeperHaServices, stage: Stage) -> None:
+async def test_sweeping_removes_what_older_epochs_left_and_nothing_else(
+    ha: ZooKeeperHaServices, harness: ClusterHarness
+) -> None:
     old, new = ha.stores(token(1)), ha.stores(token(2))
     await furnish(old)
     await old.graphs.put(stored_job(JobId("e" * 32)))
     await old.graphs.quarantine(JobId("e" * 32), "unreadable")
     await new.graphs.put(stored_job(JobId("d" * 32)))
-    wanted = files(stage)
-    folder = stage.storage_dir / stage.cluster_id
+    wanted = files(harness)
+    folder = harness.storage_dir / harness.cluster_id
     orphan = f"{JOB_A}-1-{uuid.uuid4().hex}"
     for kind in KINDS:
         (folder / kind / orphan).write_bytes(b"left behind")
@@ -175,7 +181,7 @@ async def test_sweeping_removes_what_older_epochs_left_and_nothing_else(ha: ZooK
     assert await ha.sweep(token(2)) == len(KINDS)
 
     wanted["graphs"] = sorted([*wanted["graphs"], under_way, "README"])
-    assert files(stage) == wanted
+    assert files(harness) == wanted
 
 
 async def test_any_file_system_of_fsspec_will_do(zookeeper: Ensemble) -> None:
@@ -196,23 +202,23 @@ async def test_any_file_system_of_fsspec_will_do(zookeeper: Ensemble) -> None:
         await ha.stores(token(1)).graphs.remove(JOB_A)
 
 
-async def test_an_empty_storage_directory_is_refused_where_the_cluster_has_another(stage: Stage) -> None:
-    first = await stage.process(timeout_s=15)
+async def test_an_empty_storage_directory_is_refused_where_the_cluster_has_another(harness: ClusterHarness) -> None:
+    first = await harness.process(timeout_s=15)
     await furnish(first.stores(token(1)))
-    (stage.storage_dir / stage.cluster_id).rename(stage.storage_dir / "unmounted")
+    (harness.storage_dir / harness.cluster_id).rename(harness.storage_dir / "unmounted")
 
     with pytest.raises(Unavailable, match="not mounted"):
-        await stage.process(timeout_s=15)
+        await harness.process(timeout_s=15)
     with pytest.raises(Unavailable, match="not mounted"):
         await first.stores(token(1)).graphs.recover(JOB_A)
 
-    (stage.storage_dir / "unmounted").rename(stage.storage_dir / stage.cluster_id)
-    second = await stage.process(timeout_s=15)
+    (harness.storage_dir / "unmounted").rename(harness.storage_dir / harness.cluster_id)
+    second = await harness.process(timeout_s=15)
     assert await second.stores(token(1)).graphs.recover(JOB_A) == stored_job(key="key")
 
 
-async def test_of_two_that_start_first_at_once_both_find_the_place(stage: Stage) -> None:
-    processes = await asyncio.gather(*(stage.process(timeout_s=15) for _ in range(3)))
+async def test_of_two_that_start_first_at_once_both_find_the_place(harness: ClusterHarness) -> None:
+    processes = await asyncio.gather(*(harness.process(timeout_s=15) for _ in range(3)))
 
     for n, process in enumerate(processes):
         await process.stores(token(1)).graphs.put(stored_job(JobId(f"{n:032x}")))

@@ -1,4 +1,4 @@
-"""The harness itself: no server outlives whoever started it."""
+"""The harness itself: no server outlives the process that started it."""
 
 from __future__ import annotations
 

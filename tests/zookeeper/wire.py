@@ -1,4 +1,4 @@
-"""A wire between a client and a ZooKeeper server that a test can cut, hold and mend."""
+"""A wire between a client and a ZooKeeper server that a test can cut, hold and restore."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Wire:
         for writer in self._writers:
             writer.transport.abort()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Let connections through again."""
         self._whole = True
         self._answers.set()

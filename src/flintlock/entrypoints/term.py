@@ -139,7 +139,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:
             raise Fenced(f"epoch {presented.epoch} is over: epoch {token.epoch} leads")
-        gate.check()  # a leader that does not know whether it leads takes nobody in and renews no lease
+        gate.check()  # a leader that does not know whether it leads registers no TaskManager and renews no lease
 
     async with AsyncExitStack() as term:
         driver = None if parts.workers is None else await term.enter_async_context(parts.workers(token))

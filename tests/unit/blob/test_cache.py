@@ -21,7 +21,7 @@ def anyio_backend() -> str:
 
 
 class FakeBlobs:
-    """Serves what it holds in small pieces, counts who asks, and waits or lies when told."""
+    """Serves what it holds in small pieces, counts the downloads, and waits or corrupts when the test says so."""
 
     def __init__(self, *contents: bytes, piece: int = 4) -> None:
         self.contents = {key_of(content): content for content in contents}
@@ -80,7 +80,7 @@ async def test_a_cancelled_fetch_leaves_the_download_to_the_next(tmp_path: Path)
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(cache.fetch(key_of(b"content")), name="first")
         second = tasks.create_task(cache.fetch(key_of(b"content")), name="second")
-        while not blobs.begun:  # noqa: ASYNC110  # the fake counts; it tells nobody
+        while not blobs.begun:  # noqa: ASYNC110  # the fake only counts; it sets no event
             await asyncio.sleep(0)
         first.cancel()
         blobs.gate.set()
@@ -137,11 +137,11 @@ async def test_a_copy_survives_a_restart_and_is_checked(tmp_path: Path) -> None:
     assert blobs.begun == [key_of(b"spoilt")]
 
 
-async def test_a_half_download_of_a_former_self_is_removed(tmp_path: Path) -> None:
+async def test_a_half_download_of_a_former_process_is_removed(tmp_path: Path) -> None:
     (tmp_path / "incoming").mkdir()
     (tmp_path / "incoming" / "half").write_bytes(b"half")
     writing = IncomingFile(tmp_path, "writing")
-    writing.write(b"by somebody who lives")
+    writing.write(b"by a running process")
     blobs = FakeBlobs(b"content")
 
     path = await BlobCache(tmp_path, lambda: blobs).fetch(key_of(b"content"))

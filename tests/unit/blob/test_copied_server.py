@@ -93,7 +93,7 @@ def damage(shared: SharedBlobs, key: BlobKey) -> None:
 
 
 class Gate:
-    """Stops operations of one name until it is opened, and tells that one has come."""
+    """Stops operations of one name until it is opened, and sets an event when one has come."""
 
     def __init__(self, name: str) -> None:
         self._name = name

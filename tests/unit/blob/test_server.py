@@ -39,7 +39,7 @@ async def server(tmp_path: Path) -> BlobServer:
 
 
 async def started(directory: Path, now_s: Callable[[], float] = lambda: 0.0) -> BlobServer:
-    """Return a server in a new life."""
+    """Return a server as after a restart."""
     server = BlobServer(directory, now_s=now_s)
     await server.start()
     return server
@@ -263,7 +263,7 @@ class SlowDisk:
     """Does file I/O in place, once it is let."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()  # somebody has work for it
+        self.asked = asyncio.Event()  # a caller has work for it
         self.free = asyncio.Event()
         self.free.set()
 

@@ -1,6 +1,6 @@
 """The command line in an installation without the extras: their packages are hidden from a fresh interpreter.
 
-tests/packaging does the same with a wheel in an empty environment; these tell in seconds which import is to blame.
+tests/packaging does the same with a wheel in an empty environment; these show in seconds which import is to blame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ for hidden in {HIDDEN}:
     sys.modules[hidden] = None
 """
 COMMAND = CLIENT_ONLY + "from flintlock.cli.main import run_app; sys.exit(run_app(sys.argv[1:]))"
-NOBODY = ("-m", "http://127.0.0.1:9")
+NO_JOBMANAGER = ("-m", "http://127.0.0.1:9")
 
 
 def python(code: str, *arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -58,16 +58,16 @@ def test_a_client_does_without_the_extras(arguments: tuple[str, ...], tmp_path: 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("run", str(EXAMPLES / "revenue.yaml"), *NOBODY),
-        ("run", str(EXAMPLES / "plain_script.py"), *NOBODY),
-        *((command, "0" * 32, *NOBODY) for command in ("status", "cancel", "logs", "result")),
-        ("list", *NOBODY),
+        ("run", str(EXAMPLES / "revenue.yaml"), *NO_JOBMANAGER),
+        ("run", str(EXAMPLES / "plain_script.py"), *NO_JOBMANAGER),
+        *((command, "0" * 32, *NO_JOBMANAGER) for command in ("status", "cancel", "logs", "result")),
+        ("list", *NO_JOBMANAGER),
     ],
     ids=lambda arguments: arguments[0],
 )
 def test_a_client_reaches_for_its_cluster(arguments: tuple[str, ...], tmp_path: Path) -> None:
     if arguments[1].endswith(".py"):
-        arguments = (arguments[0], *NOBODY, arguments[1])
+        arguments = (arguments[0], *NO_JOBMANAGER, arguments[1])
 
     found = python(COMMAND, *arguments, directory=tmp_path)
 
@@ -80,7 +80,7 @@ def test_a_client_reaches_for_its_cluster(arguments: tuple[str, ...], tmp_path: 
     [
         (("run", "--local", str(EXAMPLES / "revenue.yaml")), "--local needs"),
         (("run", str(EXAMPLES / "revenue.yaml")), "no cluster runs, -m names none, and an embedded one needs"),
-        (("run", str(EXAMPLES / "revenue.py:job"), *NOBODY), "imports PySpark, which is not installed here"),
+        (("run", str(EXAMPLES / "revenue.py:job"), *NO_JOBMANAGER), "imports PySpark, which is not installed here"),
         (("info", "--analyze", str(EXAMPLES / "revenue.yaml")), "--analyze needs"),
         (("cluster", "start"), "starting a cluster needs"),
         (("cluster", "prepare"), "a Spark engine needs"),

@@ -72,8 +72,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "waits", "CREATED"), line_of("f" * 32, "ended", "FAILED")]
-    nobody: dict[str, Any] = {"waiting": [], "starting": 0}
-    with serving({"GET /jobs/overview": [(200, {"jobs": jobs})], "GET /resources": [(200, nobody)]}) as server:
+    none_waiting: dict[str, Any] = {"waiting": [], "starting": 0}
+    with serving({"GET /jobs/overview": [(200, {"jobs": jobs})], "GET /resources": [(200, none_waiting)]}) as server:
 
         def names(*flags: str) -> list[str]:
             assert run_app(["list", "-m", server.url, "--json", *flags]) == 0
@@ -110,9 +110,9 @@ def test_the_list_shows_what_jobs_wait_for(capsys: pytest.CaptureFixture[str]) -
     assert lines[0].endswith("1/2    2 of 2 in the queue, for 1 slot and a TaskManager; 1 TaskManager starting")
     assert lines[1].endswith("1/2    1 of 2 in the queue, for 2 slots; 1 TaskManager starting")
     assert lines[2].endswith("1/2")
-    told = json.loads(capsys.readouterr().out)
-    assert [item["jobid"] for item in told["waiting"]] == [OTHER, JOB, JOB]
-    assert told["starting"] == 1
+    output = json.loads(capsys.readouterr().out)
+    assert [item["jobid"] for item in output["waiting"]] == [OTHER, JOB, JOB]
+    assert output["starting"] == 1
 
 
 def test_a_list_without_living_jobs_asks_for_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,14 +149,14 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
            "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": [attempt]}]}  # fmt: skip
     with serving({f"GET /jobs/{JOB}/attempts": [(200, job)]}) as server:
         assert run_app(["status", JOB, "-m", server.url]) == 0
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         assert run_app(["status", JOB, "-m", server.url, "--verbose"]) == 0
         verbose = capsys.readouterr().out
         assert run_app(["status", JOB, "-m", server.url, "--json"]) == 0
 
-    assert "0       orders, priced  FAILED  1         tm-1" in told
-    assert 'File "job.py", line 7, in priced' in told
-    assert "Traceback: whole" not in told
+    assert "0       orders, priced  FAILED  1         tm-1" in output
+    assert 'File "job.py", line 7, in priced' in output
+    assert "Traceback: whole" not in output
     assert "Traceback: whole" in verbose
     assert json.loads(capsys.readouterr().out)["jobid"] == JOB
 
@@ -178,8 +178,8 @@ def test_status_shows_every_failure_with_its_attempt_and_labels(capsys: pytest.C
     with serving({f"GET /jobs/{JOB}/attempts": [(200, job)]}) as server:
         assert run_app(["status", JOB, "-m", server.url]) == 0
 
-    told = capsys.readouterr().out.splitlines()
-    lines = told[told.index("failures, the latest last:") + 1 :]
+    output = capsys.readouterr().out.splitlines()
+    lines = output[output.index("failures, the latest last:") + 1 :]
     first, second, third = (line.strip().split("  ", 1)[1] for line in lines)
     assert first == (
         "attempt 1 at [orders, priced] on tm-1: user code: step 'priced': ZeroDivisionError: division by zero"
@@ -427,10 +427,10 @@ def test_a_run_that_fails_shows_the_failure_and_ends_with_1(capsys: pytest.Captu
     with serving(answers) as server:
         assert run_app(["run", "-m", server.url, "job.py:job"]) == 1
 
-    told = capsys.readouterr().err
-    assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in told
-    assert "(--verbose shows the whole stack traces)" in told
-    assert "all of it" not in told
+    output = capsys.readouterr().err
+    assert "Step 'two' failed (user code)\n  ZeroDivisionError: division by zero" in output
+    assert "(--verbose shows the whole stack traces)" in output
+    assert "all of it" not in output
 
 
 def test_a_failed_run_shows_every_attempt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -444,16 +444,16 @@ def test_a_failed_run_shows_every_attempt(capsys: pytest.CaptureFixture[str]) ->
     }
     with serving(answers) as server:
         assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
-        told = capsys.readouterr().err
+        output = capsys.readouterr().err
         end["failures"] = [failure_line(0)]
         assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
         once = capsys.readouterr().err
         end["failures"] = [failure_line(0, labels={"type": "user"})]
         assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
 
-    assert "attempt 1 at [s0] on tm-1: user code" in told
-    assert "attempt 2 at [s0] on tm-1: user code" in told
-    assert told.index("attempt 2") < told.index("Step 'two' failed")
+    assert "attempt 1 at [s0] on tm-1: user code" in output
+    assert "attempt 2 at [s0] on tm-1: user code" in output
+    assert output.index("attempt 2") < output.index("Step 'two' failed")
     assert "attempt" not in once
     assert "(type=user)" in capsys.readouterr().err
 

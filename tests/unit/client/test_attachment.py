@@ -51,7 +51,7 @@ def test_a_sign_that_was_lost_is_soon_followed_by_another() -> None:
     """No leader, then a broken connection, then a response: long before the interval is over."""
     rarely = Attachment(interval_s=60.0, timeout_s=180.0)
     with (
-        serving({PATH: [(503, {"errors": ["nobody leads"]}), (0, None), (202, {})]}) as server,
+        serving({PATH: [(503, {"errors": ["no JobManager leads"]}), (0, None), (202, {})]}) as server,
         beating(server, rarely),
     ):
         wait_for(lambda: len(server.seen) >= 3)

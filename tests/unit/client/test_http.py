@@ -172,7 +172,12 @@ def test_when_no_address_answers_others_are_discovered() -> None:
 def test_a_jobmanager_without_a_leader_is_asked_again() -> None:
     """A standby says 502 or 503, and so may what stands before it."""
     answers: list[tuple[int, Any]]
-    answers = [(503, {"errors": ["nobody leads"]}), (502, {"errors": ["broken"]}), (504, b"late"), (200, {"jobs": []})]
+    answers = [
+        (503, {"errors": ["no JobManager leads"]}),
+        (502, {"errors": ["broken"]}),
+        (504, b"late"),
+        (200, {"jobs": []}),
+    ]
     with serving({"GET /jobs/overview": answers}) as server, Client([server.url]) as client:
         assert client.jobs() == ()
         assert len(server.seen) == 4

@@ -54,13 +54,13 @@ def test_a_name_that_is_no_job_is_refused_with_the_nearest_one() -> None:
 def test_an_error_in_the_users_file_shows_the_users_frames_and_none_of_ours() -> None:
     Path("wrong.py").write_text("def inner():\n    return 1 / 0\ninner()\n")
 
-    told = refusal("wrong.py:job")
+    message = refusal("wrong.py:job")
 
-    assert "wrong.py: an error occurred while reading it" in told
-    assert 'wrong.py", line 2, in inner' in told
-    assert "ZeroDivisionError: division by zero" in told
-    assert "flintlock/client" not in told
-    assert "importlib" not in told
+    assert "wrong.py: an error occurred while reading it" in message
+    assert 'wrong.py", line 2, in inner' in message
+    assert "ZeroDivisionError: division by zero" in message
+    assert "flintlock/client" not in message
+    assert "importlib" not in message
 
 
 def test_an_error_in_a_graph_keeps_its_message() -> None:

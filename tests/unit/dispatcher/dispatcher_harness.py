@@ -117,7 +117,7 @@ class Faults:
         """Let so many steps return, and then none, as if the process had been killed."""
         self._steps_to_live = steps
 
-    def live(self) -> None:
+    def clear_death(self) -> None:
         """Let all steps return again, as in a new process."""
         self._steps_to_live, self.dead = None, False
 

@@ -1,4 +1,4 @@
-"""A leader that dies between any two steps of a job's life: what was promised holds under the next one."""
+"""A leader that dies between any two steps of a job: what was promised holds under the next one."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ def finish_soon(runner: FakeJobMasterRunner) -> None:
     asyncio.get_running_loop().call_later(1, finish)
 
 
-async def life_with_a_death_after(steps: int) -> bool:
+async def run_with_a_death_after(steps: int) -> bool:
     """Kill the first leader after so many steps of its stores; return whether it ran that long."""
     harness, client = DispatcherHarness(), Client()
     harness.job_masters.prepare = finish_soon
@@ -49,7 +49,7 @@ async def life_with_a_death_after(steps: int) -> bool:
         await asyncio.sleep(10)
         use.cancel()
     died = harness.faults.dead
-    harness.faults.live()
+    harness.faults.clear_death()
     harness.blobs.references.clear()  # what a process knows of references goes with it
 
     async with harness.leading() as dispatcher:
@@ -75,7 +75,7 @@ async def life_with_a_death_after(steps: int) -> bool:
 
 def test_guarantees_hold_wherever_the_leader_dies() -> None:
     deaths = 0
-    while run_virtual(life_with_a_death_after(deaths)):
+    while run_virtual(run_with_a_death_after(deaths)):
         deaths += 1
 
     assert deaths > 12  # key, put, expire, archive, dirty, three removals, clean: before and after each

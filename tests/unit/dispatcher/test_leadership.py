@@ -33,7 +33,7 @@ class JobManager:
     def __init__(self, cluster: MemoryCluster, holder: str = "jm", *, removes_ha_data: bool = False) -> None:
         self.harness = DispatcherHarness(cluster, holder=holder)
         self.current = CurrentDispatcher()
-        self.story: list[str] = []
+        self.events: list[str] = []
         listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
         self.stopped_task_managers = 0
         self.bootstrap: Bootstrap | None = None
@@ -47,15 +47,15 @@ class JobManager:
 
     @asynccontextmanager
     async def open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
-        self.story.append(f"open {token.epoch}")
+        self.events.append(f"open {token.epoch}")
         try:
             yield replace(self.harness.term(stores), stop_task_managers=self.stop_task_managers)
         finally:
-            self.story.append(f"close {token.epoch}")
+            self.events.append(f"close {token.epoch}")
 
 
 class Listener:
-    """A LeadershipListener that passes on what it is told to."""
+    """A LeadershipListener that calls back on confirmation."""
 
     def __init__(self, confirm: Callable[[Dispatcher], None] = lambda _: None) -> None:
         self._confirm = confirm
@@ -117,7 +117,7 @@ async def test_calls_are_forwarded_from_grant_to_revocation() -> None:
             await manager.current.gateway.list_jobs()
         assert manager.harness.runner().suspended
         assert manager.harness.cluster.graphs.keys() == {A}
-        assert manager.story == ["open 1", "close 1"]
+        assert manager.events == ["open 1", "close 1"]
 
 
 @virtual_time
@@ -131,7 +131,7 @@ async def test_job_submitted_before_the_change_of_leader_is_recovered() -> None:
         await settle()
 
         assert (await manager.current.gateway.job(JobQuery(job_id=A))).status is JobStatus.RUNNING
-        assert manager.story == ["open 1", "close 1", "open 2"]
+        assert manager.events == ["open 1", "close 1", "open 2"]
 
 
 @virtual_time
@@ -140,7 +140,7 @@ async def test_leadership_is_confirmed_only_when_recovery_is_done() -> None:
         listed = manager.harness.faults.hold("graphs.ids:after")
         manager.harness.cluster.grant("jm")
         await asyncio.sleep(60)
-        assert manager.story == ["open 1"]
+        assert manager.events == ["open 1"]
         assert manager.current.leading is None
 
         listed.set()
@@ -161,7 +161,7 @@ async def test_term_lost_during_recovery_never_has_a_dispatcher() -> None:
         await asyncio.sleep(60)
 
         assert manager.current.leading is None
-        assert manager.story == ["open 1", "close 1"]
+        assert manager.events == ["open 1", "close 1"]
         assert not [name for name in manager.harness.faults.seen if name.startswith("ended.expire")]
 
 
@@ -174,12 +174,12 @@ async def test_grant_waits_until_the_earlier_term_has_ended_completely() -> None
 
         manager.harness.cluster.grant("jm")
         await asyncio.sleep(29)
-        assert manager.story == ["open 1"]
+        assert manager.events == ["open 1"]
         assert manager.current.leading is None
         await asyncio.sleep(2)
 
         assert first.suspended
-        assert manager.story == ["open 1", "close 1", "open 2"]
+        assert manager.events == ["open 1", "close 1", "open 2"]
 
 
 @virtual_time
@@ -192,12 +192,12 @@ async def test_of_several_changes_the_last_waits_for_all() -> None:
         for _ in range(3):
             manager.harness.cluster.grant("jm")
             await asyncio.sleep(1)
-        assert manager.story == ["open 1"]
+        assert manager.events == ["open 1"]
         assert manager.current.leading is None
         await asyncio.sleep(30)
 
         assert first.suspended
-        assert manager.story == ["open 1", "close 1", "open 2"]
+        assert manager.events == ["open 1", "close 1", "open 2"]
         assert manager.current.leading == manager.harness.cluster.token
 
 
@@ -236,7 +236,7 @@ async def test_leader_with_an_outdated_token_steps_down_when_a_store_fences_it()
         await settle()
 
         assert old.current.leading is None
-        assert old.story == ["open 1", "close 1"]
+        assert old.events == ["open 1", "close 1"]
         assert cluster.results == {}
         assert not contending.done()
         contending.cancel()
@@ -254,7 +254,7 @@ async def test_dispatcher_that_ends_unexpectedly_is_fatal() -> None:
             (await manager.harness.submitted(manager.current.gateway)).finish()
             await asyncio.sleep(60)
     assert manager.current.leading is None
-    assert manager.story == ["open 1", "close 1"]
+    assert manager.events == ["open 1", "close 1"]
 
 
 @virtual_time
@@ -413,7 +413,7 @@ async def test_publishing_addresses_is_retried_without_delaying_the_term() -> No
         await asyncio.sleep(1)
         assert manager.harness.cluster.info is not None
         assert manager.harness.cluster.info.confirmed
-        assert manager.story == ["open 1"]
+        assert manager.events == ["open 1"]
 
 
 @virtual_time
@@ -474,11 +474,11 @@ async def test_shut_down_suspends_jobs_then_ends_standbys_then_task_managers() -
         assert (await standby).shut_down is ApplicationStatus.CANCELED
         assert manager.harness.runner().suspended
         assert manager.current.leading is None
-        assert manager.story == ["open 1"]  # it leads until the others have heard of it
+        assert manager.events == ["open 1"]  # it leads until the others have read the outcome
         assert not manager.stopped_task_managers
         assert await contending is ApplicationStatus.CANCELED
     assert manager.stopped_task_managers == 1
-    assert manager.story == ["open 1", "close 1"]
+    assert manager.events == ["open 1", "close 1"]
     assert manager.harness.cluster.graphs.keys() == {A}, "a session cluster keeps its jobs"
     assert not manager.runner.is_in(token)
 
@@ -513,7 +513,7 @@ async def test_data_that_cannot_be_removed_does_not_keep_the_cluster_from_ending
 
 @virtual_time
 async def test_term_that_is_lost_in_the_middle_of_a_shut_down_ends_nothing_else() -> None:
-    """The next leader finds all jobs; whoever wanted the shut-down asks again."""
+    """The next leader finds all jobs; the client of the shut-down asks again."""
     async with running() as manager:
         await lead(manager)
         (await manager.harness.submitted(manager.current.gateway)).stops_in_s = 30.0

@@ -201,7 +201,7 @@ def test_operation_is_completed_wherever_its_leader_dies(command: JobCommand, *,
             survived = use.done() and use.result() is None
             use.cancel()
         recorded = A in harness.cluster.operations
-        harness.faults.live()
+        harness.faults.clear_death()
         async with harness.leading() as dispatcher:
             if recorded:
                 outcome = await completed(dispatcher)

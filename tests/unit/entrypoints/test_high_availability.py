@@ -23,14 +23,14 @@ def test_a_lease_that_ends_before_another_can_lead_is_refused_with_keys_and_valu
     with pytest.raises(Invalid) as refusal:
         check_leases(Configuration(wanted))
 
-    said = refusal.value.public
+    message = refusal.value.public
     for part in (
         "heartbeat.timeout (50 s)",
         "(40 s)",
         "high-availability.zookeeper.client.session-timeout (60 s)",
         "high-availability.recovery-time (20 s)",
     ):
-        assert part in said
+        assert part in message
     check_leases(Configuration({**wanted, "heartbeat.timeout": "101 s"}))
     with pytest.raises(Invalid):
         check_leases(Configuration({**wanted, "heartbeat.timeout": "100 s"}))

@@ -21,8 +21,8 @@ def settings(state_dir: Path, **values: str) -> ProcessSettings:
     return ProcessSettings(state_dir=state_dir, configuration=Configuration(values))
 
 
-def test_a_worker_that_ends_by_itself_is_told_once_with_its_exit_code_and_log(tmp_path: Path) -> None:
-    async def story() -> None:
+def test_a_worker_that_ends_by_itself_is_reported_once_with_its_exit_code_and_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
         async with local_workers(settings(tmp_path, nonsense="1"), Epoch(7)) as workers:
             first = await workers.start()
             second = await workers.start()
@@ -37,18 +37,18 @@ def test_a_worker_that_ends_by_itself_is_told_once_with_its_exit_code_and_log(tm
             assert "unknown option" in log.read_text()
             await workers.release(third)  # it is gone: nothing happens
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert list((tmp_path / "run" / "workers").glob("*.child")) == []
 
 
 def test_a_worker_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         (tmp_path / "log").write_text("a file where a directory should be")
         async with local_workers(settings(tmp_path), Epoch(1)) as workers:
             with pytest.raises(Unavailable, match="no TaskManager process could be started: "):
                 await workers.start()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def test_workers_that_a_killed_job_manager_left_are_ended_first(tmp_path: Path) -> None:
@@ -57,20 +57,20 @@ def test_workers_that_a_killed_job_manager_left_are_ended_first(tmp_path: Path) 
     try:
         record_child(run_dir, "worker-1000", left.pid)
 
-        async def story() -> None:
+        async def scenario() -> None:
             async with local_workers(settings(tmp_path), Epoch(2)):
                 assert left.wait(10) == -9
 
-        asyncio.run(story())
+        asyncio.run(scenario())
     finally:
         left.kill()
         left.communicate()
 
 
-def test_whoever_leaves_the_scope_leaves_no_worker(tmp_path: Path) -> None:
+def test_no_worker_outlives_the_scope(tmp_path: Path) -> None:
     """Also when it is cancelled, and when a worker has only just been started."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         begun = asyncio.Event()
 
         async def term() -> None:
@@ -86,5 +86,5 @@ def test_whoever_leaves_the_scope_leaves_no_worker(tmp_path: Path) -> None:
             assert len(list((tmp_path / "run" / "workers").glob("*.child"))) >= 1
             task.cancel()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert list((tmp_path / "run" / "workers").glob("*.child")) == []

@@ -1,4 +1,4 @@
-"""A leader that does not know whether it leads takes nobody in, renews no lease, hears no report, commands nobody."""
+"""A leader that does not know whether it leads registers no TaskManager, renews no lease and sends no command."""
 
 from __future__ import annotations
 
@@ -45,35 +45,35 @@ ATTEMPT: Final = AttemptId(job_id=A, region=RegionId(0), attempt=0)
 
 
 class RecordingTaskManager:
-    """Remembers what it is told to do."""
+    """Records the messages that it receives."""
 
     def __init__(self) -> None:
-        self.told: Final[list[object]] = []
+        self.received: Final[list[object]] = []
 
     async def deploy(self, message: DeployTask) -> None:
-        self.told.append(message)
+        self.received.append(message)
 
     async def command(self, message: TaskCommand) -> TaskAnswer:
-        self.told.append(message)
+        self.received.append(message)
         return CommandAccepted()
 
     async def publish(self, message: PublishFiles) -> None:
-        self.told.append(message)
+        self.received.append(message)
 
     async def remove_files(self, message: RemoveFiles) -> None:
-        self.told.append(message)
+        self.received.append(message)
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         raise NotFound("no log")
 
     async def shut_down(self, message: ShutDownCluster) -> None:
-        self.told.append(message)
+        self.received.append(message)
 
     async def watch_liveness(self, message: LivenessProbe) -> None:
         await asyncio.Event().wait()
 
 
-class Scene:
+class TermHarness:
     """One term of a JobManager, and a TaskManager, in a network."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ class Scene:
     async def enter(self) -> None:
         """Register the TaskManager and send its first heartbeat."""
         await self.resource_manager().register_task_manager(registration())
-        await self.beat()
+        await self.heartbeat()
 
-    async def beat(self) -> None:
-        heard = await self.resource_manager().heartbeat(
-            Heartbeat(id=TaskManagerId("tm"), instance=InstanceId("tm-life"))
+    async def heartbeat(self) -> None:
+        answer = await self.resource_manager().heartbeat(
+            Heartbeat(id=TaskManagerId("tm"), instance=InstanceId("tm-instance"))
         )
-        assert heard.known
+        assert answer.known
 
     def resource_manager(self) -> ResourceManagerGateway:
         return self.process.connect(ResourceManagerGateway, "jm", lambda: TOKEN)
@@ -122,99 +122,99 @@ class Scene:
 
 def registration() -> TaskManagerRegistration:
     return TaskManagerRegistration(
-        id=TaskManagerId("tm"), instance=InstanceId("tm-life"), address="tm", slots=1, versions=VERSIONS
+        id=TaskManagerId("tm"), instance=InstanceId("tm-instance"), address="tm", slots=1, versions=VERSIONS
     )
 
 
 @virtual_time
 async def test_paused_leader_renews_no_lease_and_goes_on_as_if_nothing_had_happened() -> None:
-    scene = Scene()
-    async with scene.leading() as term:
-        await scene.enter()
+    harness = TermHarness()
+    async with harness.leading() as term:
+        await harness.enter()
         for _ in range(3):
-            scene.paused = "the connection to ZooKeeper is lost"
+            harness.paused = "the connection to ZooKeeper is lost"
             with pytest.raises(Unavailable, match="the connection to ZooKeeper is lost"):
-                await scene.beat()
+                await harness.heartbeat()
             await asyncio.sleep(10)
-            scene.paused = None
-            await scene.beat()
+            harness.paused = None
+            await harness.heartbeat()
 
         overview = await term.resource_manager.overview()
         assert [manager.id for manager in overview.task_managers] == ["tm"]
 
 
 @virtual_time
-async def test_paused_leader_takes_nobody_in_and_acknowledges_no_report() -> None:
-    scene = Scene()
-    async with scene.leading():
-        scene.paused = "cut off"
+async def test_paused_leader_registers_no_task_manager_and_acknowledges_no_report() -> None:
+    harness = TermHarness()
+    async with harness.leading():
+        harness.paused = "cut off"
         report = TaskReport(
             attempt=ATTEMPT,
             task_manager=TaskManagerId("tm"),
-            instance=InstanceId("tm-life"),
+            instance=InstanceId("tm-instance"),
             news=TaskProgress(metrics=TaskMetrics()),
         )
         with pytest.raises(Unavailable, match="cut off"):
-            await scene.resource_manager().register_task_manager(registration())
+            await harness.resource_manager().register_task_manager(registration())
         with pytest.raises(Unavailable, match="cut off"):
-            await scene.job_masters().report(report)
-        with pytest.raises(Fenced):  # whoever follows another leader hears that first
-            await scene.job_masters(FencingToken(Epoch(2), "jm-2")).report(report)
+            await harness.job_masters().report(report)
+        with pytest.raises(Fenced):  # the token of another leader is refused first
+            await harness.job_masters(FencingToken(Epoch(2), "jm-2")).report(report)
 
-        scene.paused = None
+        harness.paused = None
 
-        with pytest.raises(NotFound):  # it is heard again, and nobody wants it
-            await scene.job_masters().report(report)
+        with pytest.raises(NotFound):  # it is accepted again, and no job wants it
+            await harness.job_masters().report(report)
 
 
 @virtual_time
 async def test_commands_of_a_paused_leader_leave_when_it_may_act_again() -> None:
-    scene = Scene()
-    async with scene.leading() as term, asyncio.TaskGroup() as tasks:
-        await scene.enter()
-        scene.paused = "cut off"
+    harness = TermHarness()
+    async with harness.leading() as term, asyncio.TaskGroup() as tasks:
+        await harness.enter()
+        harness.paused = "cut off"
         order = RemoveFiles(job_id=A, directories=("work/a",))
         removing = tasks.create_task(term.resource_manager.remove_files(order))
         await asyncio.sleep(30)
-        assert scene.task_manager.told == []
+        assert harness.task_manager.received == []
 
-        scene.paused = None
+        harness.paused = None
         await removing
 
-        assert scene.task_manager.told == [order]
+        assert harness.task_manager.received == [order]
 
 
 @virtual_time
 async def test_command_that_waits_when_the_term_ends_is_never_sent() -> None:
-    scene = Scene()
+    harness = TermHarness()
     async with asyncio.TaskGroup() as tasks:
-        async with scene.leading() as term:
-            await scene.enter()
-            scene.paused = "cut off"
+        async with harness.leading() as term:
+            await harness.enter()
+            harness.paused = "cut off"
             order = RemoveFiles(job_id=A, directories=("work/a",))
             removing = tasks.create_task(term.resource_manager.remove_files(order))
             await asyncio.sleep(1)
             removing.cancel()  # as the end of the term does with all that was begun in it
-        scene.paused = None
+        harness.paused = None
         await asyncio.sleep(60)
 
-    assert scene.task_manager.told == []
+    assert harness.task_manager.received == []
 
 
 @virtual_time
 async def test_registered_task_managers_are_asked_to_end_when_the_cluster_shuts_down() -> None:
-    scene = Scene()
-    async with scene.leading() as term:
-        await scene.enter()
+    harness = TermHarness()
+    async with harness.leading() as term:
+        await harness.enter()
         await term.stop_task_managers()
-        assert scene.task_manager.told == [ShutDownCluster()]
+        assert harness.task_manager.received == [ShutDownCluster()]
 
-        scene.process.crash()
-        await term.stop_task_managers()  # one that cannot be reached keeps nobody from ending
+        harness.process.crash()
+        await term.stop_task_managers()  # one that cannot be reached does not keep the others from ending
 
 
 class RecordingDriver:
-    """Starts and releases nobody, and remembers that it was asked."""
+    """Starts and releases no process, and records its calls."""
 
     slots = 1
     resources = Resources()
@@ -243,7 +243,7 @@ async def test_paused_leader_starts_and_releases_no_worker() -> None:
         tasks.create_task(workers.release(TaskManagerId("worker")))
         await asyncio.sleep(60)
         assert driver.asked == []
-        assert (await workers.ended()).id == "worker"  # hearing is not acting
+        assert (await workers.ended()).id == "worker"  # waiting for the end of a worker needs no leadership
         assert (workers.slots, workers.resources) == (1, Resources())
 
         reason.clear()

@@ -43,7 +43,7 @@ async def answer_of(asked: Awaitable[object]) -> object:
 
 
 class EmbeddedIsLikeMemory(RuleBasedStateMachine):
-    """Asks both the same and hears the same, through changes of leader and reopenings."""
+    """Both give the same answers to the same requests, through changes of leader and reopenings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class EmbeddedIsLikeMemory(RuleBasedStateMachine):
         async def all_there_is(stores: Stores) -> object:
             return (
                 sorted(await stores.graphs.ids()),
-                sorted((aside.job_id, aside.reason) for aside in await stores.graphs.quarantined()),
+                sorted((job.job_id, job.reason) for job in await stores.graphs.quarantined()),
                 await stores.graphs.key(key),
                 await answer_of(stores.graphs.recover(job)),
                 await stores.results.get(job),

@@ -68,7 +68,7 @@ child.wait()
 """
 
 
-def test_when_its_holder_dies_it_is_free_though_a_child_lives_on(tmp_path: Path) -> None:
+def test_when_its_holder_dies_it_is_free_though_a_child_still_runs(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "lock")
     command = [sys.executable, "-c", DYING, str(tmp_path / "lock")]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -98,18 +98,18 @@ def test_what_is_over_stays_over_with_its_first_reason() -> None:
 def test_it_never_may_write_when_the_ensemble_may_have_let_another_one_lead(
     events: list[tuple[float, str]], timeout_s: float
 ) -> None:
-    """The ensemble hears a question after its sending and before its answer; it waits a whole timeout from then."""
+    """The ensemble receives a request between its sending and its answer, and waits a whole timeout from then."""
     term, now_s = deadline(timeout_s), 100.0
     asked_s: list[float] = []
-    heard_s = 100.0  # the earliest moment at which the ensemble can have heard of the leader last
+    acknowledged_s = 100.0  # the earliest moment at which the ensemble can have received the last request of the leader
     for passed_s, event in events:
         now_s += passed_s
         match event:
             case "ask":
                 asked_s.append(now_s)
             case "answered" if asked_s:
-                heard_s = asked_s.pop(0)
-                term.acknowledged(heard_s)
+                acknowledged_s = asked_s.pop(0)
+                term.acknowledged(acknowledged_s)
             case "suspend":
                 term.suspended()
                 asked_s.clear()
@@ -118,5 +118,5 @@ def test_it_never_may_write_when_the_ensemble_may_have_let_another_one_lead(
             case _:
                 pass
         if term.check(now_s) is None:
-            assert now_s < heard_s + timeout_s
-            assert now_s < heard_s + STEP_DOWN_AT * timeout_s + 1e-6
+            assert now_s < acknowledged_s + timeout_s
+            assert now_s < acknowledged_s + STEP_DOWN_AT * timeout_s + 1e-6

@@ -41,7 +41,7 @@ def test_every_new_heartbeat_resets_the_count() -> None:
     assert not any(silence.timed_out(row(number // 2), number * POLL_S) for number in range(100))
 
 
-def test_a_store_that_cannot_be_read_is_no_sign_of_life() -> None:
+def test_a_store_that_cannot_be_read_counts_as_silence() -> None:
     silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
     silence.timed_out(row(1), 0.0)
 

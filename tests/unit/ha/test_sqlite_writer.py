@@ -85,7 +85,7 @@ async def test_more_writes_than_fit_one_batch_all_take_place(path: Path, writer:
     assert writer.commits == 3
 
 
-async def test_a_caller_hears_of_success_when_others_can_see_it(path: Path, writer: GroupWriter) -> None:
+async def test_a_write_returns_when_other_connections_can_see_it(path: Path, writer: GroupWriter) -> None:
     for n in range(20):
         await writer.write(insert(str(n)))
         assert str(n) in stored(path)
@@ -122,7 +122,9 @@ async def test_a_write_cancelled_before_its_turn_does_not_take_place(path: Path,
 
 
 @pytest.mark.parametrize("size", [0, LARGE])
-async def test_a_full_disk_is_unavailable_with_the_reason_and_mends(path: Path, writer: GroupWriter, size: int) -> None:
+async def test_a_full_disk_is_unavailable_with_the_reason_and_later_writes_succeed(
+    path: Path, writer: GroupWriter, size: int
+) -> None:
     pages = await writer.write(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
     await writer.write(lambda connection: connection.execute(f"PRAGMA max_page_count={pages + 2}").fetchone())
 
@@ -145,7 +147,9 @@ async def test_a_full_disk_is_unavailable_with_the_reason_and_mends(path: Path, 
 
 
 @pytest.mark.parametrize("size", [0, LARGE])
-async def test_an_io_error_is_unavailable_with_the_reason_and_mends(path: Path, writer: GroupWriter, size: int) -> None:
+async def test_an_io_error_is_unavailable_with_the_reason_and_later_writes_succeed(
+    path: Path, writer: GroupWriter, size: int
+) -> None:
     await writer.write(insert("before"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     wal_size = path.with_name("store.db-wal").stat().st_size
@@ -194,7 +198,7 @@ async def test_closing_finishes_what_waits_and_refuses_the_rest(path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_bug_in_the_writer_answers_everybody_and_closes_the_store(path: Path, writer: GroupWriter) -> None:
+async def test_a_bug_in_the_writer_fails_every_write_and_closes_the_store(path: Path, writer: GroupWriter) -> None:
     def ends_the_transaction(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
         raise LookupError("a bug")

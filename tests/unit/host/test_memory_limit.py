@@ -1,4 +1,4 @@
-"""Limits on memory, in processes of their own: what is refused, what is not, and how it is told."""
+"""Limits on memory, in processes of their own: what is refused, what is not, and how it is reported."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ assert resource.getrlimit(resource.RLIMIT_DATA) == before
     ("size", "text"),
     [(1 << 30, "1g"), (1536 << 20, "1536m"), (4096, "4k"), (100, "100 bytes"), ((1 << 20) + 1, "1.0m")],
 )
-def test_sizes_are_told_as_options_say_them(size: int, text: str) -> None:
+def test_sizes_are_written_as_in_options(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
-def test_an_abort_for_lack_of_memory_is_told_as_such() -> None:
+def test_an_abort_for_lack_of_memory_is_reported_as_such() -> None:
     failure = lost(ending(-6), "terminate called after throwing 'std::bad_alloc'", LIMITS, code=-6)
     assert failure.kind is FailureKind.OUT_OF_MEMORY
     assert "256m" in failure.message
@@ -108,11 +108,11 @@ def test_a_kill_by_the_cgroup_is_lack_of_memory_whatever_was_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [(-11, "SIGSEGV"), (-9, "SIGKILL (by hand"), (7, "exit code 7"), (-250, "signal 250"), (DISCONNECTED, "closed a")],
 )
-def test_ends_are_told_in_words(code: int, said: str) -> None:
-    assert said in ending(code)
+def test_exit_codes_are_described(code: int, expected: str) -> None:
+    assert expected in ending(code)
 
 
 def test_a_programs_exit_code_is_its_users_business() -> None:

@@ -68,7 +68,7 @@ def test_one_that_does_not_obey_is_killed(tmp_path: Path) -> None:
         assert running(meant) is None
 
 
-def test_a_cluster_file_counts_only_while_its_jobmanager_lives(tmp_path: Path) -> None:
+def test_a_cluster_file_counts_only_while_its_jobmanager_runs(tmp_path: Path) -> None:
     own = identity(os.getpid())
     document = {"cluster-id": "default", "rest": "http://127.0.0.1:1", "pid": own.pid, "start-time": own.start_time}
     (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(document))
@@ -173,8 +173,8 @@ def test_only_directories_of_embedded_clusters_without_an_owner_are_removed(tmp_
     own = identity(os.getpid())
     for name, owner in {
         "flintlock-embedded-gone": PidFile(pid=own.pid, start_time=5.0),
-        "flintlock-embedded-lives": own,
-        "somebody-elses": PidFile(pid=own.pid, start_time=5.0),
+        "flintlock-embedded-running": own,
+        "unrelated": PidFile(pid=own.pid, start_time=5.0),
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "owner.json").write_bytes(msgspec.json.encode(owner))
@@ -183,4 +183,4 @@ def test_only_directories_of_embedded_clusters_without_an_owner_are_removed(tmp_
     remove_leftovers(tmp_path)
 
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["flintlock-embedded-lives", "flintlock-embedded-unknown", "somebody-elses"]
+    assert left == ["flintlock-embedded-running", "flintlock-embedded-unknown", "unrelated"]

@@ -51,10 +51,10 @@ async def replaced(client: WatchdogClient, number: signal.Signals) -> None:
 def test_a_watchdog_that_is_gone_or_stopped_is_replaced(
     number: signal.Signals, tmp_path: Path, engine: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine lives through it, and the new watchdog kills it at its deadline."""
+    """The engine keeps running, and the new watchdog kills it at its deadline."""
     monkeypatch.setattr(watchdog_client, "ACKNOWLEDGE_S", 0.5)
 
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with running_watchdog(tmp_path, "") as client:
             client.watch(boot_time_s() + 600)
             await replaced(client, number)
@@ -62,33 +62,33 @@ def test_a_watchdog_that_is_gone_or_stopped_is_replaced(
             client.watch(boot_time_s())
             await until(lambda: engine.poll() is not None)
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 def test_a_new_watchdog_gets_the_deadline_of_the_one_before(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
     """Killed at any time, it leaves no gap longer than its replacement takes."""
 
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with running_watchdog(tmp_path, "") as client:
             await until(lambda: client.pid is not None)
             client.watch(boot_time_s() + 1.0)
             await replaced(client, signal.SIGKILL)
             await until(lambda: engine.poll() is not None)
 
-    asyncio.run(play())
+    asyncio.run(run_scenario())
 
 
 def test_a_watchdog_ends_with_its_scope(tmp_path: Path, engine: subprocess.Popen[bytes]) -> None:
     """With everything that is recorded in its directory."""
 
-    async def play() -> int:
+    async def run_scenario() -> int:
         async with running_watchdog(tmp_path, "") as client:
             await until(lambda: client.pid is not None)
             client.watch(math.inf)
             assert client.pid is not None
             return client.pid
 
-    watchdog = asyncio.run(play())
+    watchdog = asyncio.run(run_scenario())
 
     assert not psutil.pid_exists(watchdog)
     assert engine.wait(10) == -signal.SIGKILL

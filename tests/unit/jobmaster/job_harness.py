@@ -1,4 +1,4 @@
-"""What the JobMaster's tests share: small graphs, and a harness that plays the rest of the cluster to the core."""
+"""What the JobMaster's tests share: small graphs, and a harness that stands for the rest of the cluster."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def staged(*names: str, target: str = "/out") -> SinkFiles:
 
 
 class JobHarness:
-    """One job's core and its effects; the test plays all other components."""
+    """One job's core and its effects; the test acts for all other components."""
 
     def __init__(
         self,

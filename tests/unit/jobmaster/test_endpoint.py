@@ -62,7 +62,7 @@ RETRY = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.d
 CANCEL = CancelJob(job_id=JOB)
 
 
-class Stage:
+class EndpointHarness:
     """One JobMaster and the fakes around it."""
 
     def __init__(
@@ -141,14 +141,14 @@ async def settle() -> None:
     await asyncio.sleep(0.001)
 
 
-def finishing(stage: Stage, *outcome: TaskFinished) -> Callable[[DeployTask], Awaitable[None]]:
+def finishing(harness: EndpointHarness, *outcome: TaskFinished) -> Callable[[DeployTask], Awaitable[None]]:
     """Let every deployed task run and finish at once."""
     outcomes = list(outcome)
 
     async def work(order: DeployTask) -> None:
         attempt = order.attempt
-        await stage.report(TaskRunning(), attempt.region, attempt.attempt)
-        await stage.report(outcomes.pop(0), attempt.region, attempt.attempt)
+        await harness.report(TaskRunning(), attempt.region, attempt.attempt)
+        await harness.report(outcomes.pop(0), attempt.region, attempt.attempt)
 
     return work
 
@@ -173,83 +173,83 @@ def test_constructing_a_job_master_starts_nothing() -> None:
 
 @virtual_time
 async def test_a_small_job_runs_to_its_end() -> None:
-    stage = Stage()
-    stage.machine.on_deploy = finishing(stage, TaskFinished(results=(ROWS,)))
+    harness = EndpointHarness()
+    harness.machine.on_deploy = finishing(harness, TaskFinished(results=(ROWS,)))
 
-    outcome = await stage.master.run()
+    outcome = await harness.master.run()
 
     assert outcome.snapshot.status is JobStatus.FINISHED
     assert outcome.results == (ROWS,)
     assert outcome.scratch == ()
-    assert [record.phase for record in stage.store.history] == [RegionPhase.DEPLOYED, RegionPhase.FINISHED]
-    assert stage.resources.wanted(JOB) == ()
-    assert set(stage.changes) == {JOB}
+    assert [record.phase for record in harness.store.history] == [RegionPhase.DEPLOYED, RegionPhase.FINISHED]
+    assert harness.resources.wanted(JOB) == ()
+    assert set(harness.changes) == {JOB}
 
 
 @virtual_time
 async def test_what_a_job_does_carries_the_cause_of_what_set_it_off() -> None:
     """Deployments carry that of the submission, although another job's event granted; cancellations the cancel's."""
-    stage = Stage()
-    stage.resources.automatic = False
+    harness = EndpointHarness()
+    harness.resources.automatic = False
     with caused_by(CauseId("submission")):
-        task = asyncio.get_running_loop().create_task(stage.master.run(), name="job")
+        task = asyncio.get_running_loop().create_task(harness.master.run(), name="job")
     await settle()
     with caused_by(CauseId("another-job")):
-        await stage.resources.grant(JOB, stage.resources.wanted(JOB)[0])
+        await harness.resources.grant(JOB, harness.resources.wanted(JOB)[0])
     await settle()
     with caused_by(CauseId("cancel-request")):
-        stage.master.command(CancelJob(job_id=JOB))
+        harness.master.command(CancelJob(job_id=JOB))
     await settle()
-    await stage.report(TaskCanceled())
+    await harness.report(TaskCanceled())
     await task
 
-    assert stage.resources.causes == ["submission", "submission"]
-    assert stage.machine.causes == [("deploy", "submission"), ("CancelTask", "cancel-request")]
+    assert harness.resources.causes == ["submission", "submission"]
+    assert harness.machine.causes == [("deploy", "submission"), ("CancelTask", "cancel-request")]
 
 
 @virtual_time
 async def test_a_cancel_before_the_job_runs_keeps_its_cause() -> None:
-    stage = Stage(FILES)
-    async with stage.running():
+    harness = EndpointHarness(FILES)
+    async with harness.running():
         await settle()
-    progress = tuple(stage.store.history)
-    stage.master = stage.make(progress)
+    progress = tuple(harness.store.history)
+    harness.master = harness.make(progress)
     with caused_by(CauseId("cancel-request")):
-        stage.master.command(CancelJob(job_id=JOB))
-    stage.machine.causes.clear()
+        harness.master.command(CancelJob(job_id=JOB))
+    harness.machine.causes.clear()
     with caused_by(CauseId("recovery-2")):
-        async with stage.running():
+        async with harness.running():
             await asyncio.sleep(1.5)
 
-    assert stage.machine.causes[0] == ("CancelTask", "cancel-request")
+    assert harness.machine.causes[0] == ("CancelTask", "cancel-request")
 
 
 @virtual_time
 async def test_the_timeout_of_a_job_is_a_cause_of_its_own() -> None:
-    stage = Stage(config={"job.timeout": "5 s"})
+    harness = EndpointHarness(config={"job.timeout": "5 s"})
     with caused_by(CauseId("submission")):
-        async with stage.running():
+        async with harness.running():
             await asyncio.sleep(5.5)
 
-    assert stage.machine.causes == [("deploy", "submission"), ("CancelTask", f"job-timeout-{JOB}")]
+    assert harness.machine.causes == [("deploy", "submission"), ("CancelTask", f"job-timeout-{JOB}")]
 
 
 @virtual_time
 async def test_regions_run_one_after_another_and_files_are_published_between() -> None:
-    stage = Stage(CHAIN)
-    stage.machine.on_deploy = finishing(
-        stage, TaskFinished(materialised={StepName("clean"): "/work/clean"}), TaskFinished(sinks=(staged("part-0"),))
+    harness = EndpointHarness(CHAIN)
+    harness.machine.on_deploy = finishing(
+        harness, TaskFinished(materialised={StepName("clean"): "/work/clean"}), TaskFinished(sinks=(staged("part-0"),))
     )
-    async with stage.running() as job:
-        assert [order.attempt.region for order in stage.machine.published] == [1]
+    async with harness.running() as job:
+        assert [order.attempt.region for order in harness.machine.published] == [1]
         assert not job.done()
 
-        await stage.report(FilesPublished(done=2, total=2, complete=True), region=1)
+        await harness.report(FilesPublished(done=2, total=2, complete=True), region=1)
         outcome = await job
 
     assert outcome.snapshot.status is JobStatus.FINISHED
     assert outcome.scratch == (f"/out/.flintlock-{JOB}-1-0", f"/work/{JOB}")
-    assert [record.phase for record in stage.store.history] == [
+    assert [record.phase for record in harness.store.history] == [
         RegionPhase.DEPLOYED,
         RegionPhase.FINISHED,
         RegionPhase.DEPLOYED,
@@ -260,54 +260,54 @@ async def test_regions_run_one_after_another_and_files_are_published_between() -
 
 @virtual_time
 async def test_the_whole_path_of_a_small_job_takes_no_time() -> None:
-    stage = Stage()
-    stage.machine.on_deploy = finishing(stage, TaskFinished())
+    harness = EndpointHarness()
+    harness.machine.on_deploy = finishing(harness, TaskFinished())
     before_s = asyncio.get_running_loop().time()
-    await stage.master.run()
+    await harness.master.run()
     assert asyncio.get_running_loop().time() == before_s
 
 
 @virtual_time
 async def test_nothing_is_sent_while_the_store_is_silent() -> None:
-    stage = Stage()
-    stage.store.gate.clear()
-    async with stage.running():
+    harness = EndpointHarness()
+    harness.store.gate.clear()
+    async with harness.running():
         await asyncio.sleep(60)
-        assert stage.machine.deployed == []
-        stage.store.gate.set()
+        assert harness.machine.deployed == []
+        harness.store.gate.set()
         await settle()
-        assert len(stage.machine.deployed) == 1
+        assert len(harness.machine.deployed) == 1
 
 
 @virtual_time
 async def test_a_report_is_answered_once_what_it_means_is_durable() -> None:
-    stage = Stage(FILES)
-    async with stage.running(), asyncio.TaskGroup() as scope:
-        stage.store.gate.clear()
+    harness = EndpointHarness(FILES)
+    async with harness.running(), asyncio.TaskGroup() as scope:
+        harness.store.gate.clear()
         news = TaskFinished(sinks=(staged("part-0"),))
-        first = scope.create_task(stage.report(news), name="first")
-        again = scope.create_task(stage.report(news), name="again")
+        first = scope.create_task(harness.report(news), name="first")
+        again = scope.create_task(harness.report(news), name="again")
         await asyncio.sleep(30)
         assert not first.done()
         assert not again.done()
-        assert stage.machine.published == []
+        assert harness.machine.published == []
 
-        stage.store.gate.set()
+        harness.store.gate.set()
         await settle()
         assert first.done()
         assert again.done()
-        assert stage.store.history[-1].phase is RegionPhase.ACCEPTED
-        assert len(stage.machine.published) == 1
+        assert harness.store.history[-1].phase is RegionPhase.ACCEPTED
+        assert len(harness.machine.published) == 1
 
 
 @virtual_time
 async def test_a_report_whose_meaning_did_not_become_durable_is_not_answered_as_if() -> None:
-    stage = Stage()
+    harness = EndpointHarness()
     async with asyncio.TaskGroup() as scope:
-        job = scope.create_task(stage.master.run(), name="job")
+        job = scope.create_task(harness.master.run(), name="job")
         await settle()
-        stage.store.gate.clear()
-        report = scope.create_task(_caught(stage.report(TaskFinished())), name="report")
+        harness.store.gate.clear()
+        report = scope.create_task(_caught(harness.report(TaskFinished())), name="report")
         await settle()
 
         job.cancel()
@@ -317,7 +317,7 @@ async def test_a_report_whose_meaning_did_not_become_durable_is_not_answered_as_
 
 @virtual_time
 async def test_a_report_whose_record_is_cut_off_is_not_answered_while_the_job_master_still_ends() -> None:
-    stage = Stage()
+    harness = EndpointHarness()
 
     async def slow_to_end(_: DeployTask) -> None:
         try:
@@ -326,11 +326,11 @@ async def test_a_report_whose_record_is_cut_off_is_not_answered_while_the_job_ma
             await asyncio.sleep(5)  # the JobMaster handles its suspension only after this
 
     async with asyncio.TaskGroup() as scope:
-        stage.machine.on_deploy = slow_to_end
-        job = scope.create_task(stage.master.run(), name="job")
+        harness.machine.on_deploy = slow_to_end
+        job = scope.create_task(harness.master.run(), name="job")
         await settle()
-        stage.store.gate.clear()
-        report = scope.create_task(_caught(stage.report(TaskFinished())), name="report")
+        harness.store.gate.clear()
+        report = scope.create_task(_caught(harness.report(TaskFinished())), name="report")
         await settle()
 
         job.cancel()
@@ -348,152 +348,152 @@ async def _caught(work: Awaitable[None]) -> Exception | None:
 
 @virtual_time
 async def test_a_store_that_is_unavailable_for_a_while_is_waited_for() -> None:
-    stage = Stage()
-    stage.store.fail_with = Unavailable("the disk is full")
-    async with stage.running():
+    harness = EndpointHarness()
+    harness.store.fail_with = Unavailable("the disk is full")
+    async with harness.running():
         await asyncio.sleep(20)
-        assert stage.machine.deployed == []
-        stage.store.fail_with = None
+        assert harness.machine.deployed == []
+        harness.store.fail_with = None
         await asyncio.sleep(6)
-        assert len(stage.machine.deployed) == 1
+        assert len(harness.machine.deployed) == 1
 
 
 @virtual_time
 async def test_a_fenced_write_ends_the_job_master() -> None:
-    stage = Stage()
-    stage.store.fail_with = Fenced("epoch 1 no longer leads")
+    harness = EndpointHarness()
+    harness.store.fail_with = Fenced("epoch 1 no longer leads")
     with pytest.raises(Fenced):
-        await stage.master.run()
+        await harness.master.run()
     with pytest.raises(NotFound):
-        await stage.report(TaskRunning())
+        await harness.report(TaskRunning())
 
 
 @virtual_time
 async def test_a_task_manager_that_follows_a_newer_leader_ends_the_job_master() -> None:
-    stage = Stage()
-    stage.machine.fail_with = Fenced("epoch 1 is over")
+    harness = EndpointHarness()
+    harness.machine.fail_with = Fenced("epoch 1 is over")
     with pytest.raises(Fenced):
-        await stage.master.run()
+        await harness.master.run()
 
 
 @virtual_time
 async def test_an_unexpected_error_ends_the_job_master_and_releases_everything() -> None:
-    stage = Stage(PAIR)
+    harness = EndpointHarness(PAIR)
     async with asyncio.TaskGroup() as scope:
-        job = scope.create_task(_crash(stage), name="job")
+        job = scope.create_task(_crash(harness), name="job")
         await settle()
-        stage.store.fail_with = RuntimeError("boom")
+        harness.store.fail_with = RuntimeError("boom")
         with pytest.raises(Unavailable):
-            await stage.report(TaskFinished())
+            await harness.report(TaskFinished())
         assert str(await job) == "boom"
-    assert [order.attempt for order in stage.machine.commands] == [attempt_id(1, 0)]
-    assert stage.resources.wanted(JOB) == ()
+    assert [order.attempt for order in harness.machine.commands] == [attempt_id(1, 0)]
+    assert harness.resources.wanted(JOB) == ()
 
 
-async def _crash(stage: Stage) -> Exception:
+async def _crash(harness: EndpointHarness) -> Exception:
     with pytest.raises(RuntimeError) as raised:
-        await stage.master.run()
+        await harness.master.run()
     return raised.value
 
 
 @virtual_time
 async def test_a_bug_in_the_listener_is_not_raised_to_the_reporter() -> None:
-    stage = Stage()
+    harness = EndpointHarness()
 
     def listener(job_id: JobId) -> None:
         raise InvariantBroken("a bug")
 
-    stage.master = job_master_factory(stage.services)(StoredJob(graph=SMALL, submitted_ms=1), (), listener)
+    harness.master = job_master_factory(harness.services)(StoredJob(graph=SMALL, submitted_ms=1), (), listener)
     with pytest.raises(InvariantBroken, match="a bug"):
-        await stage.master.run()
+        await harness.master.run()
 
 
 @virtual_time
 async def test_requirements_are_declared_again_when_the_resource_manager_is_back() -> None:
-    stage = Stage()
-    stage.resources.fail_with = Unavailable("no leader")
-    async with stage.running():
+    harness = EndpointHarness()
+    harness.resources.fail_with = Unavailable("no leader")
+    async with harness.running():
         await asyncio.sleep(10)
-        stage.resources.fail_with = None
+        harness.resources.fail_with = None
         await asyncio.sleep(6)
-        assert [request.id for request in stage.resources.wanted(JOB)] == ["0-0"]
-        assert len(stage.machine.deployed) == 1
+        assert [request.id for request in harness.resources.wanted(JOB)] == ["0-0"]
+        assert len(harness.machine.deployed) == 1
 
 
 @virtual_time
 async def test_a_refused_deployment_is_sent_again() -> None:
-    stage = Stage()
-    stage.machine.fail_with = Refused("the slots are used by another attempt")
-    async with stage.running():
+    harness = EndpointHarness()
+    harness.machine.fail_with = Refused("the slots are used by another attempt")
+    async with harness.running():
         await asyncio.sleep(1)
-        assert stage.machine.tries > 3
-        stage.machine.fail_with = None
+        assert harness.machine.tries > 3
+        harness.machine.fail_with = None
         await asyncio.sleep(5)
-        assert len(stage.machine.deployed) == 1
+        assert len(harness.machine.deployed) == 1
         await asyncio.sleep(60)
-        assert len(stage.machine.deployed) == 1
+        assert len(harness.machine.deployed) == 1
 
 
 @virtual_time
 async def test_a_task_manager_that_cannot_be_reached_fails_the_attempt_in_the_end() -> None:
-    stage = Stage()
-    stage.machine.fail_with = Unavailable("connection refused")
-    outcome = await stage.master.run()
+    harness = EndpointHarness()
+    harness.machine.fail_with = Unavailable("connection refused")
+    outcome = await harness.master.run()
     assert outcome.snapshot.status is JobStatus.FAILED
     assert outcome.snapshot.exceptions[0].failure.kind is FailureKind.TASK_MANAGER_LOST
 
 
 @virtual_time
 async def test_a_failed_task_is_tried_again_after_the_delay() -> None:
-    stage = Stage(config=RETRY)
-    async with stage.running() as job:
-        await stage.report(TaskFailed(failure=failure()))
-        assert stage.status is JobStatus.RESTARTING
+    harness = EndpointHarness(config=RETRY)
+    async with harness.running() as job:
+        await harness.report(TaskFailed(failure=failure()))
+        assert harness.status is JobStatus.RESTARTING
         await asyncio.sleep(4.9)
-        assert len(stage.machine.deployed) == 1
+        assert len(harness.machine.deployed) == 1
         await asyncio.sleep(0.2)
-        assert [order.attempt.attempt for order in stage.machine.deployed] == [0, 1]
-        assert [request.id for request in stage.resources.wanted(JOB)] == ["0-1"]
+        assert [order.attempt.attempt for order in harness.machine.deployed] == [0, 1]
+        assert [request.id for request in harness.resources.wanted(JOB)] == ["0-1"]
 
-        await stage.report(TaskFinished(), attempt=1)
+        await harness.report(TaskFinished(), attempt=1)
         assert (await job).snapshot.status is JobStatus.FINISHED
 
 
 @virtual_time
 async def test_cancel_asks_the_task_manager_and_waits_for_the_end() -> None:
-    stage = Stage()
-    async with stage.running() as job:
-        stage.master.command(CANCEL)
-        stage.master.command(CANCEL)
-        assert stage.status is JobStatus.CANCELLING
+    harness = EndpointHarness()
+    async with harness.running() as job:
+        harness.master.command(CANCEL)
+        harness.master.command(CANCEL)
+        assert harness.status is JobStatus.CANCELLING
         await asyncio.sleep(6.5)
-        assert len(stage.machine.commands) == 7  # at once, then every second
-        await stage.report(TaskCanceled())
+        assert len(harness.machine.commands) == 7  # at once, then every second
+        await harness.report(TaskCanceled())
         assert (await job).snapshot.status is JobStatus.CANCELED
-    stage.master.command(CANCEL)
-    assert stage.resources.wanted(JOB) == ()
+    harness.master.command(CANCEL)
+    assert harness.resources.wanted(JOB) == ()
 
 
 @virtual_time
 async def test_a_cancelled_job_ends_although_its_task_manager_does_not_answer() -> None:
     """1. Cancel hangs. 2. The TaskManager is known to be lost. 3. The job ends within the time of one question."""
-    stage = Stage()
-    async with stage.running() as job:
-        stage.machine.fail_with = Unavailable("silent")
-        stage.master.command(CANCEL)
+    harness = EndpointHarness()
+    async with harness.running() as job:
+        harness.machine.fail_with = Unavailable("silent")
+        harness.master.command(CANCEL)
         await asyncio.sleep(30)
         assert not job.done()
-        await stage.resources.lose("tm-1")
+        await harness.resources.lose("tm-1")
         assert (await job).snapshot.status is JobStatus.CANCELED
 
 
 @virtual_time
 async def test_a_cancelled_job_ends_soon_after_its_task_managers_process_is_gone() -> None:
-    stage = Stage()
-    async with stage.running() as job:
-        stage.machine.fail_with = Unavailable("connection refused")
-        stage.machine.fail_with.unreachable = True
-        stage.master.command(CANCEL)
+    harness = EndpointHarness()
+    async with harness.running() as job:
+        harness.machine.fail_with = Unavailable("connection refused")
+        harness.machine.fail_with.unreachable = True
+        harness.master.command(CANCEL)
         begun_s = asyncio.get_running_loop().time()
         assert (await job).snapshot.status is JobStatus.CANCELED
         assert asyncio.get_running_loop().time() - begun_s < 3
@@ -501,134 +501,134 @@ async def test_a_cancelled_job_ends_soon_after_its_task_managers_process_is_gone
 
 @virtual_time
 async def test_cancel_before_run_means_that_nothing_runs() -> None:
-    stage = Stage()
-    stage.master.command(CANCEL)
-    outcome = await stage.master.run()
+    harness = EndpointHarness()
+    harness.master.command(CANCEL)
+    outcome = await harness.master.run()
     assert outcome.snapshot.status is JobStatus.CANCELED
-    assert stage.resources.declarations == []
-    assert stage.machine.deployed == []
+    assert harness.resources.declarations == []
+    assert harness.machine.deployed == []
 
 
 @virtual_time
 async def test_cancel_of_a_finished_job_is_a_conflict() -> None:
-    stage = Stage()
-    stage.machine.on_deploy = finishing(stage, TaskFinished())
-    await stage.master.run()
+    harness = EndpointHarness()
+    harness.machine.on_deploy = finishing(harness, TaskFinished())
+    await harness.master.run()
     with pytest.raises(Conflict, match=f"job {JOB} is FINISHED"):
-        stage.master.command(CANCEL)
+        harness.master.command(CANCEL)
 
 
 @virtual_time
 async def test_cancel_of_a_publishing_job_is_a_conflict() -> None:
-    stage = Stage(FILES)
-    async with stage.running():
-        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+    harness = EndpointHarness(FILES)
+    async with harness.running():
+        await harness.report(TaskFinished(sinks=(staged("part-0"),)))
         with pytest.raises(Conflict, match="is publishing its output and can no longer be cancelled"):
-            stage.master.command(CANCEL)
-        assert stage.status is JobStatus.RUNNING
+            harness.master.command(CANCEL)
+        assert harness.status is JobStatus.RUNNING
 
 
 @virtual_time
 async def test_a_suspended_job_master_leaves_tasks_slots_and_records_alone() -> None:
-    stage = Stage()
-    async with stage.running():
-        await stage.report(TaskRunning())
-    assert stage.status is JobStatus.SUSPENDED
-    assert stage.machine.commands == []
-    assert [request.id for request in stage.resources.wanted(JOB)] == ["0-0"]
-    assert len(stage.store.history) == 1
+    harness = EndpointHarness()
+    async with harness.running():
+        await harness.report(TaskRunning())
+    assert harness.status is JobStatus.SUSPENDED
+    assert harness.machine.commands == []
+    assert [request.id for request in harness.resources.wanted(JOB)] == ["0-0"]
+    assert len(harness.store.history) == 1
     with pytest.raises(NotFound):
-        await stage.report(TaskFinished())
+        await harness.report(TaskFinished())
 
 
 @virtual_time
 async def test_the_next_job_master_goes_on_where_the_records_are() -> None:
-    stage = Stage(CHAIN)
-    async with stage.running():
-        await stage.report(TaskFinished(materialised={StepName("clean"): "/work/clean"}))
+    harness = EndpointHarness(CHAIN)
+    async with harness.running():
+        await harness.report(TaskFinished(materialised={StepName("clean"): "/work/clean"}))
         await settle()
-        assert [order.attempt.region for order in stage.machine.deployed] == [0, 1]
+        assert [order.attempt.region for order in harness.machine.deployed] == [0, 1]
 
-    stage.master = stage.make(await stage.store.read(JOB))
-    stage.resources.granted.clear()
-    async with stage.running() as job:
-        assert [order.attempt.region for order in stage.machine.deployed] == [0, 1]
-        assert stage.state(1) is ExecutionState.RUNNING, "its claim was granted: it is adopted"
-        await stage.report(TaskFinished(), region=1, attempt=0)
+    harness.master = harness.make(await harness.store.read(JOB))
+    harness.resources.granted.clear()
+    async with harness.running() as job:
+        assert [order.attempt.region for order in harness.machine.deployed] == [0, 1]
+        assert harness.state(1) is ExecutionState.RUNNING, "its claim was granted: it is adopted"
+        await harness.report(TaskFinished(), region=1, attempt=0)
         assert (await job).snapshot.status is JobStatus.FINISHED
-    assert len(stage.machine.deployed) == 2
+    assert len(harness.machine.deployed) == 2
 
 
 @virtual_time
 async def test_an_attempt_whose_task_manager_has_ended_is_followed_by_the_next_one() -> None:
-    stage = Stage()
-    async with stage.running():
+    harness = EndpointHarness()
+    async with harness.running():
         await settle()
 
-    stage.master = stage.make(await stage.store.read(JOB))
-    stage.resources.granted.clear()
-    stage.resources.automatic = False
-    stage.machine.over.add(InstanceId("tm-1-instance"))
-    async with stage.running():
+    harness.master = harness.make(await harness.store.read(JOB))
+    harness.resources.granted.clear()
+    harness.resources.automatic = False
+    harness.machine.over.add(InstanceId("tm-1-instance"))
+    async with harness.running():
         await settle()
-        assert stage.resources.wanted(JOB)[0].id == "0-1"
+        assert harness.resources.wanted(JOB)[0].id == "0-1"
 
 
 @virtual_time
 async def test_an_attempt_that_goes_on_is_asked_for_again_and_again_until_it_is_claimed() -> None:
-    stage = Stage()
-    async with stage.running():
+    harness = EndpointHarness()
+    async with harness.running():
         await settle()
 
-    stage.master = stage.make(await stage.store.read(JOB))
-    stage.resources.granted.clear()
-    stage.resources.automatic = False
-    async with stage.running():
+    harness.master = harness.make(await harness.store.read(JOB))
+    harness.resources.granted.clear()
+    harness.resources.automatic = False
+    async with harness.running():
         await asyncio.sleep(10)
-        assert stage.status is JobStatus.RECONCILING
-        await stage.resources.grant(JOB, stage.resources.wanted(JOB)[0])
-        assert stage.status is JobStatus.RUNNING
+        assert harness.status is JobStatus.RECONCILING
+        await harness.resources.grant(JOB, harness.resources.wanted(JOB)[0])
+        assert harness.status is JobStatus.RUNNING
 
 
 @virtual_time
 async def test_an_accepted_publication_is_rolled_forward_by_the_next_job_master() -> None:
-    stage = Stage(FILES)
-    async with stage.running():
-        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+    harness = EndpointHarness(FILES)
+    async with harness.running():
+        await harness.report(TaskFinished(sinks=(staged("part-0"),)))
 
-    stage.master = stage.make(await stage.store.read(JOB))
-    stage.resources.granted.clear()
-    stage.resources.place_on = TaskManagerId("tm-2")
-    async with stage.running() as job:
-        (order,) = stage.machines("tm-2:1").published
+    harness.master = harness.make(await harness.store.read(JOB))
+    harness.resources.granted.clear()
+    harness.resources.place_on = TaskManagerId("tm-2")
+    async with harness.running() as job:
+        (order,) = harness.machines("tm-2:1").published
         assert order.sinks == (staged("part-0"),)
-        await stage.report(FilesPublished(done=2, total=2, complete=True), on="tm-2")
+        await harness.report(FilesPublished(done=2, total=2, complete=True), on="tm-2")
         assert (await job).snapshot.status is JobStatus.FINISHED
 
 
 @virtual_time
 async def test_an_unreachable_publisher_is_asked_until_it_is_known_to_be_lost() -> None:
-    stage = Stage(FILES)
-    async with stage.running() as job:
-        stage.machine.fail_with = Unavailable("silent")
-        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+    harness = EndpointHarness(FILES)
+    async with harness.running() as job:
+        harness.machine.fail_with = Unavailable("silent")
+        await harness.report(TaskFinished(sinks=(staged("part-0"),)))
         await asyncio.sleep(100)
-        assert stage.machine.tries > 50
-        assert stage.status is JobStatus.RUNNING
-        stage.resources.place_on = TaskManagerId("tm-2")
-        await stage.resources.lose("tm-1")
+        assert harness.machine.tries > 50
+        assert harness.status is JobStatus.RUNNING
+        harness.resources.place_on = TaskManagerId("tm-2")
+        await harness.resources.lose("tm-1")
         await settle()
-        assert len(stage.machines("tm-2:1").published) == 1
-        await stage.report(FilesPublished(done=2, total=2, complete=True), on="tm-2")
+        assert len(harness.machines("tm-2:1").published) == 1
+        await harness.report(FilesPublished(done=2, total=2, complete=True), on="tm-2")
         assert (await job).snapshot.status is JobStatus.FINISHED
 
 
 @virtual_time
 async def test_a_publisher_that_refuses_again_and_again_fails_the_job() -> None:
-    stage = Stage(FILES)
-    async with stage.running() as job:
-        stage.machine.fail_with = Refused("unknown file system s4")
-        await stage.report(TaskFinished(sinks=(staged("part-0"),)))
+    harness = EndpointHarness(FILES)
+    async with harness.running() as job:
+        harness.machine.fail_with = Refused("unknown file system s4")
+        await harness.report(TaskFinished(sinks=(staged("part-0"),)))
         outcome = await job
     assert outcome.snapshot.status is JobStatus.FAILED
     assert outcome.snapshot.exceptions[0].failure.kind is FailureKind.PUBLICATION
@@ -637,9 +637,9 @@ async def test_a_publisher_that_refuses_again_and_again_fails_the_job() -> None:
 
 @virtual_time
 async def test_a_lost_task_manager_fails_its_tasks() -> None:
-    stage = Stage(config=NO_INFRASTRUCTURE_RESTARTS)
-    async with stage.running() as job:
-        await stage.resources.lose("tm-1", "it was silent for 50.0 s")
+    harness = EndpointHarness(config=NO_INFRASTRUCTURE_RESTARTS)
+    async with harness.running() as job:
+        await harness.resources.lose("tm-1", "it was silent for 50.0 s")
         outcome = await job
     assert outcome.snapshot.status is JobStatus.FAILED
     assert outcome.snapshot.exceptions[0].failure.message == "TaskManager tm-1 is lost: it was silent for 50.0 s"
@@ -647,15 +647,15 @@ async def test_a_lost_task_manager_fails_its_tasks() -> None:
 
 @virtual_time
 async def test_failures_and_restarts_are_counted() -> None:
-    stage = Stage(config=RETRY)
-    async with stage.running() as job:
-        await stage.report(TaskFailed(failure=failure()))
+    harness = EndpointHarness(config=RETRY)
+    async with harness.running() as job:
+        await harness.report(TaskFailed(failure=failure()))
         await asyncio.sleep(6)
-        stage.machine.on_deploy = None
-        await stage.report(TaskFailed(failure=failure(FailureKind.USER_CODE)), attempt=1)
+        harness.machine.on_deploy = None
+        await harness.report(TaskFailed(failure=failure(FailureKind.USER_CODE)), attempt=1)
         await job
 
-    value = stage.registry.get_sample_value
+    value = harness.registry.get_sample_value
     assert value("flintlock_task_failures_total", {"kind": "spark task failure"}) == 1
     assert value("flintlock_task_failures_total", {"kind": "user code"}) == 1
     assert value("flintlock_task_restarts_total") == 1
@@ -663,9 +663,9 @@ async def test_failures_and_restarts_are_counted() -> None:
 
 @virtual_time
 async def test_a_job_that_waits_for_slots_has_one_task_and_no_timer() -> None:
-    stage = Stage()
-    stage.resources.automatic = False
-    async with stage.running():
+    harness = EndpointHarness()
+    harness.resources.automatic = False
+    async with harness.running():
         await asyncio.sleep(1)
         others = [task.get_name() for task in asyncio.all_tasks() if JOB in task.get_name()]
         assert others == []
@@ -674,10 +674,10 @@ async def test_a_job_that_waits_for_slots_has_one_task_and_no_timer() -> None:
 
 @virtual_time
 async def test_an_ended_job_leaves_no_task_behind() -> None:
-    stage = Stage(config=RETRY)
-    async with stage.running() as job:
-        await stage.report(TaskFailed(failure=failure(FailureKind.SPARK_TASK)))
-        stage.master.command(CANCEL)
+    harness = EndpointHarness(config=RETRY)
+    async with harness.running() as job:
+        await harness.report(TaskFailed(failure=failure(FailureKind.SPARK_TASK)))
+        harness.master.command(CANCEL)
         await job
     assert [task for task in asyncio.all_tasks() if JOB in task.get_name()] == []
 
@@ -685,40 +685,40 @@ async def test_an_ended_job_leaves_no_task_behind() -> None:
 @virtual_time
 async def test_the_end_waits_for_records_that_are_being_written() -> None:
     """A record that came after the job's cleanup would be left over for ever."""
-    stage = Stage()
-    stage.store.gate.clear()
-    async with stage.running() as job:
-        stage.master.command(CANCEL)
+    harness = EndpointHarness()
+    harness.store.gate.clear()
+    async with harness.running() as job:
+        harness.master.command(CANCEL)
         await asyncio.sleep(5)
-        assert stage.status is JobStatus.CANCELED
+        assert harness.status is JobStatus.CANCELED
         assert not job.done()
-        stage.store.gate.set()
+        harness.store.gate.set()
         assert (await job).snapshot.status is JobStatus.CANCELED
-        assert len(stage.store.history) == 1
+        assert len(harness.store.history) == 1
 
 
 @virtual_time
 async def test_a_snapshot_is_made_once_for_each_change() -> None:
-    stage = Stage()
-    async with stage.running():
-        first = stage.master.snapshot()
-        assert stage.master.snapshot() is first
-        changes = len(stage.changes)
-        await stage.report(TaskRunning())
-        assert stage.master.snapshot() is not first
-        assert len(stage.changes) == changes + 1
-        await stage.report(TaskRunning())
-        assert len(stage.changes) == changes + 1
+    harness = EndpointHarness()
+    async with harness.running():
+        first = harness.master.snapshot()
+        assert harness.master.snapshot() is first
+        changes = len(harness.changes)
+        await harness.report(TaskRunning())
+        assert harness.master.snapshot() is not first
+        assert len(harness.changes) == changes + 1
+        await harness.report(TaskRunning())
+        assert len(harness.changes) == changes + 1
 
 
 @virtual_time
 async def test_late_messages_to_a_job_master_that_has_stopped_are_unavailable() -> None:
-    stage = Stage()
-    async with stage.running():
+    harness = EndpointHarness()
+    async with harness.running():
         pass
-    gateway: JobMasterGateway = stage.master  # type: ignore[assignment]
+    gateway: JobMasterGateway = harness.master  # type: ignore[assignment]
     with pytest.raises(Unavailable):
-        await gateway.slots_granted(grant(stage.resources.wanted(JOB)[0]))
+        await gateway.slots_granted(grant(harness.resources.wanted(JOB)[0]))
     lost = TaskManagerLost(
         job_id=JOB, task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-instance"), reason="silent"
     )

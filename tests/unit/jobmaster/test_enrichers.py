@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 
 from tests.unit.jobmaster.job_harness import JOB, failure
-from tests.unit.jobmaster.test_endpoint import Stage
+from tests.unit.jobmaster.test_endpoint import EndpointHarness
 
 from flintlock.jobmaster.enrichers import GROUP, labels_of, load_enrichers
 from flintlock.model.ids import JobId
@@ -59,9 +59,9 @@ def test_undeclared_labels_are_ignored_and_one_that_raises_adds_nothing() -> Non
 
 def test_labels_stand_in_the_history_of_a_job_that_ends_by_the_failure() -> None:
     async def scenario() -> JobOutcome:  # on a real loop: enrichers run in a thread
-        stage = Stage(enrichers=(Team(),))
-        async with stage.running() as job:
-            await stage.report(TaskFailed(failure=failure()))
+        harness = EndpointHarness(enrichers=(Team(),))
+        async with harness.running() as job:
+            await harness.report(TaskFailed(failure=failure()))
             return await job
 
     snapshot = asyncio.run(scenario()).snapshot

@@ -1,6 +1,6 @@
 """Properties of one job under any sequence of events: losses, late reports, repeated reports, crashes.
 
-The machine plays ResourceManager, store, TaskManagers, user and clock, in any order. Tasks that were once started
+The machine acts as ResourceManager, store, TaskManagers, user and clock, in any order. Tasks that were once started
 survive crashes of the JobMaster and may report at any time. After the random part no more faults happen and every
 message is delivered, and the job has to end.
 """
@@ -78,7 +78,7 @@ class World:
 
     durable: dict[RegionId, RegionRecord] = field(default_factory=dict[RegionId, RegionRecord])
     tasks: dict[AttemptId, InstanceId] = field(default_factory=dict[AttemptId, InstanceId])  # alive, and where
-    said: dict[AttemptId, TaskFinished] = field(default_factory=dict[AttemptId, TaskFinished])  # that they are done
+    finished: dict[AttemptId, TaskFinished] = field(default_factory=dict[AttemptId, TaskFinished])  # as reported
     deployed_to: dict[AttemptId, InstanceId] = field(default_factory=dict[AttemptId, InstanceId])
     accepted: dict[RegionId, int] = field(default_factory=dict[RegionId, int])
     orders: list[SendPublish] = field(default_factory=list[SendPublish])
@@ -299,7 +299,7 @@ class JobMachine(RuleBasedStateMachine):
             materialised={step: f"/work/{step}" for step in region.materialises},
             sinks=(staged("part-0", target=targets[0]),) if targets else (),
         )
-        return self.world.said.setdefault(attempt, outcome)
+        return self.world.finished.setdefault(attempt, outcome)
 
     def report(self, attempt: AttemptId, news: TaskNews, instance: InstanceId | None = None) -> None:
         where = instance or self.world.tasks[attempt]
@@ -383,9 +383,9 @@ class JobMachine(RuleBasedStateMachine):
         for region in self.regions:
             if region.finished:
                 attempt = self.job.attempt_id(region)
-                assert attempt in self.world.said
+                assert attempt in self.world.finished
                 assert self.world.durable[region.id].phase is RegionPhase.FINISHED
-                assert not self.world.said[attempt].sinks or attempt in self.world.published
+                assert not self.world.finished[attempt].sinks or attempt in self.world.published
         if hasattr(self, "job") and self.job.status is J.FINISHED:
             assert all(region.finished for region in self.job.regions)
 

@@ -411,7 +411,7 @@ def test_a_snapshot_shows_regions_attempts_and_times() -> None:
     assert snapshot.summary().tasks.total == len(CHAIN.vertices)
 
 
-def test_an_illegal_move_is_told_with_the_story_before_it() -> None:
+def test_an_illegal_move_is_reported_with_the_moves_before_it() -> None:
     harness = JobHarness(SMALL)
     harness.start()
     harness.grant("0-0")

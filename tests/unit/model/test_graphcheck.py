@@ -295,11 +295,11 @@ def test_functions_that_cannot_be_found_are_refused(function: Function, message:
 @pytest.mark.parametrize("limit", [0, -1, MAX_RESULT_ROWS + 1])
 def test_a_result_keeps_a_bounded_number_of_rows(limit: int) -> None:
     """More rows belong into a sink."""
-    said = only(graph(source("a"), result("top", "a", limit=limit)))
+    message = only(graph(source("a"), result("top", "a", limit=limit)))
 
-    assert said.startswith("step 'top', field 'result': ")
-    assert str(limit) in said
-    assert "sink" in said
+    assert message.startswith("step 'top', field 'result': ")
+    assert str(limit) in message
+    assert "sink" in message
 
 
 def test_an_empty_query_is_refused() -> None:

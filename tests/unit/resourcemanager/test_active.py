@@ -62,7 +62,7 @@ async def test_no_worker_is_started_without_waiting_requests() -> None:
 
 
 @virtual_time
-async def test_a_task_manager_that_somebody_else_started_is_not_released() -> None:
+async def test_a_task_manager_that_the_driver_did_not_start_is_not_released() -> None:
     harness = harness_of()
     async with harness.running() as manager:
         await enter(manager, offer("tm-1", 2))
@@ -73,7 +73,7 @@ async def test_a_task_manager_that_somebody_else_started_is_not_released() -> No
 
 
 @virtual_time
-async def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_while_somebody_waits() -> None:
+async def test_a_worker_that_is_killed_is_lost_at_once_and_replaced_while_a_request_waits() -> None:
     harness = harness_of()
     async with harness.running() as manager:
         await manager.declare_requirements(wants(A, r=2))

@@ -316,7 +316,7 @@ def test_a_late_registration_of_an_unknown_incarnation_replaces_none() -> None:
     assert [tm.instance for tm in core.overview(2.0, 0).task_managers] == ["tm-1-2"]
 
 
-def test_a_good_bye_that_overtakes_its_registration_is_the_last_word() -> None:
+def test_an_unregistration_that_overtakes_its_registration_is_final() -> None:
     core = core_with()
     core.unregister(beat(), 1.0)
     with pytest.raises(Refused):
@@ -331,7 +331,7 @@ def test_registrations_without_heartbeat_are_forgotten() -> None:
     assert core.heartbeat(beat(incarnation=99), 1.0)[0]
 
 
-def test_a_late_registration_of_one_that_said_good_bye_is_refused() -> None:
+def test_a_late_registration_of_one_that_has_unregistered_is_refused() -> None:
     core = core_with(offer())
     core.unregister(beat(), 1.0)
     with pytest.raises(Refused):
@@ -383,7 +383,7 @@ def test_the_next_timeout_is_that_of_the_oldest_heartbeat() -> None:
     assert core.next_due_s(99.0) == 0.0
 
 
-def test_a_good_bye_is_a_loss_at_once_and_counts_once() -> None:
+def test_an_unregistration_is_a_loss_at_once_and_counts_once() -> None:
     core = core_with(offer())
     core.declare(wants(A, r=1, s=1), 0)
     assert lost(core.unregister(beat(), 1.0)) == [("a", "tm-1-1")]

@@ -26,7 +26,7 @@ ADDRESS = "tm-1:1"
 LIVENESS_CALL_TIMEOUT_S = 3600.0
 
 
-class Scene:
+class LivenessHarness:
     """A ResourceManager in one process, a TaskManager in another, and the job that has slots of it."""
 
     def __init__(self) -> None:
@@ -64,9 +64,11 @@ class Scene:
             yield
             serving.cancel()
 
-    async def known(self, life: int = 1) -> bool:
+    async def known(self, incarnation: int = 1) -> bool:
         """Send a heartbeat."""
-        return (await self.manager.heartbeat(Heartbeat(id=offer().id, instance=InstanceId(f"tm-1-{life}")))).known
+        return (
+            await self.manager.heartbeat(Heartbeat(id=offer().id, instance=InstanceId(f"tm-1-{incarnation}")))
+        ).known
 
     def reasons(self) -> list[str]:
         return [loss.reason for loss in self.jobs.losses]
@@ -74,120 +76,120 @@ class Scene:
 
 @virtual_time
 async def test_a_task_manager_whose_process_is_killed_is_lost_within_the_grace() -> None:
-    scene = Scene()
-    async with scene.running():
-        scene.machine.crash()
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.machine.crash()
         await asyncio.sleep(0.8)
-        assert scene.reasons() == []
+        assert harness.reasons() == []
         await asyncio.sleep(0.4)
-        assert scene.reasons() == ["nothing listens at tm-1:1"]
-        assert not await scene.known()
+        assert harness.reasons() == ["nothing listens at tm-1:1"]
+        assert not await harness.known()
 
 
 @virtual_time
 async def test_a_task_manager_whose_host_is_gone_is_only_silent() -> None:
-    scene = Scene()
-    async with scene.running():
-        scene.machine.crash(host_too=True)
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.machine.crash(host_too=True)
         await asyncio.sleep(48)
-        assert scene.reasons() == []
+        assert harness.reasons() == []
         await asyncio.sleep(3)
-        assert scene.reasons() == ["it was silent for 50.0 s"]
+        assert harness.reasons() == ["it was silent for 50.0 s"]
 
 
 @virtual_time
 async def test_a_task_manager_behind_a_cut_network_is_waited_for() -> None:
-    scene = Scene()
-    async with scene.running():
-        scene.network.cut("jobmanager", ADDRESS)
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.network.cut("jobmanager", ADDRESS)
         for _ in range(3 * 1200):
             await asyncio.sleep(3)
-            assert await scene.known()  # heartbeats come by another way: only liveness calls are cut
-        assert scene.reasons() == []
+            assert await harness.known()  # heartbeats come by another way: only liveness calls are cut
+        assert harness.reasons() == []
 
-        scene.network.heal()
+        harness.network.heal()
         await asyncio.sleep(4000)
-    assert scene.jobs.losses[0].reason.startswith("it was silent")
+    assert harness.jobs.losses[0].reason.startswith("it was silent")
 
 
 @virtual_time
-async def test_a_process_that_is_back_at_once_in_another_life_has_lost_the_former_one() -> None:
-    scene = Scene()
-    async with scene.running():
-        scene.machine.crash()
-        scene.task_manager.over.add(InstanceId("tm-1-1"))
-        scene.start()
+async def test_a_process_that_restarts_at_once_has_lost_its_former_incarnation() -> None:
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.machine.crash()
+        harness.task_manager.over.add(InstanceId("tm-1-1"))
+        harness.start()
         await asyncio.sleep(1.2)
-        assert scene.reasons() == ["it reports that it has ended"]
+        assert harness.reasons() == ["it reports that it has ended"]
 
 
 @virtual_time
-async def test_a_life_that_is_over_by_its_own_word_is_lost() -> None:
-    scene = Scene()
-    async with scene.running():
-        scene.task_manager.gone.set()
+async def test_an_incarnation_that_reports_its_end_is_lost() -> None:
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.task_manager.gone.set()
         await asyncio.sleep(1.2)
-        assert scene.reasons() == ["it reports that it has ended"]
+        assert harness.reasons() == ["it reports that it has ended"]
 
 
 @virtual_time
-async def test_a_good_bye_that_comes_within_the_grace_is_the_reason() -> None:
-    """An engine that died: its TaskManager reports its tasks first, then says good-bye; that is the better word."""
-    scene = Scene()
-    async with scene.running():
-        scene.task_manager.gone.set()
+async def test_an_unregistration_within_the_grace_is_the_reason() -> None:
+    """The engine died: its TaskManager reports its tasks, then unregisters; that reason is more exact."""
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.task_manager.gone.set()
         await asyncio.sleep(0.5)
-        await scene.manager.unregister_task_manager(Heartbeat(id=offer().id, instance=InstanceId("tm-1-1")))
+        await harness.manager.unregister_task_manager(Heartbeat(id=offer().id, instance=InstanceId("tm-1-1")))
         await asyncio.sleep(5)
-        assert scene.reasons() == ["it has shut down"]
+        assert harness.reasons() == ["it has shut down"]
 
 
 @virtual_time
-async def test_a_connection_that_breaks_though_the_process_lives_means_nothing() -> None:
-    scene = Scene()
-    async with scene.running():
-        scene.task_manager.fail_with = Unavailable("the connection was reset")
-        scene.task_manager.gone.set()
+async def test_a_connection_that_breaks_though_the_process_runs_is_no_loss() -> None:
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.task_manager.fail_with = Unavailable("the connection was reset")
+        harness.task_manager.gone.set()
         await asyncio.sleep(30)
-        assert scene.task_manager.tries > 5
-        assert await scene.known()
-        assert scene.reasons() == []
+        assert harness.task_manager.tries > 5
+        assert await harness.known()
+        assert harness.reasons() == []
 
 
 @virtual_time
 async def test_each_incarnation_has_one_liveness_call_and_only_while_it_is_registered() -> None:
-    scene = Scene()
-    async with scene.running():
-        await enter(scene.manager, offer(incarnation=2))
-        await enter(scene.manager, offer(incarnation=2))
+    harness = LivenessHarness()
+    async with harness.running():
+        await enter(harness.manager, offer(incarnation=2))
+        await enter(harness.manager, offer(incarnation=2))
         await asyncio.sleep(10)
-        assert scene.task_manager.tries == 2
-        scene.task_manager.over.add(InstanceId("tm-1-1"))
-        scene.task_manager.gone.set()  # of the first life, nobody wants to know any more
+        assert harness.task_manager.tries == 2
+        harness.task_manager.over.add(InstanceId("tm-1-1"))
+        harness.task_manager.gone.set()  # for the first incarnation there is no liveness call any more
         await asyncio.sleep(5)
-        assert [loss.instance for loss in scene.jobs.losses] == ["tm-1-1", "tm-1-2"]
+        assert [loss.instance for loss in harness.jobs.losses] == ["tm-1-1", "tm-1-2"]
 
 
 @virtual_time
 async def test_a_task_manager_that_refuses_liveness_calls_is_left_to_the_heartbeat_timeout() -> None:
-    scene = Scene()
-    scene.task_manager.fail_with = Fenced("epoch 1 is over")
-    async with scene.running():
+    harness = LivenessHarness()
+    harness.task_manager.fail_with = Fenced("epoch 1 is over")
+    async with harness.running():
         await asyncio.sleep(40)
-        assert scene.task_manager.tries == 1
-        assert await scene.known()
-        assert scene.reasons() == []
+        assert harness.task_manager.tries == 1
+        assert await harness.known()
+        assert harness.reasons() == []
 
 
 @virtual_time
 async def test_a_call_that_comes_to_its_deadline_is_put_again() -> None:
-    scene = Scene()
-    async with scene.running():
+    harness = LivenessHarness()
+    async with harness.running():
         for _ in range(1500):
             await asyncio.sleep(3)
-            assert await scene.known()
-        assert scene.task_manager.tries == 2
-        assert scene.reasons() == []
-        scene.machine.crash()
+            assert await harness.known()
+        assert harness.task_manager.tries == 2
+        assert harness.reasons() == []
+        harness.machine.crash()
         await asyncio.sleep(1.2)
-        assert scene.reasons() == ["nothing listens at tm-1:1"]
+        assert harness.reasons() == ["nothing listens at tm-1:1"]

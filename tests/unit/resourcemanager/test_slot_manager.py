@@ -39,8 +39,8 @@ def machine(name: str, slots: int, cores: int, memory: int) -> TaskManagerRegist
 
 
 def fine(job: JobId, slots: int = 1, *, cpu: float = 0.0, memory: int = 0, name: str = "r") -> ResourceRequirements:
-    wish = SlotRequest(id=RequestId(name), slots=slots, resources=Resources(cpu=cpu, memory=memory))
-    return ResourceRequirements(job_id=job, requests=(wish,))
+    request = SlotRequest(id=RequestId(name), slots=slots, resources=Resources(cpu=cpu, memory=memory))
+    return ResourceRequirements(job_id=job, requests=(request,))
 
 
 def urgent(requirements: ResourceRequirements, priority: int, name: str = "") -> ResourceRequirements:
@@ -162,20 +162,20 @@ def test_shares_of_cores_that_do_not_add_up_still_fill_all_slots() -> None:
     assert core.overview(0.0, 0).task_managers[0].free_slots == 0
 
 
-def test_a_task_manager_that_does_not_tell_its_hardware_is_not_limited_by_it() -> None:
+def test_a_task_manager_that_does_not_report_its_hardware_is_not_limited_by_it() -> None:
     core = core_of(SlotRules(), offer("tm-1", 1))
     assert len(granted(core.declare(fine(A, cpu=64, memory=1 << 50), 0))) == 1
 
 
 def test_a_request_for_a_whole_task_manager_needs_its_minimum_and_its_resources() -> None:
     core = core_of(SlotRules(), machine("tm-1", 2, 2, GIB), machine("tm-2", 4, 4, GIB))
-    wish = SlotRequest(id=RequestId("r"), at_least=3)
-    assert granted(core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)) == [
+    request = SlotRequest(id=RequestId("r"), at_least=3)
+    assert granted(core.declare(ResourceRequirements(job_id=A, requests=(request,)), 0)) == [
         ("a", "r", "tm-2", (0, 1, 2, 3))
     ]
     core.declare(wants(A), 0)
-    wish = SlotRequest(id=RequestId("r"), at_least=5)
-    core.declare(ResourceRequirements(job_id=A, requests=(wish,)), 0)
+    request = SlotRequest(id=RequestId("r"), at_least=5)
+    core.declare(ResourceRequirements(job_id=A, requests=(request,)), 0)
     assert unservable(core.on_tick(31.0))[0].request == "r"
 
 
@@ -210,7 +210,7 @@ def test_a_request_waits_for_its_task_manager_while_the_cluster_starts_up() -> N
     assert [effect.job_id for effect in unservable(core.on_tick(30.0))] == [A]
 
 
-def test_without_any_task_manager_everybody_waits() -> None:
+def test_without_any_task_manager_every_request_waits() -> None:
     core = core_of(SlotRules(start_up_s=30.0))
     assert core.declare(wants(A, r=99), 0, 100.0) == []
     assert unservable(core.on_tick(200.0)) == []

@@ -30,7 +30,7 @@ from flintlock.testing.samples import VERSIONS
 
 JOBS = [JobId(letter * 32) for letter in "abcd"]
 NAMES = [TaskManagerId(f"tm-{number}") for number in range(3)]
-WISHES = st.builds(
+REQUESTS = st.builds(
     SlotRequest,
     id=st.sampled_from([RequestId(f"r{number}") for number in range(3)]),
     slots=st.none() | st.integers(1, 5),
@@ -51,27 +51,27 @@ def offer_of(name: TaskManagerId, instance: InstanceId, slots: int) -> TaskManag
     )
 
 
-def wanted_slots(wish: SlotRequest, total: int) -> int:
+def wanted_slots(request: SlotRequest, total: int) -> int:
     """How many slots a request gets of a TaskManager with this many."""
-    return wish.slots if wish.slots is not None else min(total, wish.at_most or total)
+    return request.slots if request.slots is not None else min(total, request.at_most or total)
 
 
-def takes(wish: SlotRequest, slots: int, total: int) -> tuple[float, int]:
+def takes(request: SlotRequest, slots: int, total: int) -> tuple[float, int]:
     """Cores and memory that belong to the slots."""
-    asked = wish.resources or Resources()
+    asked = request.resources or Resources()
     return asked.cpu or float(slots), asked.memory or MEMORY * slots // total
 
 
-def fits(wish: SlotRequest, total: int, free: int, used: tuple[float, int]) -> bool:
+def fits(request: SlotRequest, total: int, free: int, used: tuple[float, int]) -> bool:
     """Whether a TaskManager with these slots, free slots and resources in use could serve a request."""
-    slots = wanted_slots(wish, total)
+    slots = wanted_slots(request, total)
     if slots > free:
         return False
-    cpu, memory = takes(wish, slots, total)
+    cpu, memory = takes(request, slots, total)
     return used[0] + cpu <= total + 1e-6 and used[1] + memory <= MEMORY
 
 
-class SlotLife(RuleBasedStateMachine):
+class SlotAssignment(RuleBasedStateMachine):
     """TaskManagers register and are lost, jobs declare and withdraw; a model is built from what jobs are sent."""
 
     SPREAD = False
@@ -130,7 +130,7 @@ class SlotLife(RuleBasedStateMachine):
         self.record(effects, set())
 
     @rule(name=st.sampled_from(NAMES))
-    def say_good_bye(self, name: TaskManagerId) -> None:
+    def unregister(self, name: TaskManagerId) -> None:
         if name in self.machines:
             instance = self.machines.pop(name)[0]
             self.record(self.core.unregister(Heartbeat(id=name, instance=instance), self.now_s), {instance})
@@ -144,31 +144,31 @@ class SlotLife(RuleBasedStateMachine):
 
     @rule(
         job=st.sampled_from(JOBS),
-        wishes=st.lists(WISHES, max_size=3, unique_by=lambda wish: wish.id),
+        requests=st.lists(REQUESTS, max_size=3, unique_by=lambda request: request.id),
         priority=st.sampled_from([0, 0, 0, 5, -5]),
     )
-    def declare(self, job: JobId, wishes: list[SlotRequest], priority: int) -> None:
+    def declare(self, job: JobId, requests: list[SlotRequest], priority: int) -> None:
         before = self.declared.get(job, {})
-        after = {wish.id: wish for wish in wishes}
-        for request in before:
-            if after.get(request) != before[request]:
-                self.held.pop((job, request), None)
-                self.asked.remove((job, request))
-                self.unservable.discard((job, request, before[request]))
-        self.asked += [(job, wish.id) for wish in wishes if before.get(wish.id) != wish]
+        after = {request.id: request for request in requests}
+        for request_id in before:
+            if after.get(request_id) != before[request_id]:
+                self.held.pop((job, request_id), None)
+                self.asked.remove((job, request_id))
+                self.unservable.discard((job, request_id, before[request_id]))
+        self.asked += [(job, request.id) for request in requests if before.get(request.id) != request]
         if not after and job in self.arrivals:
             self.arrivals.remove(job)
         elif after and job not in self.arrivals:
             self.arrivals.append(job)
         self.declared[job] = after
         self.priorities[job] = priority
-        requirements = ResourceRequirements(job_id=job, requests=tuple(wishes), priority=priority)
+        requirements = ResourceRequirements(job_id=job, requests=tuple(requests), priority=priority)
         self.record(self.core.declare(requirements, 0, self.now_s), set())
 
     @rule(job=st.sampled_from(JOBS))
     def declare_the_same_again(self, job: JobId) -> None:
-        wishes = tuple(self.declared.get(job, {}).values())
-        requirements = ResourceRequirements(job_id=job, requests=wishes, priority=self.priorities.get(job, 0))
+        requests = tuple(self.declared.get(job, {}).values())
+        requirements = ResourceRequirements(job_id=job, requests=requests, priority=self.priorities.get(job, 0))
         assert self.core.declare(requirements, 0, self.now_s) == []
 
     # The model
@@ -214,17 +214,17 @@ class SlotLife(RuleBasedStateMachine):
             key=lambda key: (-self.priorities[key[0]], self.arrivals.index(key[0]), self.asked.index(key)),
         )
 
-    def possible(self, job: JobId, request: RequestId) -> bool:
+    def possible(self, job: JobId, request_id: RequestId) -> bool:
         """Whether some registered TaskManager could serve it if it were empty."""
-        wish = self.declared[job][request]
-        return any(fits(wish, total, total, (0.0, 0)) for _, total in self.machines.values())
+        request = self.declared[job][request_id]
+        return any(fits(request, total, total, (0.0, 0)) for _, total in self.machines.values())
 
     def check_size(self, grant: SlotGrant) -> None:
-        wish = self.declared[grant.job_id][grant.request]
+        request = self.declared[grant.job_id][grant.request]
         instance, total = self.machines[grant.task_manager]
         assert grant.instance == instance
         assert self.ready[grant.task_manager]
-        assert len(grant.slots) == wanted_slots(wish, total)
+        assert len(grant.slots) == wanted_slots(request, total)
         assert set(grant.slots) <= set(range(total))
 
     def free(self, name: TaskManagerId) -> int:
@@ -249,23 +249,23 @@ class SlotLife(RuleBasedStateMachine):
         assert len(taken) == len(set(taken))
 
     @invariant()
-    def nobody_waits_while_the_slots_of_the_head_are_free(self) -> None:
+    def no_request_waits_while_the_slots_of_the_head_are_free(self) -> None:
         head = next((place for place in self.queue() if self.possible(*place)), None)
         if head is None:
             return
-        wish = self.declared[head[0]][head[1]]
+        request = self.declared[head[0]][head[1]]
         for name, (_, total) in self.machines.items():
-            assert not self.ready[name] or not fits(wish, total, self.free(name), self.used(name))
+            assert not self.ready[name] or not fits(request, total, self.free(name), self.used(name))
 
     @invariant()
-    def nobody_has_more_cores_or_memory_than_there_are(self) -> None:
+    def no_task_manager_grants_more_cores_or_memory_than_it_has(self) -> None:
         for name, (_, total) in self.machines.items():
             cpu, memory = self.used(name)
             assert cpu <= total + 1e-6
             assert memory <= MEMORY
 
     @invariant()
-    def the_overview_tells_the_truth(self) -> None:
+    def the_overview_agrees_with_the_model(self) -> None:
         overview = self.core.overview(self.now_s, 0)
         assert [(w.job_id, w.request) for w in overview.waiting] == self.queue()
         assert {info.id: self.seen(info) for info in overview.task_managers} == {
@@ -287,13 +287,13 @@ class SlotLife(RuleBasedStateMachine):
         assert self.core.slots.remembered() == 0
 
 
-class SpreadSlotLife(SlotLife):
+class SpreadSlotAssignment(SlotAssignment):
     """The same properties where slots are spread."""
 
     SPREAD = True
 
 
-TestSlotLife = SlotLife.TestCase
-TestSlotLife.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
-TestSpreadSlotLife = SpreadSlotLife.TestCase
-TestSpreadSlotLife.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
+TestSlotAssignment = SlotAssignment.TestCase
+TestSlotAssignment.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestSpreadSlotAssignment = SpreadSlotAssignment.TestCase
+TestSpreadSlotAssignment.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)

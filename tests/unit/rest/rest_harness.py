@@ -218,7 +218,7 @@ RESOURCES: Final = ResourceOverview(
     task_managers=(
         TaskManagerInfo(
             id=TaskManagerId("tm-1"),
-            instance=InstanceId("life-1"),
+            instance=InstanceId("instance-1"),
             address="127.0.0.1:4711",
             slots=4,
             free_slots=2,

@@ -109,7 +109,7 @@ def test_versions_are_available_before_anything_is_pickled(rest: RestHarness) ->
 def test_a_cluster_is_alive_before_it_is_ready(rest: RestHarness) -> None:
     """Alive as soon as it answers; ready once a Dispatcher takes jobs."""
     assert rest.get("/readyz") == {"status": "ready"}
-    rest.dispatcher.fail_with = Unavailable("nobody leads")
+    rest.dispatcher.fail_with = Unavailable("no JobManager leads")
 
     assert rest.get("/healthz") == {"status": "ok"}
     response = rest.call("GET", "/readyz")
@@ -148,7 +148,7 @@ def test_head_is_get_without_a_body(rest: RestHarness) -> None:
 NEEDS_A_LEADER = [row for row in ROUTES if 503 in row.errors and row.method == "GET" and row.path != "/readyz"]
 
 
-@pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("epoch 1 is over")])
+@pytest.mark.parametrize("error", [Unavailable("no JobManager leads"), Fenced("epoch 1 is over")])
 @pytest.mark.parametrize("path", [*(row.path for row in NEEDS_A_LEADER), "/events"])
 def test_without_a_leader_every_request_may_be_repeated(rest: RestHarness, path: str, error: FlintlockError) -> None:
     """503 with Retry-After, at every path that needs one."""
@@ -216,12 +216,12 @@ def test_a_stream_without_changes_sends_comments(rest: RestHarness) -> None:
 
 
 def test_a_stream_of_one_that_leads_no_more_ends(rest: RestHarness) -> None:
-    """Whoever asks again is led to the leader."""
+    """A client that asks again is forwarded to the leader."""
 
     async def read() -> list[bytes]:
         stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
         await anext(stream)
-        rest.dispatcher.fail_with = Unavailable("nobody leads")
+        rest.dispatcher.fail_with = Unavailable("no JobManager leads")
         return [piece async for piece in stream]
 
     assert run_virtual(read()) == []
@@ -233,7 +233,7 @@ def test_a_stream_outlives_a_change_of_leader(rest: RestHarness) -> None:
     async def read() -> list[bytes]:
         stream = job_events(RestCall(request=Request({"type": "http"}), services=rest.services))
         pieces = [await anext(stream)]
-        rest.dispatcher.fail_with = Unavailable("nobody leads")
+        rest.dispatcher.fail_with = Unavailable("no JobManager leads")
         loop = asyncio.get_running_loop()
         loop.call_later(5, lambda: rest.dispatcher.put(ended(running(A), JobStatus.FINISHED)))
         loop.call_later(9, lambda: setattr(rest.dispatcher, "fail_with", None))

@@ -64,7 +64,7 @@ def rest(tmp_path: Path) -> RestHarness:
 
 
 def differences(theirs: Any, ours: Any, place: str = "") -> list[str]:
-    """Tell where the shape of `ours` is not that of `theirs`: fields, and the JSON types of values."""
+    """Return where the shape of `ours` is not that of `theirs`: fields, and the JSON types of values."""
     if type(theirs) is not type(ours):
         return [f"{place} is {type(ours).__name__}, not {type(theirs).__name__}"]
     if isinstance(theirs, dict) and theirs:

@@ -108,7 +108,7 @@ def test_status_and_configuration(rest: RestHarness) -> None:
 
 
 def test_a_jobs_secrets_are_hidden(rest: RestHarness) -> None:
-    """Whoever may look at a job need not be allowed what it is."""
+    """A user who may view a job is not necessarily allowed to read its secrets."""
     secret = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.sql.ansi.enabled": "true"}
     rest.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), config=secret)))
 
@@ -419,7 +419,7 @@ def test_output_that_is_no_text_is_shown_as_far_as_it_is(rest: RestHarness) -> N
 
 
 def test_output_of_a_taskmanager_that_is_away_may_still_come(rest: RestHarness) -> None:
-    """It is empty for now, and not said to be complete."""
+    """It is empty for now, and not marked as complete."""
     rest.resource_manager.fail_with = Unavailable("tm-1 does not answer")
 
     assert {(item["text"], item["complete"]) for item in rest.get(f"/jobs/{A}/logs")["logs"]} == {("", False)}
@@ -469,7 +469,7 @@ def test_job_ids_may_be_written_in_capitals(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("/exceptions?maxExceptions=x", "query parameter 'maxExceptions': 'x' is not an integer"),
         ("/exceptions?maxExceptions=-1", "query parameter 'maxExceptions': -1 is not from 0 to"),
@@ -482,11 +482,11 @@ def test_job_ids_may_be_written_in_capitals(rest: RestHarness) -> None:
         ("/logs?offset=5", "query parameter 'offset': needs 'region' and 'attempt'"),
     ],
 )
-def test_bad_query_values_are_refused(rest: RestHarness, path: str, told: str) -> None:
+def test_bad_query_values_are_refused(rest: RestHarness, path: str, expected: str) -> None:
     """Which one, and what it should be."""
     (error,) = rest.refused(400, "GET", f"/jobs/{A}{path}")
 
-    assert error.startswith(told)
+    assert error.startswith(expected)
 
 
 def test_only_cancel_is_a_mode(rest: RestHarness) -> None:
@@ -507,14 +507,19 @@ def test_concurrent_failures_are_returned_together(rest: RestHarness) -> None:
     (entry,) = rest.get(f"/jobs/{A}/exceptions")["exceptionHistory"]["entries"]
 
     assert (entry["exceptionName"], entry["failureLabels"]) == ("ZeroDivisionError", {"type": "user"})
-    (told,) = entry["concurrentExceptions"]
-    assert (told["exceptionName"], told["timestamp"], told["taskName"], told["failureLabels"]) == (
+    (concurrent_entry,) = entry["concurrentExceptions"]
+    assert (
+        concurrent_entry["exceptionName"],
+        concurrent_entry["timestamp"],
+        concurrent_entry["taskName"],
+        concurrent_entry["failureLabels"],
+    ) == (
         "TaskManagerLost",
         T0 + 92,
         "priced",
         {"type": "system"},
     )
-    assert set(told) == set(entry) - {"concurrentExceptions"}
+    assert set(concurrent_entry) == set(entry) - {"concurrentExceptions"}
     lines = rest.get(f"/jobs/{A}/attempts")["failures"]
     assert [(line["concurrent"], line["labels"]) for line in lines] == [
         (False, {"type": "user"}),

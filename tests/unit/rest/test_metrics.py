@@ -87,7 +87,7 @@ def test_two_names_that_become_one_do_not_break_the_scrape(rest: RestHarness) ->
 def test_without_a_leader_a_jobmanager_exports_its_own_metrics(rest: RestHarness) -> None:
     """A standby is scraped like any other; it reports that it has no leader, and nothing about jobs."""
     Counter("flintlock_seen", "Seen.", registry=rest.registry).inc()
-    rest.dispatcher.fail_with = Unavailable("nobody leads")
+    rest.dispatcher.fail_with = Unavailable("no JobManager leads")
 
     lines = scraped(rest)
 
@@ -103,7 +103,7 @@ def test_submissions_are_counted_and_timed_by_how_they_were_answered(rest: RestH
 
     assert rest.call("POST", "/jobs", json=JOB).status_code == 202
     assert rest.call("POST", "/v1/jobs", json={"name": ""}).status_code == 400
-    rest.dispatcher.fail_with = Unavailable("nobody leads")
+    rest.dispatcher.fail_with = Unavailable("no JobManager leads")
     assert rest.call("POST", "/jobs", json=JOB).status_code == 503
 
     lines = scraped(rest)
@@ -116,15 +116,15 @@ def test_the_jobmanagers_metrics_come_from_the_same_registry(rest: RestHarness) 
     """By the sample's name with its labels behind dots, and by Flink's own ids."""
     Histogram("flintlock_lag", "Lag.", ["a", "b"], registry=rest.registry).labels("x,y", "z").observe(0.5)
 
-    told = values(rest, "/jobmanager/metrics")
+    metrics = values(rest, "/jobmanager/metrics")
 
-    assert told["flintlock_lag_sum.x_y.z"] == "0.5"
-    assert told["flintlock_lag_count.x_y.z"] == "1"
-    assert told["flintlock_jobs.RUNNING"] == "1"
+    assert metrics["flintlock_lag_sum.x_y.z"] == "0.5"
+    assert metrics["flintlock_lag_count.x_y.z"] == "1"
+    assert metrics["flintlock_jobs.RUNNING"] == "1"
     flinks = ("numRunningJobs", "taskSlotsTotal", "taskSlotsAvailable", "numRegisteredTaskManagers")
-    assert [told[name] for name in flinks] == ["1", "4", "2", "1"]
-    assert told["numPendingTaskManagers"] == "1"
-    assert not any("_bucket" in name for name in told)
+    assert [metrics[name] for name in flinks] == ["1", "4", "2", "1"]
+    assert metrics["numPendingTaskManagers"] == "1"
+    assert not any("_bucket" in name for name in metrics)
 
 
 def test_only_requested_and_known_metrics_are_returned(rest: RestHarness) -> None:
@@ -179,7 +179,7 @@ def test_a_running_jobs_metrics(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "timestamps", "told"),
+    ("status", "timestamps", "expected"),
     [
         (J.CREATED, {J.INITIALIZING: 0, J.CREATED: 4000}, {"createdTime": 6000, "uptime": 0, "downtime": 0}),
         (J.RESTARTING, {J.RUNNING: 1000, J.RESTARTING: 7000}, {"restartingTime": 3000, "downtime": 3000, "uptime": 0}),
@@ -194,7 +194,7 @@ def test_a_running_jobs_metrics(rest: RestHarness) -> None:
     ],
 )
 def test_times_are_those_of_the_present_state(
-    rest: RestHarness, status: JobStatus, timestamps: dict[JobStatus, int], told: dict[str, int]
+    rest: RestHarness, status: JobStatus, timestamps: dict[JobStatus, int], expected: dict[str, int]
 ) -> None:
     """As Flink counts them: only the current state's time grows; an outage counts from when the job ran last."""
     stamps = {state: T0 + at for state, at in timestamps.items()}
@@ -202,7 +202,7 @@ def test_times_are_those_of_the_present_state(
 
     found = values(rest, f"/jobs/{A}/metrics")
 
-    assert {name: int(found[name]) for name in told} == told
+    assert {name: int(found[name]) for name in expected} == expected
 
 
 def test_regions_that_began_again_together_count_as_one_restart(rest: RestHarness) -> None:
@@ -232,12 +232,12 @@ def test_the_metrics_of_a_step(rest: RestHarness) -> None:
     """Its own numbers where they can be determined, and all of its region's."""
     path = f"/jobs/{A}/vertices/{vertex_id(A, 'priced')}"
 
-    told = values(rest, f"{path}/metrics")
+    metrics = values(rest, f"{path}/metrics")
 
-    assert told["0.numRecordsIn"] == "7"
-    assert "0.numRecordsOut" not in told
-    assert (told["0.region.tasksDone"], told["0.region.tasksTotal"]) == ("3", "4")
-    assert {f"0.{name}": value for name, value in values(rest, f"{path}/subtasks/0/metrics").items()} == told
+    assert metrics["0.numRecordsIn"] == "7"
+    assert "0.numRecordsOut" not in metrics
+    assert (metrics["0.region.tasksDone"], metrics["0.region.tasksTotal"]) == ("3", "4")
+    assert {f"0.{name}": value for name, value in values(rest, f"{path}/subtasks/0/metrics").items()} == metrics
     assert rest.get(f"{path}/subtasks/metrics", params={"get": "numRecordsIn", "agg": "sum"}) == [
         {"id": "numRecordsIn", "sum": 7.0}
     ]

@@ -77,9 +77,9 @@ def test_head_has_the_headers_of_get(rest: RestHarness) -> None:
 def test_without_a_leader_nothing_is_served_from_the_cache(rest: RestHarness) -> None:
     """What an earlier leader knew is not sent in the name of the next."""
     overview(rest)
-    rest.dispatcher.fail_with = Unavailable("nobody leads")
+    rest.dispatcher.fail_with = Unavailable("no JobManager leads")
 
-    assert rest.refused(503, "GET", "/jobs/overview") == ["nobody leads"]
+    assert rest.refused(503, "GET", "/jobs/overview") == ["no JobManager leads"]
 
 
 def test_a_stale_job_is_listed_with_its_last_known_state(rest: RestHarness) -> None:

@@ -24,12 +24,12 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "jobmanager.log").write_text("started ä\n")
     (tmp_path / "taskmanager-0.log").write_text("warm\n")
     (tmp_path / ".hidden").write_text("not yet whole")
-    (tmp_path.parent / "secret").write_text("not for everybody")
+    (tmp_path.parent / "secret").write_text("not for every user")
     (tmp_path / "link.log").symlink_to(tmp_path.parent / "secret")
     return tmp_path
 
 
-def told(rest: RestHarness, path: str) -> str:
+def read_log(rest: RestHarness, path: str) -> str:
     response = rest.call("GET", path)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/plain; charset=UTF-8"
@@ -39,13 +39,13 @@ def told(rest: RestHarness, path: str) -> str:
 def test_log_files_are_listed_and_served(folder: Path) -> None:
     """Plain files only: nothing beneath, nothing hidden, nothing that leads elsewhere."""
     rest = RestHarness(ProcessLogs(directory=folder))
-    rest.dispatcher.fail_with = Unavailable("nobody leads")
+    rest.dispatcher.fail_with = Unavailable("no JobManager leads")
 
     listed = rest.get("/jobmanager/logs")["logs"]
 
     assert [(item["name"], item["size"]) for item in listed] == [("jobmanager.log", 11), ("taskmanager-0.log", 5)]
     assert listed[0]["mtime"] == (folder / "jobmanager.log").stat().st_mtime_ns // 1_000_000
-    assert told(rest, "/jobmanager/logs/taskmanager-0.log") == "warm\n"
+    assert read_log(rest, "/jobmanager/logs/taskmanager-0.log") == "warm\n"
 
 
 @pytest.mark.parametrize("name", ["nothing.log", "link.log", ".hidden", "jobs", "..%2Fsecret", "%2e%2e", "x%00y"])
@@ -59,13 +59,13 @@ def test_only_log_files_are_served(folder: Path, name: str) -> None:
 def test_the_own_log_is_where_the_output_goes(folder: Path) -> None:
     """Not the file with the likeliest name."""
     with (folder / "other.log").open("ab") as mine, (folder / "jobmanager.out").open("ab") as printed:
-        mine.write(b"this life\n")
+        mine.write(b"this process\n")
         mine.flush()
         logs = ProcessLogs.of(folder, stderr=mine.fileno(), stdout=printed.fileno())
     rest = RestHarness(logs)
 
-    assert told(rest, "/jobmanager/log") == "this life\n"
-    assert told(rest, "/jobmanager/stdout") == ""
+    assert read_log(rest, "/jobmanager/log") == "this process\n"
+    assert read_log(rest, "/jobmanager/stdout") == ""
 
 
 def test_a_log_that_goes_elsewhere_is_not_found(folder: Path) -> None:

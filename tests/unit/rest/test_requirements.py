@@ -48,7 +48,7 @@ def test_a_lower_bound_may_be_left_out(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ([], ["the body must be a mapping from vertex ids to their requirements"]),
         ({}, ["the body names no vertex: give the parallelism of at least one"]),
@@ -62,9 +62,9 @@ def test_a_lower_bound_may_be_left_out(rest: RestHarness) -> None:
           f"{V}.parallelism: needs the key 'upperBound'"]),
     ],
 )  # fmt: skip
-def test_problems_are_reported_with_their_location(rest: RestHarness, body: Any, said: list[str]) -> None:
+def test_problems_are_reported_with_their_location(rest: RestHarness, body: Any, expected: list[str]) -> None:
     """All of it, and nothing is passed on."""
-    assert rest.refused(400, "PUT", PATH, json=body) == said
+    assert rest.refused(400, "PUT", PATH, json=body) == expected
     assert rest.dispatcher.required == {}
 
 
@@ -101,7 +101,7 @@ def test_a_client_sends_heartbeats(rest: RestHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ({}, "the body: needs the key 'expiredTimestamp'"),
         ([1], "the body: must be a mapping, not list"),
@@ -110,14 +110,14 @@ def test_a_client_sends_heartbeats(rest: RestHarness) -> None:
         ({"expiredTimestamp": 1 << 64}, "expiredTimestamp: expected 'int' <= 9223372036854775807"),
     ],
 )
-def test_an_incomplete_heartbeat_is_refused(rest: RestHarness, body: Any, said: str) -> None:
+def test_an_incomplete_heartbeat_is_refused(rest: RestHarness, body: Any, expected: str) -> None:
     """With what is wrong about it."""
-    assert rest.refused(400, "PATCH", HEARTBEAT, json=body) == [said]
+    assert rest.refused(400, "PATCH", HEARTBEAT, json=body) == [expected]
     assert rest.dispatcher.client_heartbeats == []
 
 
 def test_a_cancel_that_is_not_accepted_in_time_gets_408(rest: RestHarness) -> None:
-    """408: the wish may or may not have arrived; asking again is harmless."""
+    """408: the command may or may not have arrived; asking again is harmless."""
 
     async def hang(message: JobCommand) -> None:
         assert message.job_id == A

@@ -41,36 +41,36 @@ class Harness:
 
 
 def test_a_young_response_is_sent_again_and_an_old_one_is_not() -> None:
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         harness = Harness()
         bodies = [await harness.get(), await harness.get()]
         await asyncio.sleep(MAX_AGE_S)
         return [*bodies, await harness.get()]
 
-    assert run_virtual(story()) == [b"1", b"1", b"2"]
+    assert run_virtual(scenario()) == [b"1", b"1", b"2"]
 
 
 def test_concurrent_requests_share_one_fetch() -> None:
-    async def story() -> tuple[list[bytes], int]:
+    async def scenario() -> tuple[list[bytes], int]:
         harness = Harness()
         return await asyncio.gather(*(harness.get() for _ in range(50))), harness.fetched
 
-    bodies, fetched = run_virtual(story())
+    bodies, fetched = run_virtual(scenario())
 
     assert set(bodies) == {b"1"}
     assert fetched == 1
 
 
 def test_another_leader_is_another_version() -> None:
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         harness = Harness()
         return [await harness.get(LEADER), await harness.get(NEXT), await harness.get(NEXT)]
 
-    assert run_virtual(story()) == [b"1", b"2", b"2"]
+    assert run_virtual(scenario()) == [b"1", b"2", b"2"]
 
 
 def test_a_fetch_that_began_before_an_invalidation_is_not_kept() -> None:
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         harness = Harness()
         async with asyncio.TaskGroup() as tasks:
             older = tasks.create_task(harness.get())
@@ -79,11 +79,11 @@ def test_a_fetch_that_began_before_an_invalidation_is_not_kept() -> None:
             newer = tasks.create_task(harness.get())
         return [older.result(), newer.result(), await harness.get()]
 
-    assert run_virtual(story()) == [b"1", b"2", b"2"]
+    assert run_virtual(scenario()) == [b"1", b"2", b"2"]
 
 
 def test_a_failure_reaches_all_waiting_requests_and_is_not_kept() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         harness = Harness()
         harness.fail_with = Unavailable("gone")
         answers = await asyncio.gather(*(harness.get() for _ in range(3)), return_exceptions=True)
@@ -91,20 +91,20 @@ def test_a_failure_reaches_all_waiting_requests_and_is_not_kept() -> None:
         harness.fail_with = None
         assert await harness.get() == b"2"
 
-    run_virtual(story())
+    run_virtual(scenario())
 
 
 def test_an_error_response_is_not_kept() -> None:
-    async def story() -> list[bytes]:
+    async def scenario() -> list[bytes]:
         harness = Harness()
         harness.status = 503
         return [await harness.get(), await harness.get()]
 
-    assert run_virtual(story()) == [b"1", b"2"]
+    assert run_virtual(scenario()) == [b"1", b"2"]
 
 
 def test_if_the_fetching_request_is_cancelled_the_others_may_try_again() -> None:
-    async def story() -> None:
+    async def scenario() -> None:
         harness = Harness()
         async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(harness.get())
@@ -115,7 +115,7 @@ def test_if_the_fetching_request_is_cancelled_the_others_may_try_again() -> None
         assert second.result()
         assert await harness.get() == b"2"
 
-    run_virtual(story())
+    run_virtual(scenario())
 
 
 async def _refused(harness: Harness) -> bool:

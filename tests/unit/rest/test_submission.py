@@ -218,7 +218,7 @@ def test_a_bad_job_id_is_refused(rest: RestHarness, job_id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         (b"", "the request is not JSON"),
         (b"{", "the request is not JSON"),
@@ -231,11 +231,11 @@ def test_a_bad_job_id_is_refused(rest: RestHarness, job_id: str) -> None:
         (b'"x"', "job: must be a mapping, not text"),
     ],
 )
-def test_a_malformed_body_is_refused(rest: RestHarness, body: bytes, told: str) -> None:
-    """What is wrong is said, never guessed."""
+def test_a_malformed_body_is_refused(rest: RestHarness, body: bytes, expected: str) -> None:
+    """The error names what is wrong; nothing is guessed."""
     (error,) = rest.refused(400, "POST", "/jobs", content=body, headers={"content-type": "application/json"})
 
-    assert error.startswith(told)
+    assert error.startswith(expected)
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-yaml", "application/x-www-form-urlencoded", "x"])
@@ -285,7 +285,7 @@ def test_an_unknown_key_is_reported_with_the_nearest_one(rest: RestHarness) -> N
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "expected"),
     [
         ([("file", ("lib.zip", LIB, "application/zip"))], "needs exactly one part 'request', not 0"),
         ([*parts(SPEC), *parts(SPEC)], "needs exactly one part 'request', not 2"),
@@ -298,11 +298,11 @@ def test_an_unknown_key_is_reported_with_the_nearest_one(rest: RestHarness) -> N
         ([("request", (None, "{", "application/json"))], "the request is not JSON"),
     ],
 )
-def test_unexpected_parts_are_refused(rest: RestHarness, files: Files, told: str) -> None:
+def test_unexpected_parts_are_refused(rest: RestHarness, files: Files, expected: str) -> None:
     """Which part, and what is wrong with it."""
     (error,) = rest.refused(400, "POST", "/jobs", files=files)
 
-    assert told in error
+    assert expected in error
     assert rest.blobs.content == {}
 
 
@@ -411,14 +411,14 @@ def test_a_file_that_is_too_large_is_refused_though_its_length_was_not_announced
 )
 def test_nothing_remains_of_a_client_that_disconnects(rest: RestHarness, path: str, content_type: bytes) -> None:
     """Half a body is no body, and it is not logged as an error."""
-    heard: list[Any] = [
+    messages: list[Any] = [
         {"type": "http.request", "body": b'--x\r\nContent-Disposition: form-data; name="request"', "more_body": True},
         {"type": "http.disconnect"},
     ]
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return heard.pop(0)
+        return messages.pop(0)
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -435,7 +435,7 @@ def test_nothing_remains_of_a_client_that_disconnects(rest: RestHarness, path: s
     assert rest.dispatcher.submissions == []
 
 
-@pytest.mark.parametrize("error", [Unavailable("nobody leads"), Fenced("not any more")])
+@pytest.mark.parametrize("error", [Unavailable("no JobManager leads"), Fenced("not any more")])
 def test_without_a_leader_a_submission_may_be_repeated(rest: RestHarness, error: FlintlockError) -> None:
     """503 with Retry-After; the client's key makes repeating safe."""
     rest.dispatcher.fail_with = error

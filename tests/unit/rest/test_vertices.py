@@ -154,13 +154,13 @@ def numbers(rest: RestHarness, job: JobSnapshot) -> dict[str, tuple[int | None, 
     rest.dispatcher.put(job)
     found: dict[str, tuple[int | None, int | None]] = {}
     for vertex in rest.get(f"/jobs/{A}")["vertices"]:
-        told: dict[str, Any] = vertex["metrics"]
+        metrics: dict[str, Any] = vertex["metrics"]
         found[vertex["name"]] = (
-            told["read-records"] if told["read-records-complete"] else None,
-            told["write-records"] if told["write-records-complete"] else None,
+            metrics["read-records"] if metrics["read-records-complete"] else None,
+            metrics["write-records"] if metrics["write-records-complete"] else None,
         )
         own = rest.get(f"/jobs/{A}/vertices/{vertex['id']}")
-        assert own["subtasks"][0]["metrics"] == told  # the same, wherever one looks
+        assert own["subtasks"][0]["metrics"] == metrics  # the same, wherever one looks
     return found
 
 
@@ -245,9 +245,9 @@ def test_a_blocking_result_is_read_by_its_consumer(rest: RestHarness) -> None:
 
 
 def test_a_graph_that_cannot_be_planned_is_shown_without_its_regions(rest: RestHarness) -> None:
-    """A job that was set aside has a graph and no regions: nothing breaks, and no step can be looked at."""
-    aside = structs.replace(running(A), regions=(), executions=(), status=JobStatus.FAILED, graph=graph(A))
-    rest.dispatcher.put(aside)
+    """A quarantined job has a graph and no regions: nothing breaks, and no step can be looked at."""
+    quarantined = structs.replace(running(A), regions=(), executions=(), status=JobStatus.FAILED, graph=graph(A))
+    rest.dispatcher.put(quarantined)
 
     assert len(rest.get(f"/jobs/{A}")["plan"]["nodes"]) == 5
     assert rest.get(f"/jobs/{A}")["vertices"] == []

@@ -50,7 +50,7 @@ def test_facts_keep_their_types() -> None:
     assert rebuilt.problems == ("a", "b")
 
 
-def test_kind_that_nobody_here_knows_is_a_broken_invariant() -> None:
+def test_unknown_kind_is_a_broken_invariant() -> None:
     assert type(error_of(RpcFailure(kinds=("FromTheFuture",), public="?"))) is InvariantBroken
     assert type(error_of(RpcFailure(kinds=("FromTheFuture", "Refused", "FlintlockError"), public="?"))) is Refused
 

@@ -23,19 +23,19 @@ from flintlock.rpc.server import RpcServer
 P = ParamSpec("P")
 
 
-class Words(Struct, frozen=True):
+class Text(Struct, frozen=True):
     text: str = ""
     repeat: int = 1
 
 
-class WordsGateway(Protocol):
-    async def say(self, message: Words) -> Words: ...
+class EchoGateway(Protocol):
+    async def say(self, message: Text) -> Text: ...
 
     async def wait(self) -> None: ...
 
 
-class Speaker:
-    """Repeats what it hears; waits until told."""
+class Echo:
+    """Repeats the text it receives; `wait` returns once `go` is set."""
 
     def __init__(self) -> None:
         self.fail_with: FlintlockError | None = None
@@ -43,10 +43,10 @@ class Speaker:
         self.go = asyncio.Event()
         self.ended: list[str] = []
 
-    async def say(self, message: Words) -> Words:
+    async def say(self, message: Text) -> Text:
         if self.fail_with is not None:
             raise self.fail_with
-        return Words(message.text * message.repeat)
+        return Text(message.text * message.repeat)
 
     async def wait(self) -> None:
         self.waiting.set()
@@ -67,18 +67,18 @@ def real_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 
 @asynccontextmanager
-async def served(*, grace_s: float = 0.5, limit: int = 1000) -> AsyncGenerator[tuple[RpcServer, Speaker, RpcChannels]]:
-    speaker = Speaker()
+async def served(*, grace_s: float = 0.5, limit: int = 1000) -> AsyncGenerator[tuple[RpcServer, Echo, RpcChannels]]:
+    implementation = Echo()
     server = RpcServer("127.0.0.1", grace_s=grace_s, max_message_bytes=limit)
-    server.serve(WordsGateway, speaker)
+    server.serve(EchoGateway, implementation)
     async with server, RpcChannels(max_message_bytes=limit) as channels:
-        yield server, speaker, channels
+        yield server, implementation, channels
 
 
 async def raw_call(server: RpcServer, metadata: tuple[tuple[str, str], ...]) -> aio.AioRpcError:
     async with aio.insecure_channel(server.address) as channel:
         with pytest.raises(aio.AioRpcError) as caught:
-            await channel.unary_unary("/WordsGateway/wait")(b"\xc0", metadata=metadata)
+            await channel.unary_unary("/EchoGateway/wait")(b"\xc0", metadata=metadata)
     return caught.value
 
 
@@ -99,21 +99,21 @@ async def raw_call(server: RpcServer, metadata: tuple[tuple[str, str], ...]) -> 
 async def test_headers_that_do_not_fit_are_refused_before_anything_runs(
     metadata: tuple[tuple[str, str], ...], complaint: str
 ) -> None:
-    async with served() as (server, speaker, _):
+    async with served() as (server, implementation, _):
         error = await raw_call(server, metadata)
 
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert complaint in (error.details() or "")
-        assert not speaker.waiting.is_set()
+        assert not implementation.waiting.is_set()
 
 
 @real_time
 async def test_status_is_meaningful_to_tools_that_do_not_know_flintlock() -> None:
-    async with served() as (server, speaker, _):
-        speaker.fail_with = Conflict("it runs\nalready")
+    async with served() as (server, implementation, _):
+        implementation.fail_with = Conflict("it runs\nalready")
         async with aio.insecure_channel(server.address) as channel:
             with pytest.raises(aio.AioRpcError) as caught:
-                await channel.unary_unary("/WordsGateway/say")(b"\x80", metadata=wire.headers(None))
+                await channel.unary_unary("/EchoGateway/say")(b"\x80", metadata=wire.headers(None))
 
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert caught.value.details() == "it runs\nalready"
@@ -132,42 +132,42 @@ def test_every_error_of_the_model_has_a_status() -> None:
 
 
 @real_time
-async def test_too_large_is_said_with_its_size_in_both_directions() -> None:
+async def test_too_large_is_reported_with_its_size_in_both_directions() -> None:
     async with served(limit=1000) as (server, _, channels):
-        words = channels.connect(WordsGateway, server.address)
+        echo = channels.connect(EchoGateway, server.address)
 
-        with pytest.raises(TooLarge, match=r"the request of WordsGateway\.say has 1\d{3} bytes; at most 1000"):
-            await words.say(Words("x" * 1000))
-        with pytest.raises(TooLarge, match=r"the answer of WordsGateway\.say has 1\d{3} bytes; at most 1000"):
-            await words.say(Words("x" * 100, repeat=10))
-        assert await words.say(Words("x" * 900)) == Words("x" * 900)
+        with pytest.raises(TooLarge, match=r"the request of EchoGateway\.say has 1\d{3} bytes; at most 1000"):
+            await echo.say(Text("x" * 1000))
+        with pytest.raises(TooLarge, match=r"the answer of EchoGateway\.say has 1\d{3} bytes; at most 1000"):
+            await echo.say(Text("x" * 100, repeat=10))
+        assert await echo.say(Text("x" * 900)) == Text("x" * 900)
 
 
 @real_time
 async def test_receiver_with_a_lower_limit_refuses_as_well() -> None:
     async with served(limit=1000) as (server, _, _), RpcChannels() as generous:
-        words = generous.connect(WordsGateway, server.address)
+        echo = generous.connect(EchoGateway, server.address)
 
         with pytest.raises(TooLarge):
-            await words.say(Words("x" * 2000))
-        assert await words.say(Words("x")) == Words("x")
+            await echo.say(Text("x" * 2000))
+        assert await echo.say(Text("x")) == Text("x")
 
 
 @real_time
 async def test_tens_of_megabytes_pass_by_default() -> None:
     server = RpcServer("127.0.0.1")
-    server.serve(WordsGateway, Speaker())
+    server.serve(EchoGateway, Echo())
     async with server, RpcChannels() as channels:
-        words = channels.connect(WordsGateway, server.address)
+        echo = channels.connect(EchoGateway, server.address)
 
-        assert len((await words.say(Words("x" * 20_000_000))).text) == 20_000_000
+        assert len((await echo.say(Text("x" * 20_000_000))).text) == 20_000_000
 
 
 # Servers
 
 
 @real_time
-async def test_port_in_use_is_said() -> None:
+async def test_port_in_use_is_reported() -> None:
     async with served() as (server, _, _):
         with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{server.port}"):
             await RpcServer("127.0.0.1", server.port).start()
@@ -188,10 +188,10 @@ async def test_ipv6() -> None:
     if not socket.has_ipv6 or not _can_bind_ipv6():
         pytest.skip("no IPv6 here")
     server = RpcServer("::1")
-    server.serve(WordsGateway, Speaker())
+    server.serve(EchoGateway, Echo())
     async with server, RpcChannels() as channels:
         assert server.address == f"[::1]:{server.port}"
-        assert await channels.connect(WordsGateway, server.address).say(Words("x")) == Words("x")
+        assert await channels.connect(EchoGateway, server.address).say(Text("x")) == Text("x")
 
 
 def _can_bind_ipv6() -> bool:
@@ -205,29 +205,29 @@ def _can_bind_ipv6() -> bool:
 
 @real_time
 async def test_stopping_server_lets_running_calls_answer() -> None:
-    async with served(grace_s=10) as (server, speaker, channels):
+    async with served(grace_s=10) as (server, implementation, channels):
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(channels.connect(WordsGateway, server.address).wait())
-            await speaker.waiting.wait()
+            tasks.create_task(channels.connect(EchoGateway, server.address).wait())
+            await implementation.waiting.wait()
             tasks.create_task(server.stop())
             await asyncio.sleep(0)
-            speaker.go.set()
+            implementation.go.set()
 
-        assert speaker.ended == ["done"]
+        assert implementation.ended == ["done"]
 
 
 @real_time
 async def test_nothing_runs_on_after_stop() -> None:
     """Calls that do not end within the grace are cancelled, also those whose callers left long ago."""
-    async with served(grace_s=0) as (server, speaker, channels):
+    async with served(grace_s=0) as (server, implementation, channels):
         async with asyncio.TaskGroup() as tasks:
-            call = tasks.create_task(channels.connect(WordsGateway, server.address).wait())
-            await speaker.waiting.wait()
+            call = tasks.create_task(channels.connect(EchoGateway, server.address).wait())
+            await implementation.waiting.wait()
             call.cancel()
 
         await server.stop()
 
-        assert speaker.ended == ["cancelled"]
+        assert implementation.ended == ["cancelled"]
         assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("rpc ")]
 
 
@@ -236,8 +236,8 @@ async def test_implementation_that_lacks_a_method_is_not_served() -> None:
     class Mute:
         async def wait(self) -> None: ...
 
-    with pytest.raises(TypeError, match="Mute has no method 'say' of WordsGateway"):
-        RpcServer("127.0.0.1").serve(WordsGateway, Mute())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="Mute has no method 'say' of EchoGateway"):
+        RpcServer("127.0.0.1").serve(EchoGateway, Mute())  # pyright: ignore[reportArgumentType]
 
 
 # Channels
@@ -245,31 +245,31 @@ async def test_implementation_that_lacks_a_method_is_not_served() -> None:
 
 @real_time
 async def test_closing_ends_calls_as_unavailable_and_not_by_cancelling_the_caller() -> None:
-    async with served() as (server, speaker, channels):
-        words = channels.connect(WordsGateway, server.address)
+    async with served() as (server, implementation, channels):
+        echo = channels.connect(EchoGateway, server.address)
 
         async def interrupted() -> None:
             with pytest.raises(Unavailable, match="closed during"):
-                await words.wait()
+                await echo.wait()
 
         async with asyncio.TaskGroup() as tasks:
             call = tasks.create_task(interrupted())
-            await speaker.waiting.wait()
+            await implementation.waiting.wait()
             await channels.close()
 
         assert not call.cancelled()
         with pytest.raises(Unavailable, match="closed by this process"):
-            await words.wait()
-        speaker.go.set()
+            await echo.wait()
+        implementation.go.set()
 
 
 @real_time
 async def test_stand_ins_of_one_address_share_its_channel() -> None:
     async with served() as (server, _, channels):
-        first, second = (channels.connect(WordsGateway, server.address) for _ in range(2))
+        first, second = (channels.connect(EchoGateway, server.address) for _ in range(2))
 
-        await first.say(Words("a"))
-        await second.say(Words("b"))
+        await first.say(Text("a"))
+        await second.say(Text("b"))
 
         assert channels.channel(server.address) is channels.channel(server.address)
         assert channels.channel(server.address) is not channels.channel("127.0.0.1:1")
@@ -281,18 +281,18 @@ async def test_environments_proxy_is_not_for_us(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.setenv("no_proxy", "")
     async with served() as (server, _, channels):
-        assert await channels.connect(WordsGateway, server.address).say(Words("x")) == Words("x")
+        assert await channels.connect(EchoGateway, server.address).say(Text("x")) == Text("x")
 
 
 @real_time
-async def test_grpc_server_of_somebody_else_is_told_apart() -> None:
-    stranger = aio.server()
-    port = stranger.add_insecure_port("127.0.0.1:0")
-    await stranger.start()
+async def test_grpc_server_of_another_product_is_recognised() -> None:
+    foreign = aio.server()
+    port = foreign.add_insecure_port("127.0.0.1:0")
+    await foreign.start()
     async with RpcChannels() as channels:
         with pytest.raises(Refused, match="not a Flintlock process"):
-            await channels.connect(WordsGateway, f"127.0.0.1:{port}").wait()
-    await stranger.stop(None)
+            await channels.connect(EchoGateway, f"127.0.0.1:{port}").wait()
+    await foreign.stop(None)
 
 
 @real_time
@@ -301,13 +301,13 @@ async def test_peer_that_freezes_during_a_call_is_noticed_before_the_deadline(mo
     monkeypatch.setattr(wire, "KEEPALIVE_TIME_S", 1.0)
     monkeypatch.setattr(wire, "KEEPALIVE_TIMEOUT_S", 0.5)
     async with served() as (server, _, channels), relay(server.port) as (port, thawed):
-        words = channels.connect(WordsGateway, f"127.0.0.1:{port}", timeout_s=20)
-        await words.say(Words("x"))
+        echo = channels.connect(EchoGateway, f"127.0.0.1:{port}", timeout_s=20)
+        await echo.say(Text("x"))
         started = asyncio.get_running_loop().time()
 
         thawed.clear()
         with pytest.raises(Unavailable) as caught:
-            await words.say(Words("y"))
+            await echo.say(Text("y"))
 
         assert asyncio.get_running_loop().time() - started < 10
         assert not caught.value.unreachable

@@ -14,7 +14,7 @@ from flintlock.rpc.routing import gated, routed
 from flintlock.testing.virtual_time import virtual_time
 
 
-class Word(Struct, frozen=True):
+class NamedMessage(Struct, frozen=True):
     """A message that names its target."""
 
     target: str
@@ -23,9 +23,9 @@ class Word(Struct, frozen=True):
 class Echo(Protocol):
     """Two methods: one with a message, one without."""
 
-    async def echo(self, message: Word) -> Word: ...
+    async def echo(self, message: NamedMessage) -> NamedMessage: ...
 
-    async def count(self) -> Word: ...
+    async def count(self) -> NamedMessage: ...
 
 
 class Target:
@@ -35,17 +35,17 @@ class Target:
         self.name = name
         self.calls = 0
 
-    async def echo(self, message: Word) -> Word:
+    async def echo(self, message: NamedMessage) -> NamedMessage:
         self.calls += 1
-        return Word(f"{self.name} got {message.target}")
+        return NamedMessage(f"{self.name} got {message.target}")
 
-    async def count(self) -> Word:
-        return Word(f"{self.name} got {self.calls}")
+    async def count(self) -> NamedMessage:
+        return NamedMessage(f"{self.name} got {self.calls}")
 
 
 def _by_name(targets: dict[str, Target]) -> Echo:
     def resolve(message: Message) -> Echo:
-        name = message.target if isinstance(message, Word) else "a"
+        name = message.target if isinstance(message, NamedMessage) else "a"
         if name not in targets:
             raise NotFound(f"there is no {name}")
         return targets[name]
@@ -57,21 +57,21 @@ def _by_name(targets: dict[str, Target]) -> Echo:
 async def test_route_forwards_to_the_target_of_each_message() -> None:
     echo = _by_name({"a": Target("a"), "b": Target("b")})
 
-    assert await echo.echo(Word("a")) == Word("a got a")
-    assert await echo.echo(message=Word("b")) == Word("b got b")
-    assert await echo.count() == Word("a got 1")
+    assert await echo.echo(NamedMessage("a")) == NamedMessage("a got a")
+    assert await echo.echo(message=NamedMessage("b")) == NamedMessage("b got b")
+    assert await echo.count() == NamedMessage("a got 1")
 
 
 @virtual_time
 async def test_route_resolves_when_the_call_is_awaited() -> None:
     targets: dict[str, Target] = {}
     echo = _by_name(targets)
-    call = echo.echo(Word("a"))
+    call = echo.echo(NamedMessage("a"))
     targets["a"] = Target("late")
 
-    assert await call == Word("late got a")
+    assert await call == NamedMessage("late got a")
     with pytest.raises(NotFound, match="there is no b"):
-        await echo.echo(Word("b"))
+        await echo.echo(NamedMessage("b"))
 
 
 @virtual_time
@@ -83,11 +83,11 @@ async def test_gate_delays_calls_until_it_opens() -> None:
 
     echo = gated(Echo, target, gate)
     async with asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(echo.echo(Word("a")))
+        waiting = tasks.create_task(echo.echo(NamedMessage("a")))
         await asyncio.sleep(60)
         assert target.calls == 0
 
         opened.set()
 
-    assert waiting.result() == Word("a got a")
-    assert await echo.count() == Word("a got 1")
+    assert waiting.result() == NamedMessage("a got a")
+    assert await echo.count() == NamedMessage("a got 1")

@@ -85,7 +85,7 @@ class ScriptedRunner:
 
 
 class ScriptedEngine:
-    """Lives until the test ends it."""
+    """Runs until the test ends it."""
 
     def __init__(self, harness: TaskManagerHarness) -> None:
         self._harness = harness

@@ -112,15 +112,15 @@ def test_a_cancel_is_reported_once_it_is_torn_down(core: TaskManagerCore) -> Non
     assert core.torn_down(A) == (Report(A, TaskCanceled()),)
 
 
-@pytest.mark.parametrize("last_word", [TaskFinished(), failed(), TaskRunning()])
+@pytest.mark.parametrize("last_message", [TaskFinished(), failed(), TaskRunning()])
 def test_messages_of_a_cancelled_runner_are_ignored(
-    core: TaskManagerCore, last_word: TaskFinished | TaskFailed | TaskRunning
+    core: TaskManagerCore, last_message: TaskFinished | TaskFailed | TaskRunning
 ) -> None:
     """A cancelled attempt is CANCELED, whether it finished or failed meanwhile."""
     running(core)
     core.cancel(A)
 
-    assert core.received(A, last_word) == ()
+    assert core.received(A, last_message) == ()
     assert core.torn_down(A) == (Report(A, TaskCanceled()),)
 
 

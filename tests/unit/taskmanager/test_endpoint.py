@@ -270,7 +270,7 @@ def test_registration_is_retried_until_it_is_accepted(harness: TaskManagerHarnes
     """After any error."""
 
     @virtual_time
-    async def play() -> None:
+    async def run_scenario() -> None:
         harness.resource_manager.fail_with = error
         async with asyncio.TaskGroup() as tasks:
             run = tasks.create_task(harness.task_manager.run(), name="taskmanager")
@@ -280,7 +280,7 @@ def test_registration_is_retried_until_it_is_accepted(harness: TaskManagerHarnes
             await until(lambda: bool(harness.resource_manager.heartbeats))
             run.cancel()
 
-    play()
+    run_scenario()
 
 
 @virtual_time

@@ -164,7 +164,7 @@ def test_artifacts_that_cannot_be_fetched_fail_the_attempt(
     """A missing or damaged one can never work; an unreachable one may be available at the next attempt."""
 
     @virtual_time
-    async def play() -> None:
+    async def run_scenario() -> None:
         harness.blobs[BlobKey("blob-of-lib.zip")] = error
         async with harness.running() as task_manager:
             await task_manager.deploy(order(A, artifacts=("lib.zip",)))
@@ -172,7 +172,7 @@ def test_artifacts_that_cannot_be_fetched_fail_the_attempt(
 
         assert [why(news) for news in harness.news(A)] == [(kind, message)]
 
-    play()
+    run_scenario()
 
 
 @virtual_time
@@ -220,7 +220,7 @@ def test_an_engine_that_does_not_answer_is_restarted_too(harness: TaskManagerHar
     """Whether it hangs or raises, nothing about the session is certain."""
 
     @virtual_time
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with harness.running() as task_manager:
             if trouble == "hangs":
                 harness.engine.release_s = 3600
@@ -232,7 +232,7 @@ def test_an_engine_that_does_not_answer_is_restarted_too(harness: TaskManagerHar
 
             assert harness.news(A) == [failed("boom")]
 
-    play()
+    run_scenario()
 
 
 @virtual_time

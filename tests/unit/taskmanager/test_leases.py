@@ -349,10 +349,10 @@ class MoodyResourceManager(RecordingResourceManager):
 def test_no_work_continues_that_the_leader_has_declared_lost(tmp_path: Path, seed: int) -> None:
     """For any loss of heartbeats and answers: one lease after the last receipt, nothing of an incarnation runs."""
     random = Random(seed)
-    lived = 0
+    incarnations = 0
 
-    async def play() -> None:
-        nonlocal lived
+    async def run_scenario() -> None:
+        nonlocal incarnations
         harness = TaskManagerHarness(tmp_path / "log")
         harness.stops_on_interrupt = False
         leader = harness.resource_manager = MoodyResourceManager(harness, random)
@@ -376,11 +376,11 @@ def test_no_work_continues_that_the_leader_has_declared_lost(tmp_path: Path, see
                     ]
                     alive = {f"run {n}" for instance in lost for n in deployed.get(instance, [])} & set(harness.events)
                     assert not [run for run in alive if f"kill {run[4:]}" not in harness.events]
-        lived = len(leader.received_s)
+        incarnations = len(leader.received_s)
 
-    run_virtual(play())
+    run_virtual(run_scenario())
 
-    assert lived > 2  # it did come to that
+    assert incarnations > 2  # it did come to that
 
 
 @pytest.mark.parametrize("answer_s", [0.0, 3600.0], ids=["between heartbeats", "a frozen leader"])

@@ -58,7 +58,7 @@ def test_reports_are_repeated_until_they_are_answered(error: FlintlockError) -> 
     """None is lost and none overtakes another, however long there is no answer."""
     masters = FakeJobMaster()
 
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with outbox_to(masters) as outbox:
             masters.fail_with = error
             outbox.send(report(TaskRunning()))
@@ -68,7 +68,7 @@ def test_reports_are_repeated_until_they_are_answered(error: FlintlockError) -> 
             masters.fail_with = None
             await outbox.drained()
 
-    run_virtual(play())
+    run_virtual(run_scenario())
 
     assert news(masters) == [TaskRunning(), TaskFinished()]
     assert masters.tries > 100

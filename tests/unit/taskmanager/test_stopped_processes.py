@@ -79,7 +79,7 @@ def test_a_stopped_engine_is_restarted(harness: TaskManagerHarness, pid: int) ->
     """Its tasks fail as lost with the engine, with that reason, and the next engine takes over."""
 
     @virtual_time
-    async def play() -> None:
+    async def run_scenario() -> None:
         async with harness.running() as task_manager:
             await task_manager.deploy(order(A))
             await harness.runner(A)
@@ -91,7 +91,7 @@ def test_a_stopped_engine_is_restarted(harness: TaskManagerHarness, pid: int) ->
             kind, message = why(harness.news(A)[-1])
             assert (kind, f"process {pid} was stopped" in message) == (FailureKind.ENGINE_LOST, True)
 
-    play()
+    run_scenario()
 
 
 @virtual_time

@@ -27,13 +27,13 @@ SLOTS = 3
 ATTEMPTS = 25
 
 
-class Bystander:
+class Scenario:
     """Deploys attempts, cancels some, lets engines crash, and records which deployments were accepted."""
 
     def __init__(self, seed: int, logs: Path) -> None:
         self.random = Random(seed)
         self.spark = FakeSpark(self.random, work_s=4.0, failures=0.2)
-        self.house = self.spark.launcher()
+        self.launcher = self.spark.launcher()
         self.masters = FakeJobMaster()
         self.resource_manager = FakeResourceManager()
         self.deployed: dict[AttemptId, DeployTask] = {}
@@ -48,7 +48,7 @@ class Bystander:
                     slots=SLOTS,
                     versions=Versions(flintlock="0", python="3", pyspark="4"),
                 ),
-                launcher=self.house,
+                launcher=self.launcher,
                 resource_manager=lambda: self.resource_manager,
                 job_masters=lambda: self.masters,
                 fetch_blob=self.no_blob,
@@ -65,7 +65,7 @@ class Bystander:
         self.instances += 1
         return InstanceId(f"instance-{self.instances}")
 
-    async def play(self) -> None:
+    async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             run = tasks.create_task(self.task_manager.run(), name="taskmanager")
             await asyncio.gather(self.order(), self.cancel(), self.crash(), self.stutter())
@@ -109,8 +109,8 @@ class Bystander:
     async def crash(self) -> None:
         for _ in range(self.random.randint(0, 3)):
             await asyncio.sleep(self.random.uniform(0, 15))
-            if self.house.engines:
-                self.house.engines[-1].crash("exit code 137")
+            if self.launcher.engines:
+                self.launcher.engines[-1].crash("exit code 137")
 
     async def stutter(self) -> None:
         for _ in range(4):
@@ -127,16 +127,16 @@ def ended(news: object) -> bool:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_attempt_ends_once_and_success_only_by_its_runner(seed: int, tmp_path: Path) -> None:
     """The end of each attempt is reported once; FINISHED only if its runner did the work; nothing is left."""
-    play = Bystander(seed, tmp_path)
+    scenario = Scenario(seed, tmp_path)
 
-    run_virtual(play.play())
+    run_virtual(scenario.run())
 
-    ran = {entry.attempt for entry in play.spark.ledger}
-    assert len(ran) == len(play.spark.ledger), "an attempt ran twice"
-    for attempt in play.deployed:
-        ends = [report.news for report in play.masters.reports_of(attempt) if ended(report.news)]
+    ran = {entry.attempt for entry in scenario.spark.ledger}
+    assert len(ran) == len(scenario.spark.ledger), "an attempt ran twice"
+    for attempt in scenario.deployed:
+        ends = [report.news for report in scenario.masters.reports_of(attempt) if ended(report.news)]
         echoes = sum(isinstance(news, TaskCanceled) for news in ends[1:])
         assert len(ends) - echoes == 1, ends
-        assert echoes == 0 or attempt in play.cancelled
+        assert echoes == 0 or attempt in scenario.cancelled
         assert attempt in ran or not isinstance(ends[0], TaskFinished)
-        assert not isinstance(ends[0], TaskCanceled) or attempt in play.cancelled
+        assert not isinstance(ends[0], TaskCanceled) or attempt in scenario.cancelled

@@ -66,7 +66,7 @@ async def test_transactions_take_place_as_a_whole_or_not_at_all() -> None:
 
 
 @virtual_time
-async def test_ephemeral_znodes_go_a_whole_timeout_after_the_last_word_of_their_session() -> None:
+async def test_ephemeral_znodes_go_a_whole_timeout_after_the_last_request_of_their_session() -> None:
     members = Members()
     process, link = await members.join("a")
     _, other = await members.join("b")
@@ -84,7 +84,7 @@ async def test_ephemeral_znodes_go_a_whole_timeout_after_the_last_word_of_their_
 
 
 @virtual_time
-async def test_whoever_was_frozen_past_its_session_hears_of_it_when_it_wakes_up() -> None:
+async def test_a_process_frozen_past_its_session_notices_the_loss_when_it_wakes_up() -> None:
     members = Members()
     process, link = await members.join("a")
     session = link.session
@@ -141,7 +141,7 @@ class Contest:
     def __init__(self) -> None:
         self.network = SimulatedNetwork(Random(1))
         self.durable = DurableCluster(self.network, TIMEOUT_S)
-        self.story: list[str] = []
+        self.events: list[str] = []
         self.ha: dict[str, SimulatedHa] = {}
 
     def join(self, name: str) -> SimulatedProcess:
@@ -153,12 +153,12 @@ class Contest:
         ha = self.ha[process.name] = SimulatedHa(self.durable, process, _at_once)
         async for term in ha.election.terms():
             async with term as token:
-                self.story.append(f"{process.name} leads")
+                self.events.append(f"{process.name} leads")
                 await ha.leader.publish(LeaderInfo(token=token, rpc=process.name, rest=""))
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    self.story.append(f"{process.name} is over")
+                    self.events.append(f"{process.name} is over")
 
 
 def _at_once(_token: FencingToken, _name: str) -> Awaitable[None]:
@@ -169,47 +169,47 @@ def _at_once(_token: FencingToken, _name: str) -> Awaitable[None]:
 async def test_a_frozen_leader_is_succeeded_after_its_session_and_steps_down_when_it_wakes_up() -> None:
     contest = Contest()
     first = contest.join("jm-0")
-    await until(lambda: contest.story == ["jm-0 leads"])
+    await until(lambda: contest.events == ["jm-0 leads"])
     contest.join("jm-1")
     await asyncio.sleep(1)
     old = contest.durable.token
 
     first.freeze(length_s=3 * TIMEOUT_S)
-    await until(lambda: contest.story == ["jm-0 leads", "jm-1 leads"])
-    await until(lambda: contest.story == ["jm-0 leads", "jm-1 leads", "jm-0 is over"])
+    await until(lambda: contest.events == ["jm-0 leads", "jm-1 leads"])
+    await until(lambda: contest.events == ["jm-0 leads", "jm-1 leads", "jm-0 is over"])
 
     assert contest.durable.token.epoch == old.epoch + 1
     with pytest.raises(Fenced):
         await contest.ha["jm-0"].stores(old).progress.remove(_JOB)
-    told = contest.durable.leader_info()
-    assert told is not None
-    assert told.rpc == "jm-1"
+    published = contest.durable.leader_info()
+    assert published is not None
+    assert published.rpc == "jm-1"
 
 
 @virtual_time
 async def test_a_leader_that_is_cut_off_has_stepped_down_before_another_leads() -> None:
     contest = Contest()
     contest.join("jm-0")
-    await until(lambda: contest.story == ["jm-0 leads"])
+    await until(lambda: contest.events == ["jm-0 leads"])
     contest.join("jm-1")
     await asyncio.sleep(1)
 
     contest.network.cut("jm-0", ENSEMBLE)
-    await until(lambda: "jm-1 leads" in contest.story)
+    await until(lambda: "jm-1 leads" in contest.events)
 
-    assert contest.story == ["jm-0 leads", "jm-0 is over", "jm-1 leads"]
+    assert contest.events == ["jm-0 leads", "jm-0 is over", "jm-1 leads"]
 
 
 @virtual_time
-async def test_a_leader_that_is_buried_alive_steps_down_and_leads_again_after_the_other() -> None:
+async def test_a_leader_that_is_declared_dead_while_it_runs_steps_down_and_leads_again_after_the_other() -> None:
     contest = Contest()
     contest.join("jm-0")
-    await until(lambda: contest.story == ["jm-0 leads"])
+    await until(lambda: contest.events == ["jm-0 leads"])
     second = contest.join("jm-1")
     await asyncio.sleep(1)
 
     second.spawn(contest.ha["jm-1"].declare_dead(contest.durable.token), "declare_dead")
-    await until(lambda: sorted(contest.story) == ["jm-0 is over", "jm-0 leads", "jm-1 leads"], limit_s=1)
+    await until(lambda: sorted(contest.events) == ["jm-0 is over", "jm-0 leads", "jm-1 leads"], limit_s=1)
     await asyncio.sleep(1)
     second.crash()
-    await until(lambda: contest.story[-1] == "jm-0 leads", limit_s=2 * TIMEOUT_S)
+    await until(lambda: contest.events[-1] == "jm-0 leads", limit_s=2 * TIMEOUT_S)

@@ -58,7 +58,7 @@ async def test_a_refused_write_has_no_step_after() -> None:
 
 
 @pytest.mark.parametrize(("dies_at", "there"), [("graphs.put:before", False), ("graphs.put:after", True)])
-async def test_a_process_that_dies_at_a_step_never_hears_back(dies_at: str, there: bool) -> None:
+async def test_a_process_that_dies_at_a_step_receives_no_answer(dies_at: str, there: bool) -> None:
     cluster, steps = MemoryCluster(), Steps(dies_at)
     stores = MemoryHaServices(cluster, "jm", steps).stores(TOKEN)
 
@@ -84,7 +84,7 @@ async def test_a_grant_waits_for_its_holder_to_contend() -> None:
         waiting.cancel()
 
 
-async def test_nobody_leads_without_a_grant() -> None:
+async def test_no_process_leads_without_a_grant() -> None:
     cluster = MemoryCluster()
 
     async with asyncio.TaskGroup() as tasks:
@@ -96,11 +96,11 @@ async def test_nobody_leads_without_a_grant() -> None:
         waiting.cancel()
 
 
-async def test_a_leader_deposed_silently_goes_on_fenced_until_it_is_told() -> None:
+async def test_a_leader_deposed_silently_goes_on_fenced_until_it_is_revoked() -> None:
     cluster = MemoryCluster()
     old, new = MemoryHaServices(cluster, "old"), MemoryHaServices(cluster, "new")
     cluster.grant("old")
-    told = False
+    stepped_down = False
     async with await anext(old.election.terms()) as token:
         cluster.grant("new", silently=True)
         await _anext_token(new)
@@ -111,9 +111,9 @@ async def test_a_leader_deposed_silently_goes_on_fenced_until_it_is_told() -> No
         try:
             await asyncio.Event().wait()
         finally:
-            told = True
+            stepped_down = True
 
-    assert told
+    assert stepped_down
     assert cluster.token == FencingToken(Epoch(2), "new-2")
 
 

@@ -132,7 +132,7 @@ async def test_duplicated_request_is_carried_out_twice_and_answered_once() -> No
 @virtual_time
 async def test_cut_is_silent_in_both_directions_until_healed() -> None:
     pair = Pair()
-    pair.network.cut("writer", ["keeper", "somebody"])
+    pair.network.cut("writer", ["keeper", "other"])
 
     assert not (await unavailable(pair.remote.write(Entry("a")))).unreachable
     assert not (await unavailable(pair.remote.write(Entry("b")))).unreachable
@@ -247,7 +247,7 @@ async def test_host_that_dies_leaves_its_callers_waiting() -> None:
 
 
 class Diary:
-    """A program that writes a line a second, and tries to have the last word."""
+    """A program that writes a line a second, and tries to write a last one when it ends."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self.process = process
@@ -261,7 +261,7 @@ class Diary:
                 await asyncio.Event().wait()
         finally:
             self.memory.append("parent ends")
-            await self.remote.write(Entry("last word of the parent"))
+            await self.remote.write(Entry("last line of the parent"))
             self.memory.append("unreached")
 
     async def every_second(self) -> None:
@@ -271,12 +271,12 @@ class Diary:
                 await asyncio.sleep(1)
         finally:
             self.memory.append("child ends")
-            await self.remote.write(Entry("last word of the child"))
+            await self.remote.write(Entry("last line of the child"))
             self.memory.append("unreached")
 
 
 @virtual_time
-async def test_crash_ends_the_tasks_and_their_last_words_go_nowhere() -> None:
+async def test_crash_ends_the_tasks_and_their_last_lines_are_not_delivered() -> None:
     pair = Pair()
     diary = Diary(pair.writer)
     task = pair.writer.spawn(diary.run(), "diary")
@@ -292,19 +292,19 @@ async def test_crash_ends_the_tasks_and_their_last_words_go_nowhere() -> None:
 
 
 @virtual_time
-async def test_stop_lets_the_tasks_have_their_last_words() -> None:
+async def test_stop_lets_the_tasks_write_their_last_lines() -> None:
     pair = Pair()
     pair.writer.spawn(Diary(pair.writer).run(), "diary")
     await asyncio.sleep(2.5)
 
     await pair.writer.stop()
 
-    assert pair.ledger.lines[-2:] == ["last word of the child", "last word of the parent"]
+    assert pair.ledger.lines[-2:] == ["last line of the child", "last line of the parent"]
     assert not pair.writer.alive
 
 
 @virtual_time
-async def test_dead_process_starts_nothing_and_reaches_nobody() -> None:
+async def test_dead_process_starts_nothing_and_sends_nothing() -> None:
     pair = Pair()
     pair.writer.crash()
 
@@ -320,12 +320,12 @@ async def test_dead_process_starts_nothing_and_reaches_nobody() -> None:
 
 
 @virtual_time
-async def test_answer_to_a_dead_caller_is_not_heard_even_by_its_successor() -> None:
+async def test_answer_to_a_dead_caller_is_not_received_even_by_its_successor() -> None:
     pair = Pair(link=Link(min_delay_s=1, max_delay_s=1))
-    heard: list[object] = []
+    received: list[object] = []
 
     async def program() -> None:
-        heard.append(await pair.remote.write(Entry("a")))
+        received.append(await pair.remote.write(Entry("a")))
 
     pair.writer.spawn(program(), "program")
     await asyncio.sleep(1.5)
@@ -335,7 +335,7 @@ async def test_answer_to_a_dead_caller_is_not_heard_even_by_its_successor() -> N
     pair.network.process("writer")
     await asyncio.sleep(20)
 
-    assert not heard
+    assert not received
 
 
 @virtual_time
@@ -423,7 +423,7 @@ async def test_what_is_bound_in_one_process_is_not_seen_in_another() -> None:
     assert seen == ["nothing", "mine"]
 
 
-def test_waiting_for_nobody_is_a_deadlock_and_not_a_hang() -> None:
+def test_waiting_for_nothing_is_a_deadlock_and_not_a_hang() -> None:
     async def main() -> None:
         await Pair().network.process("third").spawn(asyncio.Event().wait(), "waits")
 
@@ -434,12 +434,12 @@ def test_waiting_for_nobody_is_a_deadlock_and_not_a_hang() -> None:
 # Chance
 
 
-async def _story(seed: int) -> list[tuple[float, str]]:
+async def _scenario(seed: int) -> list[tuple[float, str]]:
     """Three writers and a keeper on a bad network, crashes included; every step with its time."""
-    story: list[tuple[float, str]] = []
+    events: list[tuple[float, str]] = []
 
     def observe(sender: str, receiver: str, what: str) -> None:
-        story.append((now_s(), f"{sender} -> {receiver}: {what}"))
+        events.append((now_s(), f"{sender} -> {receiver}: {what}"))
 
     network = SimulatedNetwork(Random(seed), Link(late=0.1, max_late_s=3, loss=0.1, duplication=0.1), observe)
     chance = Random(seed + 1)
@@ -455,7 +455,7 @@ async def _story(seed: int) -> list[tuple[float, str]]:
             try:
                 await remote.write(Entry(f"{line}#{attempt}"))
             except FlintlockError as error:
-                story.append((now_s(), f"{line} {error}"))
+                events.append((now_s(), f"{line} {error}"))
 
     keeper = network.process("keeper")
     keeper.serve(LedgerGateway, Ledger())
@@ -468,48 +468,48 @@ async def _story(seed: int) -> list[tuple[float, str]]:
     keeper.crash()
     network.process("keeper").serve(LedgerGateway, Ledger())
     await asyncio.sleep(20)
-    return story
+    return events
 
 
 @given(st.integers(0, 2**32))
 def test_equal_seeds_give_equal_runs(seed: int) -> None:
-    first = run_virtual(_story(seed))
+    first = run_virtual(_scenario(seed))
 
     assert len(first) > 20
-    assert run_virtual(_story(seed)) == first
+    assert run_virtual(_scenario(seed)) == first
 
 
 def test_different_seeds_give_different_runs() -> None:
-    assert run_virtual(_story(1)) != run_virtual(_story(2))
+    assert run_virtual(_scenario(1)) != run_virtual(_scenario(2))
 
 
 @virtual_time
 async def test_stream_keeps_order_though_messages_are_late() -> None:
     network = SimulatedNetwork(Random(3), Link(late=0.5, max_late_s=10.0))
-    stream, heard = network.stream("a", "b"), list[int]()
+    stream, received = network.stream("a", "b"), list[int]()
     for number in range(20):
-        stream.send(partial(heard.append, number))
+        stream.send(partial(received.append, number))
 
     await asyncio.sleep(60)
 
-    assert heard == list(range(20))
+    assert received == list(range(20))
 
 
 @virtual_time
 async def test_stream_gets_through_once_the_cut_is_healed_and_a_closed_one_loses_what_is_under_way() -> None:
-    network, heard = SimulatedNetwork(Random(1)), list[str]()
+    network, received = SimulatedNetwork(Random(1)), list[str]()
     kept, closed = network.stream("a", "b"), network.stream("a", "b")
     network.cut("a", "b", one_way=True)
-    kept.send(lambda: heard.append("kept"))
-    closed.send(lambda: heard.append("closed"))
+    kept.send(lambda: received.append("kept"))
+    closed.send(lambda: received.append("closed"))
     await asyncio.sleep(5)
-    assert heard == []
+    assert received == []
 
     closed.close()
     network.heal()
     await asyncio.sleep(5)
 
-    assert heard == ["kept"]
+    assert received == ["kept"]
 
 
 @virtual_time

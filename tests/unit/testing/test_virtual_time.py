@@ -177,15 +177,15 @@ def test_cancelled_timers_never_fire_and_the_others_all_do(count: int) -> None:
 # Order
 
 
-def _story() -> list[str]:
+def _scenario() -> list[str]:
     """Twenty siblings wait, one fails: the order in which asyncio cancels them comes from a set of tasks."""
-    story: list[str] = []
+    events: list[str] = []
 
     async def sibling(n: int) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            story.append(f"cancelled {n}")
+            events.append(f"cancelled {n}")
 
     async def failing() -> None:
         await asyncio.sleep(1)
@@ -199,30 +199,30 @@ def _story() -> list[str]:
 
     with pytest.raises(ExceptionGroup):
         run_virtual(main())
-    return story
+    return events
 
 
 def test_order_is_the_same_in_every_run_whatever_ran_before() -> None:
-    first = _story()
+    first = _scenario()
     assert len(first) == 20
 
     ballast: list[object] = []
     for n in range(20):
         ballast.append([object() for _ in range(97 * n)])
         run_virtual(asyncio.sleep(n))
-        assert _story() == first
+        assert _scenario() == first
 
 
 # Being stuck
 
 
 def test_deadlock_says_who_waits_where() -> None:
-    async def waits_for_a_word() -> None:
+    async def waits_for_an_event() -> None:
         await asyncio.Event().wait()
 
     async def main() -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(waits_for_a_word(), name="listener-1")
+            tasks.create_task(waits_for_an_event(), name="listener-1")
 
     with pytest.raises(Deadlock, match=r"listener-1 in Event\.wait \(locks\.py:\d+\)"):
         run_virtual(main())

@@ -148,7 +148,7 @@ class _ToStructlog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log it."""
-        log.info(log_events.ZOOKEEPER_CLIENT_MESSAGE, said=record.getMessage())
+        log.info(log_events.ZOOKEEPER_CLIENT_MESSAGE, message=record.getMessage())
 
 
 def _client_logger() -> logging.Logger:

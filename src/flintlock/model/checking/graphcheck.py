@@ -188,11 +188,11 @@ def _region_parallelism(graph: JobGraph, steps: Mapping[StepName, JobVertex]) ->
     for region in regions:
         wanted = values_of_region(region, shared, parallelisms)
         if len(set(wanted.values())) > 1:
-            said = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            found = ", ".join(f"{name}={value}" for name, value in wanted.items())
             yield Problem(
                 step=next(iter(wanted)),
                 field="parallelism",
-                message=f"the steps of one region must agree on a parallelism, but: {said}",
+                message=f"the steps of one region must agree on a parallelism, but: {found}",
             )
 
 

@@ -1,4 +1,4 @@
-"""The cluster under test: JobManagers, TaskManagers and ZooKeeper servers, each a process that can be hurt and mended.
+"""The cluster under test: JobManagers, TaskManagers and ZooKeeper servers, which can be killed, frozen and restored.
 
 Every member has a state directory of its own, as if it were on a machine of its own; they share the ensemble and the
 storage directory. JobManagers keep their ports when they are started again.
@@ -69,13 +69,13 @@ class Member:
         """SIGTERM it."""
         self._signal(signal.SIGTERM)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Wake it up, or start it again: it may have ended itself meanwhile."""
         self._signal(signal.SIGCONT)
         self.start()
 
     def end(self) -> None:
-        """Tell it to end, and wait."""
+        """Terminate it, and wait."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
         if self.process is not None:
@@ -84,7 +84,7 @@ class Member:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         """Return the end of what it has printed."""
         return (self.state_dir / f"{self.name}.log").read_text()[-3000:]
 
@@ -94,12 +94,12 @@ class Member:
 
 
 class ZooKeeperMember:
-    """A server of the ensemble, hurt and mended like the others."""
+    """A server of the ensemble, with the faults of the other members."""
 
     def __init__(self, server: Server, index: int) -> None:
         self.name: Final = f"zookeeper-{index}"
         self._server: Final = server
-        self._killed = False  # until it is mended
+        self._killed = False  # until it is restored
 
     def kill(self) -> None:
         """SIGKILL it."""
@@ -110,7 +110,7 @@ class ZooKeeperMember:
         """SIGSTOP it."""
         self._server.signal(signal.SIGSTOP)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Wake it up, or start it again."""
         if self._killed:
             self._server.start()
@@ -119,8 +119,8 @@ class ZooKeeperMember:
             self._server.signal(signal.SIGCONT)
 
 
-class Stage:
-    """All members."""
+class Deployment:
+    """All members of the cluster under test."""
 
     def __init__(
         self, home: Path, jobmanagers: list[Member], taskmanagers: list[Member], servers: list[ZooKeeperMember]
@@ -140,19 +140,19 @@ class Stage:
         return found
 
     def leader(self) -> tuple[Member, int] | None:
-        """Return who leads, as far as its own word goes, and its epoch."""
-        told: list[tuple[int, Member]] = []
+        """Return the JobManager that claims to lead in the latest epoch, and that epoch."""
+        leaders: list[tuple[int, Member]] = []
         for member in self.jobmanagers:
             with suppress(OSError, msgspec.DecodeError):
                 file = msgspec.json.decode((member.state_dir / "cluster.json").read_bytes())
                 if member.process is not None and file["pid"] == member.process.pid and member.alive:
-                    told.append((int(file["epoch"]), member))
-        return max(((member, epoch) for epoch, member in told), key=lambda found: found[1], default=None)
+                    leaders.append((int(file["epoch"]), member))
+        return max(((member, epoch) for epoch, member in leaders), key=lambda found: found[1], default=None)
 
     def listing(self, after_epoch: int = 0, besides: Member | None = None) -> dict[str, str] | None:
-        """Return the state of every job, by id, from whoever answers for a leader of a later epoch.
+        """Return the state of every job, by id, from a JobManager that answers for a leader of a later epoch.
 
-        The one `besides` is not asked: it may be frozen, and whoever asks would wait.
+        The member `besides` is not asked: it may be frozen, and the request would time out.
         """
         for member in self.jobmanagers:
             answer = None if member is besides else _overview(member)
@@ -161,7 +161,7 @@ class Stage:
         return None
 
     def answering(self) -> int:
-        """Return how many JobManagers answer for whoever leads."""
+        """Return how many JobManagers answer for the leader."""
         return sum(_overview(member) is not None for member in self.jobmanagers)
 
     def get(self, path: str) -> httpx.Response:
@@ -177,14 +177,16 @@ class Stage:
 
         return until(f"an answer to {path}", ask)
 
-    def mend(self) -> None:
-        """Mend whatever is hurt."""
+    def restore(self) -> None:
+        """Restore every JobManager and TaskManager."""
         for member in (*self.jobmanagers, *self.taskmanagers):
-            member.mend()
+            member.restore()
 
 
-def zookeeper_stage(home: Path, ensemble: Ensemble, *, jobmanagers: int, taskmanagers: int, slots: int) -> Stage:
-    """Return members on machines of their own, as it were."""
+def zookeeper_deployment(
+    home: Path, ensemble: Ensemble, *, jobmanagers: int, taskmanagers: int, slots: int
+) -> Deployment:
+    """Return members with a state directory each, as if on separate machines."""
     shared = {
         "high-availability.type": "zookeeper",
         "high-availability.zookeeper.quorum": ensemble.quorum,
@@ -200,7 +202,7 @@ def zookeeper_stage(home: Path, ensemble: Ensemble, *, jobmanagers: int, taskman
     def member(kind: str, index: int, own: dict[str, str]) -> Member:
         return Member(kind, index, home / f"{kind}-{index}", {**shared, **own})
 
-    return Stage(
+    return Deployment(
         home,
         [
             member("jobmanager", index, {"rest.port": str(next(ports)), "jobmanager.rpc.port": str(next(ports))})
@@ -211,28 +213,32 @@ def zookeeper_stage(home: Path, ensemble: Ensemble, *, jobmanagers: int, taskman
     )
 
 
-def embedded_stage(home: Path, jobmanagers: int) -> Stage:
+def embedded_deployment(home: Path, jobmanagers: int) -> Deployment:
     """Return JobManagers that share a state directory."""
-    return Stage(home, [Member("jobmanager", index, home, {"rest.port": "0"}) for index in range(jobmanagers)], [], [])
+    return Deployment(
+        home, [Member("jobmanager", index, home, {"rest.port": "0"}) for index in range(jobmanagers)], [], []
+    )
 
 
 @contextmanager
-def running_stage(
+def running_deployment(
     home: Path, *, servers: int = 3, jobmanagers: int = 3, taskmanagers: int = 2, slots: int = 2
-) -> Generator[Stage]:
+) -> Generator[Deployment]:
     """Start everything over an ensemble; yields it when all slots are there."""
     with running_ensemble(home / "ensemble", servers) as ensemble, ExitStack() as leaving:
-        stage = zookeeper_stage(home, ensemble, jobmanagers=jobmanagers, taskmanagers=taskmanagers, slots=slots)
-        for member in (*stage.jobmanagers, *stage.taskmanagers):
+        deployment = zookeeper_deployment(
+            home, ensemble, jobmanagers=jobmanagers, taskmanagers=taskmanagers, slots=slots
+        )
+        for member in (*deployment.jobmanagers, *deployment.taskmanagers):
             leaving.callback(member.end)
             member.start()
 
         def offered() -> bool:
-            return stage.get("/overview").json()["slots-total"] == taskmanagers * slots
+            return deployment.get("/overview").json()["slots-total"] == taskmanagers * slots
 
-        until("a leader", stage.leader, 60)
+        until("a leader", deployment.leader, 60)
         until("all slots", offered, 300)
-        yield stage
+        yield deployment
 
 
 def _overview(member: Member) -> httpx.Response | None:

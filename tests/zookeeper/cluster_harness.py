@@ -1,4 +1,4 @@
-"""What the tests of this folder act with: processes of one cluster, and a leader that notes what happens to it."""
+"""Harness of the ZooKeeper tests: the processes of one cluster, and a contender that records its terms."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from flintlock.model.ids import FencingToken
 LIMIT_S: Final = 60.0
 
 
-class Stage:
-    """One cluster in ZooKeeper."""
+class ClusterHarness:
+    """One cluster in ZooKeeper, and the HA services of its processes."""
 
     def __init__(self, quorum: str, storage_dir: Path, stack: AsyncExitStack, tasks: asyncio.TaskGroup) -> None:
         self.cluster_id: Final = uuid.uuid4().hex
@@ -81,31 +81,31 @@ class Leader:
             async with term as token:
                 try:
                     self.tokens.append(token)
-                    await self._tell()
+                    await self._notify()
                     await asyncio.Event().wait()
                 finally:
                     self.ends_s.append(boot_time_s())
-            await self._tell()
+            await self._notify()
 
     async def until(self, condition: Callable[[Leader], bool]) -> None:
-        """Wait for something to be so."""
+        """Wait until the condition holds."""
         async with asyncio.timeout(LIMIT_S), self._happened:
             await self._happened.wait_for(lambda: condition(self))
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._happened:
             self._happened.notify_all()
 
 
 @asynccontextmanager
-async def staged(quorum: str, storage_dir: Path) -> AsyncGenerator[Stage]:
-    """Set up a cluster while the context lasts."""
+async def running_cluster(quorum: str, storage_dir: Path) -> AsyncGenerator[ClusterHarness]:
+    """Set up a cluster; its processes end with the context."""
     async with asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
-        yield Stage(quorum, storage_dir, stack, tasks)
+        yield ClusterHarness(quorum, storage_dir, stack, tasks)
 
 
 async def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing tells of."""
+    """Poll until a condition holds that no event announces."""
     try:
         async with asyncio.timeout(LIMIT_S):
             while not condition():  # noqa: ASYNC110  # no event: it is about states of kazoo's threads and of files
