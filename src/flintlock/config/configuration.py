@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from flintlock.model.checking.suggestions import suggestion
+from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.quantities import duration_s, duration_text, memory_bytes, memory_text, positive_duration_s
 
 T = TypeVar("T")
@@ -88,13 +88,14 @@ def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], s
     if not values:
         return []
     known = {option.key: option for option in options}
+    suggestions = Suggestions()
     problems: list[tuple[str, str]] = []
     for key, text in values.items():
         option = known.get(key)
         if key.startswith("spark."):
             continue
         if option is None:
-            problems.append((key, "unknown option" + suggestion(key, known, cutoff=0.5)))
+            problems.append((key, "unknown option" + suggestions.suggestion(key, known, cutoff=0.5)))
         elif scope is Scope.JOB and option.scope is not Scope.JOB:
             problems.append((key, "is an option of the cluster: a job cannot set it"))
         else:

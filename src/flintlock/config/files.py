@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import CLUSTER_ID, OPTIONS
-from flintlock.model.checking.suggestions import suggestion
+from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 
 FILE_NAME: Final = "flintlock.yaml"
@@ -149,6 +149,7 @@ def _from_file(file: Path, problems: list[str]) -> dict[str, tuple[str, str]]:
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, tuple[str, str]]:
     keys = {variable_of(option.key): option.key for option in OPTIONS}
     found: dict[str, tuple[str, str]] = {}
+    suggestions = Suggestions()
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name in RESERVED:
             continue
@@ -157,7 +158,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
         elif name.startswith(PREFIX + "SPARK_"):
             problems.append(f"{name}: Spark's settings cannot stand in the environment; use {FILE_NAME} or -D")
         else:
-            problems.append(f"{name}: unknown setting" + suggestion(name, [*keys, *RESERVED]))
+            problems.append(f"{name}: unknown setting" + suggestions.suggestion(name, [*keys, *RESERVED]))
     return found
 
 

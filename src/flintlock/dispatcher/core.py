@@ -19,10 +19,10 @@ from msgspec import structs
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
 from flintlock.ha.store_rules import duplicate_job
-from flintlock.model.checking.graphcheck import MAX_PARALLELISM, check_graph
-from flintlock.model.checking.problems import Problem
+from flintlock.model.checking.graphcheck import MAX_PARALLELISM, in_order, invalid_job, problems_of
+from flintlock.model.checking.problems import MAX_MESSAGE, Problem, abbreviated, reported
 from flintlock.model.commands import RescaleJob
-from flintlock.model.errors import Conflict, DuplicateJob, Invalid, InvariantBroken, KeyReused
+from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, KeyReused
 from flintlock.model.ids import BlobKey, JobId, is_job_id
 from flintlock.model.jobgraph import JobGraph, Versions
 from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary, ParallelismRange
@@ -100,15 +100,11 @@ def accepted_graph(submission: JobSubmission, cluster: Versions, overrides: Mapp
         ),
         *version_problems(graph, cluster),
     ]
-    lines = tuple(str(problem) for problem in problems)
-    try:
-        checked = check_graph(graph if problems else with_overrides(graph, overrides))
-    except Invalid as error:
-        lines = (*error.problems, *lines)
-        checked = graph
+    checked = graph if problems else with_overrides(graph, overrides)
+    lines = reported((*problems_of(checked), *problems))
     if lines:
-        raise Invalid(f"job {graph.name!r} is not valid: " + "; ".join(lines), problems=lines)
-    return checked
+        raise invalid_job(graph.name, lines)
+    return in_order(checked)
 
 
 def with_overrides(graph: JobGraph, cluster: Mapping[str, int]) -> JobGraph:
@@ -136,7 +132,8 @@ def expanded(graph: JobGraph, command: RescaleJob) -> RescaleJob:
 def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]:
     """Return what is wrong with a change of what a job may use."""
     names = {vertex.id: vertex.name for vertex in graph.vertices}
-    problems = [f"there is no step {vertex!r} in this job" for vertex in wanted.vertices if vertex not in names]
+    unknown = (vertex for vertex in wanted.vertices if vertex not in names)
+    problems = [f"there is no step {abbreviated(vertex)!r} in this job" for vertex in unknown]
     for vertex, limits in wanted.vertices.items():
         if not 1 <= limits.lower <= limits.upper <= MAX_PARALLELISM:
             problems.append(
@@ -150,7 +147,7 @@ def requirement_problems(graph: JobGraph, wanted: RescaleJob) -> tuple[str, ...]
         ranges = values_of_region(region, shared, by_step)
         if len({(limits.lower, limits.upper) for limits in ranges.values()}) > 1:
             problems.append(f"the steps {', '.join(ranges)} run as one task: they must agree on a parallelism")
-    return tuple(problems)
+    return reported(abbreviated(problem, MAX_MESSAGE) for problem in problems)
 
 
 def version_problems(graph: JobGraph, cluster: Versions) -> list[Problem]:

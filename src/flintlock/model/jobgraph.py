@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -126,7 +127,7 @@ class Versions(Struct, frozen=True, kw_only=True):
         )
 
 
-class JobGraph(Struct, frozen=True, kw_only=True):
+class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     """A complete job. Vertices are in topological order once `check_graph` has passed."""
 
     job_id: JobId
@@ -144,10 +145,12 @@ class JobGraph(Struct, frozen=True, kw_only=True):
 
     def vertex(self, name: str) -> JobVertex:
         """Return the step of that name; KeyError if there is none."""
-        for vertex in self.vertices:
-            if vertex.name == name:
-                return vertex
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, JobVertex]:
+        """The steps by name; of several with one name, which no check accepts, the first."""
+        return {vertex.name: vertex for vertex in reversed(self.vertices)}
 
 
 def vertex_id(job_id: JobId, name: str) -> VertexId:

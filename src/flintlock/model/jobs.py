@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from msgspec import Struct
 
 from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
-from flintlock.model.regions import Region
+from flintlock.model.regions import Region, readers_of, writers_of
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, ResultRows, StepOutput, TaskMetrics
 
@@ -109,7 +111,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     stale: bool = False
 
 
-class JobSnapshot(Struct, frozen=True, kw_only=True):
+class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     """The complete state of a job at one time; also what is archived after its end."""
 
     graph: JobGraph
@@ -127,11 +129,33 @@ class JobSnapshot(Struct, frozen=True, kw_only=True):
 
     def current(self, region: RegionId) -> ExecutionInfo | None:
         """Return the region's latest attempt, if it has any."""
-        return next((e for e in reversed(self.executions) if e.region == region), None)
+        return self._latest.get(region)
 
     def regions_with(self, step: StepName) -> tuple[Region, ...]:
         """Return the regions that the step is in: one, or several if outputs with regions of their own share it."""
-        return tuple(region for region in self.regions if step in region.steps)
+        return self._regions_by_step.get(step, ())
+
+    @cached_property
+    def readers(self) -> dict[RegionId, tuple[StepName, ...]]:
+        """For each region its steps that make Spark read."""
+        return {region.id: readers_of(self.graph, region) for region in self.regions}
+
+    @cached_property
+    def writers(self) -> dict[RegionId, tuple[StepName, ...]]:
+        """For each region its steps that make Spark write."""
+        return {region.id: writers_of(self.graph, region) for region in self.regions}
+
+    @cached_property
+    def _latest(self) -> dict[RegionId, ExecutionInfo]:
+        return {execution.region: execution for execution in self.executions}
+
+    @cached_property
+    def _regions_by_step(self) -> dict[StepName, tuple[Region, ...]]:
+        found: dict[StepName, tuple[Region, ...]] = {}
+        for region in self.regions:
+            for step in region.steps:
+                found[step] = (*found.get(step, ()), region)
+        return found
 
     def summary(self) -> JobSummary:
         """Return the job's line in a listing. A step that several regions share counts once."""

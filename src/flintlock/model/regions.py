@@ -91,6 +91,21 @@ def region_resources(graph: JobGraph, region: Region) -> Resources | None:
     return Resources(cpu=max(need.cpu for need in needs), memory=max(need.memory for need in needs))
 
 
+def readers_of(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
+    """Return the steps of the region that make Spark read: those without inputs, and readers of blocking results.
+
+    A step with inputs may read a table on the side; that is not known here, and counts as read by the others.
+    """
+    steps, reads = [graph.vertex(name) for name in region.steps], frozenset(region.reads)
+    return tuple(step.name for step in steps if not step.inputs or not reads.isdisjoint(step.inputs))
+
+
+def writers_of(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
+    """Return the steps of the region that make Spark write. Results do not: their rows are stored with the job."""
+    outputs, materialised = region_outputs(graph, region), frozenset(region.materialises)
+    return tuple(step.name for step in outputs if step.operation.writes or step.name in materialised)
+
+
 def _outputs(graph: JobGraph, steps: Iterable[StepName], materialises: tuple[StepName, ...]) -> tuple[StepName, ...]:
     return (*materialises, *(name for name in steps if not graph.vertex(name).has_output))
 
@@ -173,18 +188,51 @@ def _group_edges(
 def _merge_cycles(
     group: Mapping[StepName, StepName], by_name: Mapping[StepName, JobVertex]
 ) -> dict[StepName, StepName]:
-    """Merge groups that (transitively) wait for each other: one cycle after another, until there is none."""
-    merged = dict(group)
-    while len(set(merged.values())) > 1:
-        try:
-            TopologicalSorter(_group_edges(merged, by_name)).prepare()
-        except CycleError as error:
-            cycle: frozenset[StepName] = frozenset(error.args[1])
-            root = min(cycle)
-            merged = {name: root if own in cycle else own for name, own in merged.items()}
-        else:
-            break
-    return merged
+    """Merge groups that (transitively) wait for each other: all that are in one cycle, or in cycles that meet."""
+    edges = _group_edges(group, by_name)
+    if len(edges) == 1:
+        return dict(group)
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError:
+        representative = {own: min(component) for component in _strongly_connected(edges) for own in component}
+        return {name: representative[own] for name, own in group.items()}
+    return dict(group)
+
+
+def _strongly_connected(edges: Mapping[StepName, Collection[StepName]]) -> list[list[StepName]]:
+    """Return the strongly connected components of a graph: Tarjan's algorithm, in linear time, without recursion."""
+    index: dict[StepName, int] = {}  # in the order of discovery
+    low: dict[StepName, int] = {}  # the earliest node on the stack that is known to be reachable
+    stack: dict[StepName, None] = {}  # nodes whose component is not complete
+    components: list[list[StepName]] = []
+    for start in edges:
+        if start in index:
+            continue
+        path = [(start, iter(edges[start]))]
+        index[start] = low[start] = len(index)
+        stack[start] = None
+        while path:
+            node, successors = path[-1]
+            for successor in successors:
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack[successor] = None
+                    path.append((successor, iter(edges[successor])))
+                    break
+                if successor in stack:
+                    low[node] = min(low[node], index[successor])
+            else:
+                path.pop()
+                if path:
+                    parent = path[-1][0]
+                    low[parent] = min(low[parent], low[node])
+                if low[node] == index[node]:
+                    component: list[StepName] = []
+                    while not component or component[-1] != node:
+                        component.append(stack.popitem()[0])
+                    components.append(component)
+    return components
 
 
 def _stable_order(upstream: Mapping[StepName, set[StepName]], first_step: Mapping[StepName, int]) -> list[StepName]:

@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NOT_PICKLED_YET: Final = "pending"  # the artifact of a function until `package` pickles it
+_ALL_CHECKED: Final = 100  # steps of a job that are all checked again with each one that is added
 _INJECTED_ARGS: Final = ("params", "spark")  # keyword arguments that a step function may declare
 
 
@@ -306,7 +307,7 @@ class Job:
         document = {**what, "inputs": names, "exchange": exchange, **needs}
         step = _read({"name": self.name, "steps": {name: document}}, place).steps[name]
         spec = structs.replace(self._spec, steps={**self._spec.steps, name: step})
-        problems = [problem for problem in _draft_problems(spec) if problem.step is not None]
+        problems = _problems_of_addition(spec, name)
         if problems:
             raise located_error(self.name, problems, lambda _: place)
         self._spec = spec
@@ -355,6 +356,20 @@ def _in_python(text: str) -> str:
     return re.sub(
         r"field '([^']*)'", lambda match: re.sub(r"(?<=[a-z])([A-Z])", lambda c: "_" + c[1].lower(), match[0]), text
     )
+
+
+def _problems_of_addition(spec: JobSpec, name: str) -> list[Problem]:
+    """Return what is wrong with the steps after the one of this name was added.
+
+    In a large job only that step is checked, with its inputs, or adding would take longer with each step; what concerns
+    several steps is then reported when the job is packaged, with the same location.
+    """
+    if len(spec.steps) <= _ALL_CHECKED:
+        return [problem for problem in _draft_problems(spec) if problem.step is not None]
+    step = spec.steps[name]
+    inputs = {source: structs.replace(spec.steps[source], inputs=()) for source in step.inputs if source in spec.steps}
+    part = structs.replace(spec, steps={**inputs, name: step})
+    return [problem for problem in _draft_problems(part) if problem.step == name]
 
 
 def _draft_problems(spec: JobSpec) -> list[Problem]:

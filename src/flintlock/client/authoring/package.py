@@ -21,7 +21,7 @@ from flintlock.client.authoring.artifact_files import ArtifactFile, Content, des
 from flintlock.config.job_problems import job_problems
 from flintlock.model.checking.graphcheck import in_order
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
-from flintlock.model.checking.problems import Problem
+from flintlock.model.checking.problems import Problem, reported
 from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.ids import BlobKey, JobId
@@ -97,7 +97,7 @@ def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Override
 
 def located_error(name: str, problems: Iterable[Problem], locate: Locate) -> Invalid:
     """Return the error that reports each problem with its location."""
-    lines = tuple(with_location(locate(problem.path), str(problem)) for problem in problems)
+    lines = reported(with_location(locate(problem.path), str(problem)) for problem in problems)
     return Invalid(f"job {name!r} is not valid:\n  " + "\n  ".join(lines), problems=lines)
 
 

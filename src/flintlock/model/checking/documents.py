@@ -17,14 +17,21 @@ from typing import Any, Final, TypeAlias, Union, cast, get_args, get_origin
 import msgspec
 from msgspec import Struct, structs
 
-from flintlock.model.checking.suggestions import did_you_mean, suggestion
+from flintlock.model.checking.problems import abbreviated
+from flintlock.model.checking.suggestions import Suggestions
 
 DocumentProblem: TypeAlias = tuple[tuple[str, ...], str]
 """The keys that lead to it, and what is wrong there."""
 
 
-def document_problems(kind: type[Struct], document: object, path: tuple[str, ...] = ()) -> Iterator[DocumentProblem]:
-    """Yield every problem that keeps the document from being converted to `kind`, by the keys that lead to it."""
+def document_problems(
+    kind: type[Struct], document: object, path: tuple[str, ...] = (), suggestions: Suggestions | None = None
+) -> Iterator[DocumentProblem]:
+    """Yield every problem that keeps the document from being converted to `kind`, by the keys that lead to it.
+
+    `suggestions` are those of the document that this one is a part of.
+    """
+    suggestions = suggestions or Suggestions()
     if not isinstance(document, Mapping):
         yield (path, f"must be a mapping, not {_named(document)}")
         return
@@ -33,36 +40,36 @@ def document_problems(kind: type[Struct], document: object, path: tuple[str, ...
     for key, item in given.items():
         field = known.get(key) if isinstance(key, str) else None
         if field is not None:
-            yield from _problems(field.type, item, (*path, field.encode_name))
+            yield from _problems(field.type, item, (*path, field.encode_name), suggestions)
         elif kind.__struct_config__.forbid_unknown_fields:
-            hint = did_you_mean(str(key), known) or f"known are {', '.join(known)}"
+            hint = suggestions.did_you_mean(str(key), known) or f"known are {', '.join(known)}"
             yield ((*path, str(key)), f"unknown key; {hint}")
     for field in known.values():
         if field.required and field.encode_name not in given:
             yield (path, f"needs the key {field.encode_name!r}")
 
 
-def _problems(kind: Any, value: object, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
+def _problems(kind: Any, value: object, path: tuple[str, ...], suggestions: Suggestions) -> Iterator[DocumentProblem]:
     """Descend into mappings, lists and structs; convert every other value."""
     for choice in _choices(kind):
         of = get_args(choice)
         if isinstance(value, Mapping) and get_origin(choice) is dict:
             for key, item in cast("Mapping[object, object]", value).items():
                 if isinstance(key, str):
-                    yield from _problems(of[1], item, (*path, key))
+                    yield from _problems(of[1], item, (*path, key), suggestions)
                 else:
                     yield ((*path, str(key)), f"a key must be text, not {_named(key)}")
             return
         if isinstance(value, list | tuple) and get_origin(choice) is tuple:
             for index, item in enumerate(cast("Sequence[object]", value)):
-                yield from _problems(of[0], item, (*path, str(index)))
+                yield from _problems(of[0], item, (*path, str(index)), suggestions)
             return
         # For a value that must be a mapping, the struct's problem is clearer; if other types are allowed, msgspec's is.
         if _is(choice, Struct) and (isinstance(value, Mapping) or choice is kind):
-            yield from document_problems(choice, cast("object", value), path)
+            yield from document_problems(choice, cast("object", value), path, suggestions)
             return
         if isinstance(value, str) and _is(choice, StrEnum):
-            yield from _enum_problems([str(item) for item in cast("type[StrEnum]", choice)], value, path)
+            yield from _enum_problems([str(item) for item in cast("type[StrEnum]", choice)], value, path, suggestions)
             return
     try:
         msgspec.convert(value, kind)
@@ -70,9 +77,12 @@ def _problems(kind: Any, value: object, path: tuple[str, ...]) -> Iterator[Docum
         yield (path, _plain(str(error)))
 
 
-def _enum_problems(names: list[str], value: str, path: tuple[str, ...]) -> Iterator[DocumentProblem]:
+def _enum_problems(
+    names: list[str], value: str, path: tuple[str, ...], suggestions: Suggestions
+) -> Iterator[DocumentProblem]:
     if value not in names:
-        yield (path, f"{value!r} is not one of {', '.join(names)}{suggestion(value, names)}")
+        hint = suggestions.suggestion(value, names)
+        yield (path, f"{abbreviated(value)!r} is not one of {', '.join(names)}{hint}")
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:

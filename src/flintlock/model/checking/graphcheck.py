@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -17,8 +17,9 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.model.checking.problems import Problem
-from flintlock.model.checking.suggestions import suggestion
+from flintlock.model.checking.limits import limit_problems
+from flintlock.model.checking.problems import Problem, abbreviated, reported
+from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, Exchange, JobGraph, JobType, JobVertex
@@ -31,11 +32,15 @@ _LONG: Final = range(-(1 << 63), 1 << 63)  # the integers that Spark and msgpack
 
 def check_graph(graph: JobGraph) -> JobGraph:
     """Return the graph with its vertices in topological order, or raise Invalid with every problem found."""
-    problems = list(problems_of(graph))
-    if problems:
-        lines = tuple(str(problem) for problem in problems)
-        raise Invalid(f"job {graph.name!r} is not valid: " + "; ".join(lines), problems=lines)
+    lines = reported(problems_of(graph))
+    if lines:
+        raise invalid_job(graph.name, lines)
     return in_order(graph)
+
+
+def invalid_job(name: str, lines: tuple[str, ...]) -> Invalid:
+    """Return the error of a job with these problems."""
+    return Invalid(f"job {abbreviated(name)!r} is not valid: " + "; ".join(lines), problems=lines)
 
 
 def in_order(graph: JobGraph) -> JobGraph:
@@ -46,12 +51,17 @@ def in_order(graph: JobGraph) -> JobGraph:
 
 def problems_of(graph: JobGraph) -> Iterator[Problem]:
     """Yield every problem of the graph; a graph without problems can be planned."""
+    exceeded = tuple(limit_problems(graph))
+    yield from exceeded
+    if exceeded:
+        return  # the other checks are made for jobs within the limits
     yield from _job_problems(graph)
     yield from _artifact_problems(graph)
+    suggestions = Suggestions()
     steps = {vertex.name: vertex for vertex in graph.vertices}
     artifacts = {artifact.name for artifact in graph.artifacts}
     for vertex in graph.vertices:
-        yield from _step_problems(vertex, steps)
+        yield from _step_problems(vertex, steps, suggestions)
         for problem in vertex.operation.problems(len(vertex.inputs), artifacts):
             yield structs.replace(problem, step=vertex.name)
     yield from _resource_problems(graph)
@@ -108,7 +118,9 @@ def _artifact_problems(graph: JobGraph) -> Iterator[Problem]:
             )
 
 
-def _step_problems(vertex: JobVertex, steps: Mapping[StepName, JobVertex]) -> Iterator[Problem]:
+def _step_problems(
+    vertex: JobVertex, steps: Mapping[StepName, JobVertex], suggestions: Suggestions
+) -> Iterator[Problem]:
     step = vertex.name
     if not step:
         yield Problem(step=step, message="a step needs a name")
@@ -121,8 +133,8 @@ def _step_problems(vertex: JobVertex, steps: Mapping[StepName, JobVertex]) -> It
         yield Problem(step=step, field="parallelism", message=_parallelism_message(vertex.parallelism))
     for source in vertex.inputs:
         if source not in steps:
-            hint = suggestion(source, steps)
-            yield Problem(step=step, field="inputs", message=f"there is no step {source!r}{hint}")
+            hint = suggestions.suggestion(source, steps)
+            yield Problem(step=step, field="inputs", message=f"there is no step {abbreviated(source)!r}{hint}")
         elif not steps[source].has_output:
             yield Problem(step=step, field="inputs", message=f"step {source!r} has no output to read from")
     if vertex.exchange is Exchange.BLOCKING and not vertex.has_output:
@@ -147,16 +159,38 @@ def _shared_targets(graph: JobGraph) -> Iterator[Problem]:
     paths = {vertex.name: vertex.operation.target for vertex in graph.vertices}
     if sum(path is not None for path in paths.values()) < 2:
         return
-    targets: dict[PurePosixPath, str] = {}
+    targets: dict[str, str] = {}
     for name, path in paths.items():
         if path is not None and path.strip():
-            first = targets.setdefault(PurePosixPath(normpath(path)), name)
+            first = targets.setdefault(_as_prefix(path), name)
             if first != name:
                 yield Problem(step=name, field="sink", message=f"writes to the same path as step {first!r}")
+    outer = _nearest_outer(targets)
     for target, name in targets.items():
-        outer = next((targets[parent] for parent in target.parents if parent in targets), None)
-        if outer is not None:
-            yield Problem(step=name, field="sink", message=f"writes inside the path of step {outer!r}")
+        if target in outer:
+            message = f"writes inside the path of step {targets[outer[target]]!r}"
+            yield Problem(step=name, field="sink", message=message)
+
+
+def _as_prefix(path: str) -> str:
+    """Return a path in the form in which it is a prefix of every path inside of it."""
+    plain = normpath(path)
+    if plain == ".":
+        return "./"
+    return f"{'' if plain.startswith('/') else './'}{plain}{'' if plain.endswith('/') else '/'}"
+
+
+def _nearest_outer(prefixes: Iterable[str]) -> dict[str, str]:
+    """Return for each path that is inside others the nearest of them. Sorted, a path comes before what is inside."""
+    nearest: dict[str, str] = {}
+    around: list[str] = []
+    for prefix in sorted(prefixes):
+        while around and not prefix.startswith(around[-1]):
+            around.pop()
+        if around:
+            nearest[prefix] = around[-1]
+        around.append(prefix)
+    return nearest
 
 
 def _resource_problems(graph: JobGraph) -> Iterator[Problem]:

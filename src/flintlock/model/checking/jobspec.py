@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
 from msgspec import Struct, field, structs
 
 from flintlock.model.checking.documents import document_problems
-from flintlock.model.checking.problems import Problem
-from flintlock.model.checking.suggestions import suggestion
+from flintlock.model.checking.problems import MAX_FOUND, Problem, abbreviated
+from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import (
     Artifact,
@@ -104,11 +105,11 @@ class SpecProblem(Struct, frozen=True, kw_only=True):
 
 
 def read_spec(document: object) -> tuple[JobSpec | None, tuple[SpecProblem, ...]]:
-    """Return the document as a JobSpec, or None and every problem that was found in it."""
+    """Return the document as a JobSpec, or None and the problems that were found in it, at most `MAX_FOUND`."""
     try:
         spec = msgspec.convert(document, JobSpec)
     except msgspec.ValidationError as error:
-        found = [*document_problems(JobSpec, document)] or [((), str(error))]
+        found = [*islice(document_problems(JobSpec, document), MAX_FOUND)] or [((), str(error))]
         return None, tuple(SpecProblem(path=path, message=message) for path, message in found)
     problems = tuple(_meaning_problems(spec))
     return (None if problems else spec), problems
@@ -125,6 +126,7 @@ def draft_graph(
     """
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []
+    suggestions = Suggestions()
 
     def filled(name: str, step: StepSpec) -> Fill:
         def fill(text: str) -> str:
@@ -136,7 +138,8 @@ def draft_graph(
                 if parameter in values:
                     message = f"the parameter {parameter!r} has no value"
                 else:
-                    message = f"no parameter {parameter!r} for ${{{parameter}}}{suggestion(parameter, values)}"
+                    shown = abbreviated(parameter)
+                    message = f"no parameter {shown!r} for ${{{shown}}}{suggestions.suggestion(parameter, values)}"
                 problems.append(Problem(step=name, field=kind_of(step), message=message))
                 return match[0]
 

@@ -28,8 +28,9 @@ from flintlock.model.jobs import (
 )
 from flintlock.model.tasks import LogChunk, LogQuery
 from flintlock.rest.jobs import request_bodies, translate
-from flintlock.rest.jobs.submission import read_stream, reading_submission, store_uploads
+from flintlock.rest.jobs.submission import reading_submission, store_uploads
 from flintlock.rest.server.http import ARROW, HttpResponse, RestCall, json_response, no_such
+from flintlock.rest.server.request_body import read_stream
 
 _EVENT_INTERVAL_S: Final = 0.25
 _EVENT_SILENCE_S: Final = 10.0

@@ -9,44 +9,56 @@ from starlette.requests import Request
 
 from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
 from flintlock.model.checking.documents import document_problems
+from flintlock.model.checking.problems import MAX_MESSAGE, abbreviated, reported
+from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
-from flintlock.rest.jobs.submission import read_document
+from flintlock.rest.server.request_body import decode, off_loop, read_document
 
-_LIMIT: Final = 4 << 20
+_LIMIT: Final = 1 << 20
 
 
 async def read_requirements(request: Request) -> dict[str, VertexRequirementsRequest]:
     """Return the requirements in the body. Raises Invalid with every problem and the step that has it."""
-    document = await read_document(request, _LIMIT)
+    body = await read_document(request, _LIMIT)
+    return await off_loop(len(body), lambda: _requirements(decode(body)))
+
+
+def _requirements(document: object) -> dict[str, VertexRequirementsRequest]:
     if not isinstance(document, dict):
         raise Invalid("the body must be a mapping from vertex ids to their requirements")
     given = cast("dict[str, Any]", document)
     if not given:
         raise Invalid("the body names no vertex: give the parallelism of at least one")
-    problems = [
-        f"{'.'.join(path)}: {message}"
+    suggestions = Suggestions()
+    problems = reported(
+        _line(path, message)
         for name, item in given.items()
-        for path, message in document_problems(VertexRequirementsRequest, item, (name,))
-    ]
+        for path, message in document_problems(VertexRequirementsRequest, item, (name,), suggestions)
+    )
     if not problems:
         read = msgspec.convert(given, dict[str, VertexRequirementsRequest])
-        problems = [
-            f"{name}.parallelism: lowerBound {bounds.lower} is more than upperBound {bounds.upper}"
+        problems = reported(
+            _line((name, "parallelism"), f"lowerBound {bounds.lower} is more than upperBound {bounds.upper}")
             for name, bounds in ((name, item.parallelism) for name, item in read.items())
             if bounds.lower > bounds.upper
-        ]
+        )
         if not problems:
             return read
-    raise Invalid("; ".join(problems), problems=tuple(problems))
+    raise Invalid("; ".join(problems), problems=problems)
 
 
 async def read_heartbeat(request: Request) -> ClientHeartbeatRequest:
     """Return the heartbeat in the body. Raises Invalid with every problem."""
-    document = await read_document(request, _LIMIT)
-    problems = tuple(
-        f"{'.'.join(path) or 'the body'}: {message}"
-        for path, message in document_problems(ClientHeartbeatRequest, document)
-    )
+    body = await read_document(request, _LIMIT)
+    return await off_loop(len(body), lambda: _heartbeat(decode(body)))
+
+
+def _heartbeat(document: object) -> ClientHeartbeatRequest:
+    problems = reported(_line(path, message) for path, message in document_problems(ClientHeartbeatRequest, document))
     if problems:
         raise Invalid("; ".join(problems), problems=problems)
     return msgspec.convert(document, ClientHeartbeatRequest)
+
+
+def _line(path: tuple[str, ...], message: str) -> str:
+    return f"{abbreviated('.'.join(path)) or 'the body'}: {abbreviated(message, MAX_MESSAGE)}"

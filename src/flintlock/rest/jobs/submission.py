@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final, Protocol
 
@@ -11,19 +11,21 @@ import msgspec
 from msgspec import Struct, structs
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from flintlock.config.job_problems import job_problems
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, read_spec
-from flintlock.model.checking.problems import Problem
+from flintlock.model.checking.limits import MAX_ARTIFACTS, MAX_DOCUMENT_BYTES
+from flintlock.model.checking.problems import Problem, abbreviated, reported
 from flintlock.model.errors import Invalid, TooLarge
 from flintlock.model.ids import BlobKey, JobId, is_blob_key, is_job_id
 from flintlock.model.jobgraph import Artifact, JobGraph
 from flintlock.model.jobs import JobSubmission
+from flintlock.rest.server.request_body import SMALL_BYTES, decode, off_loop, read_document, read_stream, utf8_problem
 
 _CHUNK: Final = 1 << 20
-_MAX_FILES: Final = 1000
-_MAX_DOCUMENT: Final = 64 << 20  # a document is read into memory; files are not
+_MAX_FILES: Final = MAX_ARTIFACTS
+_MAX_FIELDS: Final = 8  # one is expected; each is read into memory, files are not
 _LONGEST_KEY: Final = 255
 
 
@@ -79,17 +81,21 @@ async def reading_submission(
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     async with AsyncExitStack() as cleanup:
         if kind == "multipart/form-data":
-            document, uploads = await _read_multipart(request, limit, cleanup)
+            body, uploads = await _read_multipart(request, limit, cleanup)
         elif kind in ("application/json", ""):
-            document, uploads = await read_document(request, limit), ()
+            body, uploads = await read_document(request, limit), ()
         else:
             raise Invalid(f"content type {kind!r}: send multipart/form-data or application/json")
-        spec, problems = read_spec(document)
-        if spec is None:
-            raise _invalid(problems)
-        graph = await _graph(spec, uploads, blobs, new_id)
+        spec = await off_loop(len(body), lambda: _spec(body))
+        stored, problems = await _stored_artifacts(spec, uploads, blobs)
         key = _key(request)
-        digest = "" if key is None else _digest(spec, graph)
+        check = bool(uploads) or len(body) > SMALL_BYTES
+
+        def checked() -> tuple[JobGraph, str]:
+            graph = _graph(spec, uploads, stored, problems, new_id, check=check)
+            return graph, "" if key is None else _digest(spec, graph)
+
+        graph, digest = await off_loop(len(body), checked)
         message = JobSubmission(graph=graph, idempotency_key=key, digest=digest)
         yield Submission(message=message, uploads=uploads)
 
@@ -100,59 +106,66 @@ async def store_uploads(submission: Submission, blobs: BlobUploads) -> None:
         await blobs.put(_pieces(upload.file))
 
 
-async def read_stream(request: Request, limit: int) -> AsyncGenerator[bytes]:
-    """Yield the body piece by piece. Raises TooLarge as soon as it is."""
-    _check_length(request, limit)
-    seen = 0
-    try:
-        async for piece in request.stream():
-            seen += len(piece)
-            if seen > limit:
-                raise TooLarge(f"the body is larger than the {limit} bytes that rest.server.max-content-length allows")
-            yield piece
-    except ClientDisconnect:
-        raise Invalid("the body is incomplete") from None
+def _spec(body: bytes) -> JobSpec:
+    spec, problems = read_spec(decode(body))
+    if spec is None:
+        raise _invalid(problems)
+    return spec
 
 
-async def read_document(request: Request, limit: int) -> object:
-    """Return the body, decoded from JSON. Raises Invalid, TooLarge."""
-    return _decode(await _read_body(request, limit))
-
-
-async def _graph(spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads, new_id: JobId) -> JobGraph:
+def _graph(
+    spec: JobSpec,
+    uploads: tuple[Upload, ...],
+    stored: Mapping[str, Artifact],
+    problems: list[Problem],
+    new_id: JobId,
+    *,
+    check: bool,
+) -> JobGraph:
     """Return the graph that the document and its files make. Raises Invalid with all that is wrong with it.
 
-    The Dispatcher checks every graph. The check here is only for graphs where it has to come first: before files are
-    stored, and to report all problems together with those of the document.
+    The Dispatcher checks every graph. With `check` the checks come first: before files are stored, for a document that
+    is too large for the loop, and (always) to report all problems together with those of the document.
     """
-    problems: list[Problem] = []
-    if spec.job_id is not None and not is_job_id(spec.job_id):
-        text = f"{spec.job_id!r} is not a job id: 32 lower-case hex digits"
-        problems.append(Problem(field="jobId", message=text))
+    problems = [*_id_problems(spec), *problems]
     known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
-    names = {item if isinstance(item, str) else item.name for item in spec.artifacts}
-    problems += [
-        Problem(field="artifacts", message=f"the file {name!r} was sent, but is not among the job's artifacts")
-        for name in known
-        if name not in names
-    ]
-    for item in spec.artifacts:
-        if isinstance(item, ArtifactSpec) and item.blob is not None:
-            known[item.name] = await _stored(item, blobs, problems)
-    graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), known)
+    graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), {**known, **stored})
     problems += unfilled
-    if problems or uploads:
+    if problems or check:
         problems += job_problems(graph)
     if problems:
         raise _invalid(problems)
     return graph
 
 
+def _id_problems(spec: JobSpec) -> Iterable[Problem]:
+    if spec.job_id is not None and not is_job_id(spec.job_id):
+        text = f"{abbreviated(spec.job_id)!r} is not a job id: 32 lower-case hex digits"
+        yield Problem(field="jobId", message=text)
+
+
+async def _stored_artifacts(
+    spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads
+) -> tuple[dict[str, Artifact], list[Problem]]:
+    """Return the artifacts that the document names by their blobs, and what is wrong with artifacts and files."""
+    names = {item if isinstance(item, str) else item.name for item in spec.artifacts}
+    problems = [
+        Problem(field="artifacts", message=f"the file {upload.name!r} was sent, but is not among the job's artifacts")
+        for upload in uploads
+        if upload.name not in names
+    ]
+    stored: dict[str, Artifact] = {}
+    for item in spec.artifacts[: MAX_ARTIFACTS + 1]:  # one more than is allowed: more are refused unseen
+        if isinstance(item, ArtifactSpec) and item.blob is not None:
+            stored[item.name] = await _stored(item, blobs, problems)
+    return stored, problems
+
+
 async def _stored(item: ArtifactSpec, blobs: BlobUploads, problems: list[Problem]) -> Artifact:
     blob = item.blob or ""
     size = await blobs.size_of(BlobKey(blob)) if is_blob_key(blob) else None
     if size is None:
-        text = f"the artifact {item.name!r} names the blob {blob!r}, which does not exist"
+        text = f"the artifact {abbreviated(item.name)!r} names the blob {abbreviated(blob)!r}, which does not exist"
         problems.append(Problem(field="artifacts", message=text))
     return Artifact(name=item.name, blob=BlobKey(blob), size=size or 0)
 
@@ -177,25 +190,37 @@ def _digest(spec: JobSpec, graph: JobGraph) -> str:
 
 
 def _invalid(problems: Iterable[SpecProblem | Problem]) -> Invalid:
-    lines = tuple(str(problem) for problem in problems)
+    lines = reported(problems)
     return Invalid("; ".join(lines), problems=lines)
 
 
-def _check_length(request: Request, limit: int) -> None:
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit:
-        raise TooLarge(f"the body has {length} bytes; rest.server.max-content-length allows {limit}")
+class _FormParser(MultiPartParser):
+    """Starlette's parser, except that a field is bounded as a document is, and must be text in its encoding.
+
+    Starlette reads a field that is not UTF-8 as Latin-1: other text than was sent, without an error.
+    """
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._current_part.file is None and len(self._current_part.data) + end - start > MAX_DOCUMENT_BYTES:
+            raise _document_too_large()
+        super().on_part_data(data, start, end)
+
+    def on_part_end(self) -> None:
+        part = self._current_part
+        if part.file is None and self._charset == "utf-8" and (problem := utf8_problem(bytes(part.data))):
+            raise Invalid(f"the part {abbreviated(part.field_name)!r} cannot be read: {problem}")
+        super().on_part_end()
 
 
-async def _read_body(request: Request, limit: int) -> bytes:
-    return b"".join([piece async for piece in read_stream(request, limit)])
+def _document_too_large() -> TooLarge:
+    return TooLarge(f"the job document is larger than {MAX_DOCUMENT_BYTES} bytes")
 
 
-async def _read_multipart(request: Request, limit: int, cleanup: AsyncExitStack) -> tuple[object, tuple[Upload, ...]]:
-    """Read the parts; large files wait on disk until `cleanup` closes them."""
+async def _read_multipart(request: Request, limit: int, cleanup: AsyncExitStack) -> tuple[bytes, tuple[Upload, ...]]:
+    """Read the parts: the document and the files. Large files wait on disk until `cleanup` closes them."""
     body = read_stream(request, limit)
-    parser = MultiPartParser(
-        request.headers, body, max_files=_MAX_FILES, max_fields=_MAX_FILES, max_part_size=min(limit, _MAX_DOCUMENT)
+    parser = _FormParser(
+        request.headers, body, max_files=_MAX_FILES, max_fields=_MAX_FIELDS, max_part_size=MAX_DOCUMENT_BYTES
     )
     try:
         form = await parser.parse()
@@ -210,7 +235,7 @@ async def _read_multipart(request: Request, limit: int, cleanup: AsyncExitStack)
     given = form.getlist("request")
     if len(given) != 1:
         raise Invalid(f"the multipart body needs exactly one part 'request', not {len(given)}")
-    document = await given[0].read() if isinstance(given[0], UploadFile) else given[0].encode()
+    document = await _document(given[0])
     uploads: dict[str, Upload] = {}
     for item in form.getlist("file"):
         if not isinstance(item, UploadFile) or not item.filename:
@@ -218,7 +243,15 @@ async def _read_multipart(request: Request, limit: int, cleanup: AsyncExitStack)
         if item.filename in uploads:
             raise Invalid(f"two parts 'file' have the name {item.filename!r}")
         uploads[item.filename] = await _hashed(item.filename, item)
-    return _decode(document), tuple(uploads.values())
+    return document, tuple(uploads.values())
+
+
+async def _document(part: UploadFile | str) -> bytes:
+    if isinstance(part, str):
+        return part.encode()
+    if (part.size or 0) > MAX_DOCUMENT_BYTES:
+        raise _document_too_large()
+    return await part.read()
 
 
 async def _hashed(name: str, file: UploadFile) -> Upload:
@@ -233,10 +266,3 @@ async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
     await file.seek(0)
     while piece := await file.read(_CHUNK):
         yield piece
-
-
-def _decode(body: bytes) -> object:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Invalid(f"the request is not JSON: {error}") from None

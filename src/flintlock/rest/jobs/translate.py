@@ -11,8 +11,9 @@ from msgspec import structs
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
 from flintlock.model.failure_text import headline, render
+from flintlock.model.ids import RegionId
 from flintlock.model.jobgraph import Exchange
-from flintlock.model.jobs import ExceptionEntry, JobSnapshot, JobSummary
+from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure
@@ -165,7 +166,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         name=job.graph.name,
         status=job.status,
         engine=job.graph.engine,
-        regions=tuple(_region(job, region) for region in job.regions),
+        regions=_regions(job),
         publishing=None
         if job.publishing is None
         else shapes.PublishingProgress(done=job.publishing[0], total=job.publishing[1]),
@@ -215,8 +216,14 @@ def _failure_summary(entry: ExceptionEntry, *, concurrent: bool) -> shapes.Failu
     )
 
 
-def _region(job: JobSnapshot, region: Region) -> shapes.RegionAttempts:
+def _regions(job: JobSnapshot) -> tuple[shapes.RegionAttempts, ...]:
+    executions: dict[RegionId, list[ExecutionInfo]] = {region.id: [] for region in job.regions}
+    for item in job.executions:
+        executions.get(item.region, []).append(item)
+    return tuple(_region(region, executions[region.id]) for region in job.regions)
+
+
+def _region(region: Region, executions: list[ExecutionInfo]) -> shapes.RegionAttempts:
     made = msgspec.convert(region, shapes.RegionAttempts, from_attributes=True)
-    executions = [item for item in job.executions if item.region == region.id]
     attempts = msgspec.convert(executions, tuple[shapes.AttemptInfo, ...], from_attributes=True)
     return structs.replace(made, attempts=attempts)

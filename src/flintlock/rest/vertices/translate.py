@@ -21,9 +21,9 @@ from msgspec import Struct, structs
 from flintlock.api import jobs as shapes
 from flintlock.api import vertices as made
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import MAX_PARALLELISM, JobGraph, JobVertex
+from flintlock.model.jobgraph import MAX_PARALLELISM, JobVertex
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot
-from flintlock.model.regions import Region, region_outputs
+from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import TaskMetrics
 
@@ -199,21 +199,6 @@ def metrics_of(*subtasks: SubtaskView) -> shapes.VertexMetrics:
     )
 
 
-def readers(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
-    """Return the steps of the region that make Spark read: those without inputs, and readers of blocking results.
-
-    A step with inputs may read a table on the side; that is not known here, and counts as read by the others.
-    """
-    steps = [graph.vertex(name) for name in region.steps]
-    return tuple(step.name for step in steps if not step.inputs or any(name in region.reads for name in step.inputs))
-
-
-def writers(graph: JobGraph, region: Region) -> tuple[StepName, ...]:
-    """Return the steps of the region that make Spark write. Results do not: their rows are stored with the job."""
-    outputs = region_outputs(graph, region)
-    return tuple(step.name for step in outputs if step.operation.writes or step.name in region.materialises)
-
-
 def _slots(job: JobSnapshot, region: Region) -> int:
     current = job.current(region.id)
     return (current.slots if current is not None else 0) or region.parallelism or job.graph.parallelism or 1
@@ -248,7 +233,7 @@ def _on_task_manager(place: tuple[str, str], subtasks: Sequence[SubtaskView]) ->
 
 def _read(view: SubtaskView) -> TaskMetrics | None:
     """Return what Spark counted if the step is the only one of its region that reads."""
-    return _counted(view.current) if readers(view.job.graph, view.region) == (view.vertex.name,) else None
+    return _counted(view.current) if view.job.readers[view.region.id] == (view.vertex.name,) else None
 
 
 def _written(view: SubtaskView) -> TaskMetrics | None:
@@ -257,7 +242,7 @@ def _written(view: SubtaskView) -> TaskMetrics | None:
     output = next((out for out in current.outputs if out.step == name), None) if current else None
     if output is not None:
         return TaskMetrics(write_records=output.rows, write_bytes=output.bytes)
-    return _counted(current) if writers(view.job.graph, view.region) == (name,) else None
+    return _counted(current) if view.job.writers[view.region.id] == (name,) else None
 
 
 def _counted(current: ExecutionInfo | None) -> TaskMetrics | None:

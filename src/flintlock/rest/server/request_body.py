@@ -1,0 +1,82 @@
+"""Reading the body of a request: bounded in size, decoded and checked away from the event loop.
+
+What a client sends never decides how long the loop stands still: a body is read up to its limit, a large one is decoded
+and checked in a thread, and its values are counted before it is decoded, because one call of the decoder holds Python's
+lock until it is done. There is one such thread: documents are checked one after another, and however many arrive, the
+loop shares the lock with one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from flintlock.model.checking.limits import MAX_DOCUMENT_BYTES, MAX_DOCUMENT_VALUES
+from flintlock.model.errors import Invalid, TooLarge
+
+T = TypeVar("T")
+
+SMALL_BYTES: Final = 8 << 10
+"""Up to this size a document is decoded and checked on the loop: a thread would take longer to start with it."""
+
+_UPLOAD_LIMIT_TEXT: Final = "rest.server.max-content-length"
+_documents: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="documents")
+
+
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """Return what `work` on a document of this size returns; on the loop only if it is small."""
+    if size <= SMALL_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_documents, copy_context().run, work)
+
+
+async def read_stream(request: Request, limit: int, allowed_by: str = _UPLOAD_LIMIT_TEXT) -> AsyncGenerator[bytes]:
+    """Yield the body piece by piece. Raises TooLarge as soon as it is."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise TooLarge(f"the body has {length} bytes; {allowed_by} allows {limit}")
+    seen = 0
+    try:
+        async for piece in request.stream():
+            seen += len(piece)
+            if seen > limit:
+                raise TooLarge(f"the body is larger than the {limit} bytes that {allowed_by} allows")
+            yield piece
+    except ClientDisconnect:
+        raise Invalid("the body is incomplete") from None
+
+
+async def read_document(request: Request, limit: int) -> bytes:
+    """Return a body that is a document. Raises Invalid, TooLarge: it may have `limit` bytes, and is never large."""
+    if limit <= MAX_DOCUMENT_BYTES:
+        return b"".join([piece async for piece in read_stream(request, limit)])
+    stream = read_stream(request, MAX_DOCUMENT_BYTES, "the limit of a document")
+    return b"".join([piece async for piece in stream])
+
+
+def decode(body: bytes) -> object:
+    """Return a document, decoded from JSON. Raises Invalid with the place of what is not UTF-8 or not JSON."""
+    values = 1 + body.count(b",") + body.count(b"[") + body.count(b"{")
+    if values > MAX_DOCUMENT_VALUES:
+        raise Invalid(f"the request has about {values} values; at most {MAX_DOCUMENT_VALUES} are allowed")
+    try:
+        return msgspec.json.decode(body)
+    except UnicodeDecodeError:
+        raise Invalid(f"the request is not JSON: {utf8_problem(body) or 'a text in it is not UTF-8'}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Invalid(f"the request is not JSON: {error}") from None
+
+
+def utf8_problem(body: bytes) -> str | None:
+    """Return where and why a text is not UTF-8; None if it is."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8: {error.reason} at byte {error.start}"
+    return None
