@@ -5,7 +5,14 @@ from __future__ import annotations
 from flintlock.model.commands import CancelJob, JobOperation, JobOperations, OperationFailure, RescaleJob
 from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
-from flintlock.model.jobs import ExecutionInfo, JobResult, JobSnapshot, ParallelismRange, StoredJob
+from flintlock.model.jobs import (
+    ExecutionInfo,
+    JobResult,
+    JobSnapshot,
+    ParallelismRange,
+    RetentionReading,
+    StoredJob,
+)
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
@@ -96,6 +103,10 @@ def operations(job_id: JobId = JOB_A) -> JobOperations:
         job_id=job_id,
         operations=(operation("0" * 32, job_id).completed(failure, 1_600), operation("1" * 32, job_id), cancel),
     )
+
+
+def retention_reading() -> RetentionReading:
+    return RetentionReading(clock_ms=5_000, wall_ms=7_000)
 
 
 def rows(name: str = "top", json: bytes = b'{"columns": [], "rows": []}') -> ResultRows:

@@ -22,6 +22,7 @@ from tests.contract.records import (
     operation,
     operations,
     region_record,
+    retention_reading,
     rows,
     snapshot,
     stored_job,
@@ -201,6 +202,7 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "ended.put": lambda stores: stores.ended.put(snapshot(JOB_B), (rows(),)),
     "operations.put": lambda stores: stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),))),
     "ended.expire": lambda stores: stores.ended.expire(10_000),
+    "retention_clock.record": lambda stores: stores.retention_clock.record(retention_reading()),
 }
 
 
@@ -231,6 +233,7 @@ async def everything(stores: Stores) -> tuple[object, ...]:
         summaries,
         sorted(await stores.operations.ids()),
         [await stores.operations.read(job_id) for job_id in jobs],
+        await stores.retention_clock.read(),
     )
 
 
@@ -705,6 +708,38 @@ async def test_expire_forgets_jobs_that_ended_before_with_their_clean_results_an
     assert await stores.results.get(JOB_B) == job_result(JOB_B, end_ms=2_000)
     assert await stores.graphs.key(f"key-{JOB_B}") is not None
     await stores.graphs.put(stored_job(JOB_A, key=f"key-{JOB_A}"))
+
+
+async def test_expire_goes_by_the_retention_clock_where_the_end_was_stamped_with_it(stores: Stores) -> None:
+    """The wall clock was behind when A ended, and ahead when B did."""
+    for job_id, end_ms, ended_at_ms in ((JOB_A, 1_000, 5_000), (JOB_B, 9_000, 2_000)):
+        await stores.ended.put(structs.replace(snapshot(job_id, end_ms=end_ms), ended_at_ms=ended_at_ms), ())
+        await stores.results.create_dirty(structs.replace(job_result(job_id, end_ms=end_ms), ended_at_ms=ended_at_ms))
+        await stores.results.mark_clean(job_id)
+
+    assert await stores.ended.expire(3_000) == (JOB_B,)
+    assert await stores.ended.expire(6_000) == (JOB_A,)
+
+    assert await stores.ended.summaries() == ()
+    assert await stores.results.ids() == ()
+
+
+async def test_job_that_is_archived_again_later_expires_by_the_later_time(stores: Stores) -> None:
+    await stores.ended.put(structs.replace(snapshot(), ended_at_ms=2_000), ())
+    await stores.ended.put(structs.replace(snapshot(), ended_at_ms=4_000), ())
+
+    assert await stores.ended.expire(3_000) == ()
+    assert await stores.ended.expire(5_000) == (JOB_A,)
+
+
+async def test_retention_clock_is_read_as_it_was_recorded_last(ha: HaServices) -> None:
+    assert await ha.stores(token(5)).retention_clock.read() is None
+
+    await ha.stores(token(5)).retention_clock.record(retention_reading())
+    later = structs.replace(retention_reading(), clock_ms=6_000)
+    await ha.stores(token(6)).retention_clock.record(later)
+
+    assert await ha.stores(token(6)).retention_clock.read() == later
 
 
 async def test_expire_keeps_a_job_whose_result_is_dirty(stores: Stores) -> None:

@@ -301,7 +301,8 @@ TASK_OUTPUT: Final = Option(
 )  # fmt: skip
 JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0,
-    description="How long an ended job, its results and its id are stored.",
+    description="How long an ended job, its results, its id and its idempotency key are stored, counting the time in "
+    "which the cluster has a leader.",
 )  # fmt: skip
 BLOB_RETENTION: Final = Option(
     key="blob.upload-retention", parse=positive_duration_s, kind=_DURATION, default=3600.0,

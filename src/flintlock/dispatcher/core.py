@@ -25,7 +25,14 @@ from flintlock.model.commands import RescaleJob
 from flintlock.model.errors import Conflict, DuplicateJob, InvariantBroken, KeyReused
 from flintlock.model.ids import BlobKey, JobId, is_job_id
 from flintlock.model.jobgraph import JobGraph, Versions
-from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, JobSummary, ParallelismRange
+from flintlock.model.jobs import (
+    JobOutcome,
+    JobResult,
+    JobSubmission,
+    JobSummary,
+    ParallelismRange,
+    RetentionReading,
+)
 from flintlock.model.operations import Function
 from flintlock.model.regions import regions_of, shared_steps, values_of_region
 from flintlock.model.states import JobStatus
@@ -226,6 +233,7 @@ def result_of(outcome: JobOutcome) -> JobResult:
         end_ms=snapshot.end_ms,
         scratch=outcome.scratch,
         blobs=blobs_of(snapshot.graph),
+        ended_at_ms=snapshot.ended_at_ms,
     )
 
 
@@ -262,6 +270,38 @@ def check_recovery(recovered: Iterable[JobId], dirty: Iterable[JobResult]) -> No
     both = {result.job_id for result in dirty}.intersection(recovered)
     if both:
         raise InvariantBroken(f"jobs recovered together with their dirty results: {', '.join(sorted(both))}")
+
+
+# Retention
+
+#: A wall clock that differs by more than this from the time that has passed has jumped.
+JUMP_S: Final = 2.0
+
+
+def first_retention_ms(recorded: RetentionReading | None, wall_ms: int, newest_end_ms: int | None) -> int:
+    """Return where the retention clock of a term begins: where it was recorded last; at first, at the wall clock.
+
+    A wall clock later than the newest end of a job may be ahead: then that end counts.
+    """
+    if recorded is not None:
+        return recorded.clock_ms
+    return wall_ms if newest_end_ms is None else min(wall_ms, newest_end_ms)
+
+
+def wall_clock_jump_s(*, passed_s: float, before_ms: int, now_ms: int) -> float:
+    """Return by how much the wall clock has jumped while `passed_s` passed; 0 if it has not."""
+    jump_s = (now_ms - before_ms) / 1000 - passed_s
+    return round(jump_s, 3) if abs(jump_s) > JUMP_S else 0.0
+
+
+def wall_clock_went_back(recorded: RetentionReading, wall_ms: int) -> bool:
+    """Return whether the wall clock shows less than when the retention clock was recorded."""
+    return wall_ms < recorded.wall_ms - JUMP_S * 1000
+
+
+def expired_before_ms(clock_ms: int, retention_s: float) -> int:
+    """Return the time, on the retention clock, before which jobs must have ended to be expired."""
+    return clock_ms - round(retention_s * 1000)
 
 
 def expiry_period_s(retention_s: float) -> float:

@@ -29,6 +29,7 @@ from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.retention import Retention
+from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.submission import Submissions, answer_unanswered
@@ -78,7 +79,7 @@ async def dispatching(
     Raises (in a group) what is fatal to the term: Fenced, a result that cannot be written, InvariantBroken.
     """
     async with asyncio.TaskGroup() as tasks:
-        dispatcher = Dispatcher(services, term, tasks)
+        dispatcher = Dispatcher(services, term, tasks, recovery.retention_clock)
         try:
             await dispatcher.start(recovery)
             yield dispatcher
@@ -89,7 +90,9 @@ async def dispatching(
 class Dispatcher:
     """Implements DispatcherGateway for one term."""
 
-    def __init__(self, services: DispatcherServices, term: TermServices, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, services: DispatcherServices, term: TermServices, tasks: asyncio.TaskGroup, retention_clock: RetentionClock
+    ) -> None:
         configuration = services.configuration
         self._services: Final = services
         self._stores: Final = term.stores
@@ -104,6 +107,7 @@ class Dispatcher:
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
             clock_ms=services.clock_ms,
+            retention_clock=retention_clock,
             metrics=services.metrics,
             listing=self._listing,
             ended=self._ended,
@@ -125,6 +129,7 @@ class Dispatcher:
             await self._begin_recovered(recovery)
         if self._services.metrics is not None:
             self._services.metrics.recovered(len(recovery.jobs))
+        self._child(self._retention.run_clock(), "dispatcher-retention-clock")
         self._child(self._retention.expire_jobs(), "dispatcher-retention")
         self._child(self._retention.expire_blobs(), "dispatcher-blob-retention")
 

@@ -34,6 +34,7 @@ from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
+from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text
 from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
@@ -77,6 +78,7 @@ class JobServices:
     blobs: BlobReferences
     backoff: Backoff
     clock_ms: Callable[[], int]
+    retention_clock: RetentionClock
     metrics: DispatcherMetrics | None
     listing: JobListing
     ended: EndedJobs
@@ -332,7 +334,9 @@ class DispatchedJob:
 
     async def _end(self, outcome: JobOutcome) -> None:
         """Archive the job, make its result durable, and answer the waiting clients."""
-        services, snapshot = self._services, outcome.snapshot
+        services = self._services
+        snapshot = structs.replace(outcome.snapshot, ended_at_ms=services.retention_clock.now_ms())
+        outcome = structs.replace(outcome, snapshot=snapshot)
         result = core.result_of(outcome)
         self._move(JobPhase.ENDING, status=result.status)
         archived = False

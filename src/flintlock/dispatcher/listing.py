@@ -53,10 +53,9 @@ class JobListing:
             self._take_out(old)
             self._overview = None
 
-    def ended_before(self, before_ms: int) -> tuple[JobId, ...]:
-        """Return the jobs that are listed as ended before then."""
-        lines = self._lines.values()
-        return tuple(line.job_id for line in lines if line.status.globally_terminal and line.end_ms < before_ms)
+    def ended(self) -> tuple[JobId, ...]:
+        """Return the jobs that are listed as ended."""
+        return tuple(line.job_id for line in self._lines.values() if line.status.globally_terminal)
 
     def overview(self, make: Callable[[JobId, JobSummary | None], JobSummary | None]) -> JobsOverview:
         """Return all lines; `make` is called with the old line for each job that may have changed."""

@@ -19,16 +19,17 @@ progress at all is listed first, so that a job that was never deployed costs one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.operations import OperationRecorder
-from flintlock.dispatcher.services import BlobReferences
+from flintlock.dispatcher.retention_clock import RetentionClock, open_retention_clock
+from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
 from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
@@ -63,26 +64,42 @@ class Recovery(Struct, frozen=True, kw_only=True):
     dirty: tuple[JobResult, ...] = ()
     ended: tuple[JobSummary, ...] = ()
     operations: dict[JobId, JobOperations] = {}  # of those in `jobs` and `dirty` that have any
+    retention_clock: RetentionClock
     cause: CauseId | None = None  # of all that the term does with them
 
 
-async def recover(
-    stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], gate: LeaderGate | None = None
-) -> Recovery:
+async def recover(stores: Stores, services: DispatcherServices, gate: LeaderGate | None = None) -> Recovery:
     """Read what the term starts with. Raises Fenced, and the error of a store that cannot be listed or read."""
-    return await _Recovering(stores, blobs, clock_ms, gate or LeaderGate()).recover()
+    gate = gate or LeaderGate()
+    ended = await gate.retry_until_acknowledged(stores.ended.summaries, patience_s=PATIENCE_S)
+    clock = await open_retention_clock(
+        stores.retention_clock,
+        gate,
+        newest_end_ms=max((line.end_ms for line in ended), default=None),
+        wall_ms=services.clock_ms,
+        boot_time_s=services.boot_time_s,
+    )
+    return await _Recovering(stores, services, gate, clock, ended).recover()
 
 
 class _Recovering:
     """One recovery in progress."""
 
-    def __init__(self, stores: Stores, blobs: BlobReferences, clock_ms: Callable[[], int], gate: LeaderGate) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        services: DispatcherServices,
+        gate: LeaderGate,
+        retention_clock: RetentionClock,
+        ended: Iterable[JobSummary],
+    ) -> None:
         self._stores: Final = stores
-        self._blobs: Final = blobs
-        self._clock_ms: Final = clock_ms
+        self._blobs: Final = services.blobs
+        self._clock_ms: Final = services.clock_ms
         self._gate: Final = gate
+        self._retention_clock: Final = retention_clock
         self._writes: Final = TermWrites(stores, gate)
-        self._ended: Final[dict[JobId, JobSummary]] = {}  # the lines of ended jobs; quarantined ones are added
+        self._ended: Final = {line.job_id: line for line in ended}  # quarantined jobs are added
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
@@ -90,7 +107,6 @@ class _Recovering:
     async def recover(self) -> Recovery:
         dirty = await self._read(self._stores.results.dirty)
         stored = await self._read(self._stores.graphs.ids)
-        self._ended.update({line.job_id: line for line in await self._read(self._stores.ended.summaries)})
         self._with_result = frozenset(await self._read(self._stores.results.ids))
         self._with_progress = frozenset(await self._read(self._stores.progress.ids))
         self._with_operations = frozenset(await self._read(self._stores.operations.ids))
@@ -104,7 +120,12 @@ class _Recovering:
             job_id: await self._operations(job_id) for job_id in unfinished if job_id in self._with_operations
         }
         return Recovery(
-            jobs=jobs, dirty=dirty, ended=tuple(self._ended.values()), operations=operations, cause=current_cause()
+            jobs=jobs,
+            dirty=dirty,
+            ended=tuple(self._ended.values()),
+            operations=operations,
+            retention_clock=self._retention_clock,
+            cause=current_cause(),
         )
 
     async def _operations(self, job_id: JobId) -> JobOperations:
@@ -191,6 +212,7 @@ class _Recovering:
 
     async def _archive(self, snapshot: JobSnapshot) -> None:
         """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""
+        snapshot = structs.replace(snapshot, ended_at_ms=snapshot.ended_at_ms or self._retention_clock.now_ms())
         with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=snapshot.graph.job_id):
             await self._writes.archive(snapshot, ())
         self._ended[snapshot.graph.job_id] = snapshot.summary()

@@ -13,6 +13,7 @@ from flintlock.config.options import BLOB_RETENTION, JOB_RETENTION
 from flintlock.dispatcher import core
 from flintlock.dispatcher.job import DispatchedJob, JobServices
 from flintlock.dispatcher.recovery import Recovery
+from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S, record_retention_clock
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.writes import log_and_continue
 from flintlock.model import log_events
@@ -30,6 +31,7 @@ class Retention:
         self._gate: Final = shared.term.gate
         self._listing: Final = shared.listing
         self._ended: Final = shared.ended
+        self._clock: Final = shared.retention_clock
         self._jobs: Final = jobs
         self._retention_s: Final = services.configuration.get(JOB_RETENTION)
 
@@ -41,23 +43,32 @@ class Retention:
         with log_and_continue(log_events.BLOB_PRUNING_FAILED):
             await self._services.blobs.retain_only(needed)
 
+    async def run_clock(self) -> None:
+        """Record how far the retention clock has come, again and again."""
+        while True:
+            await self._gate.wait_until_active()
+            await record_retention_clock(self._clock, self._stores.retention_clock)
+            await asyncio.sleep(min(RECORD_PERIOD_S, core.expiry_period_s(self._retention_s)))
+
     async def expire_jobs(self) -> None:
-        """Remove ended jobs when their retention is over."""
+        """Remove ended jobs when their retention is over, by the retention clock."""
         unconfirmed = False  # the last try raised: it may have removed some and not returned which
         while True:
             await self._gate.wait_until_active()
-            before_ms = self._services.clock_ms() - int(self._retention_s * 1000)
+            before_ms = core.expired_before_ms(self._clock.now_ms(), self._retention_s)
             unconfirmed, compare = True, unconfirmed
             with log_and_continue(log_events.JOB_EXPIRY_FAILED):
                 gone = await self._stores.ended.expire(before_ms)
-                self._forget((*gone, *await self._listed_but_not_stored(before_ms)) if compare else gone)
+                self._forget((*gone, *await self._listed_but_not_stored()) if compare else gone)
                 unconfirmed = False
             await asyncio.sleep(core.expiry_period_s(self._retention_s))
 
-    async def _listed_but_not_stored(self, before_ms: int) -> list[JobId]:
-        """Return the jobs that are listed as ended before then, and no longer stored."""
+    async def _listed_but_not_stored(self) -> list[JobId]:
+        """Return the jobs that are listed as ended, and no longer stored."""
+        listed = self._listing.ended()  # before reading: what ends meanwhile is not among them
         stored = {line.job_id for line in await self._stores.ended.summaries()}
-        return [job_id for job_id in self._listing.ended_before(before_ms) if job_id not in stored]
+        stored.update(await self._stores.results.ids())  # a job whose archive could not be written has a result only
+        return [job_id for job_id in listed if job_id not in stored]
 
     async def expire_blobs(self) -> None:
         """Remove uploads whose submission never arrived, or was refused."""

@@ -51,7 +51,8 @@ class DispatcherServices:
     blobs: BlobReferences
     configuration: Configuration
     versions: Versions  # of the cluster: pickled functions must be compatible with them
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], int]  # the wall clock
+    boot_time_s: Callable[[], float]  # only grows, also while the machine sleeps
     metrics: DispatcherMetrics | None = None
 
 

@@ -72,6 +72,7 @@ def recorded_snapshot(result: JobResult) -> JobSnapshot:
         end_ms=result.end_ms,
         last_modified_ms=result.end_ms,
         executions=(),
+        ended_at_ms=result.ended_at_ms,
     )
 
 

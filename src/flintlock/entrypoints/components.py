@@ -63,7 +63,8 @@ class JobManagerParts:
     configuration: Configuration
     versions: Versions
     work_dir: str
-    clock_ms: Callable[[], int]
+    clock_ms: Callable[[], int]  # the wall clock
+    boot_time_s: Callable[[], float]  # only grows, also while the machine sleeps
     random: Random
     hostname: str
     mode: DeploymentMode = SESSION
@@ -88,6 +89,7 @@ class JobManagerComponents:
             configuration=parts.configuration,
             versions=parts.versions,
             clock_ms=parts.clock_ms,
+            boot_time_s=parts.boot_time_s,
             metrics=None if registry is None else DispatcherMetrics(registry),
         )
         self._term: Final = TermParts(

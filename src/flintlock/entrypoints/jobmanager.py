@@ -30,6 +30,7 @@ from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import HaServices
 from flintlock.host.addresses import reached_at
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
@@ -98,6 +99,7 @@ class ClusterEntrypoint:
             versions=cluster_versions(),
             work_dir=work_dir(self._settings),
             clock_ms=clock_ms,
+            boot_time_s=boot_time_s,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
             hostname=socket.gethostname(),
             mode=self._mode,

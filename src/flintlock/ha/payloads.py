@@ -25,7 +25,7 @@ from flintlock.model import log_events
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -94,4 +94,5 @@ JOB_SNAPSHOT: Final = Payload(JobSnapshot)
 JOB_SUMMARY: Final = Payload(JobSummary)
 RESULT_ROWS: Final = Payload(ResultRows)
 JOB_OPERATIONS: Final = Payload(JobOperations)
+RETENTION_READING: Final = Payload(RetentionReading)
 LEADER_INFO: Final = Payload(LeaderInfo)

@@ -19,7 +19,7 @@ from flintlock.gateways.blobs import BlobCopies
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 
@@ -153,7 +153,7 @@ class EndedJobStore(Protocol):
         ...
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Remove jobs that ended before then, with their clean results and keys; return which.
+        """Remove jobs whose `retained_from_ms` is before then, with their clean results and keys; return which.
 
         A job whose result is dirty, or whose graph still exists, has not ended for good and stays. Each job is removed
         as a whole; a call that raises may have removed some.
@@ -174,6 +174,18 @@ class JobOperationStore(Protocol):
 
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all jobs that have operations, readable or not."""
+        ...
+
+
+class RetentionClockStore(Protocol):
+    """How far the cluster's retention clock has come (`dispatcher.retention_clock`)."""
+
+    async def record(self, reading: RetentionReading) -> None:
+        """Replace the reading."""
+        ...
+
+    async def read(self) -> RetentionReading | None:
+        """Return the reading; None if none was ever recorded. Raises Corrupt."""
         ...
 
 
@@ -203,6 +215,11 @@ class Stores(Protocol):
     @property
     def operations(self) -> JobOperationStore:
         """Operations of jobs, running and ended."""
+        ...
+
+    @property
+    def retention_clock(self) -> RetentionClockStore:
+        """How far the retention clock has come."""
         ...
 
 

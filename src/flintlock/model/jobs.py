@@ -126,6 +126,12 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     result_names: tuple[StepName, ...] = ()
     publishing: tuple[int, int] | None = None  # files published so far, of how many
     stale: bool = False
+    ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
+
+    @property
+    def retained_from_ms(self) -> int:
+        """When its retention began, on the retention clock. Older versions counted by the wall clock."""
+        return self.ended_at_ms or self.end_ms
 
     def current(self, region: RegionId) -> ExecutionInfo | None:
         """Return the region's latest attempt, if it has any."""
@@ -198,6 +204,19 @@ class JobResult(Struct, frozen=True, kw_only=True):
     end_ms: int
     scratch: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
+    ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
+
+    @property
+    def retained_from_ms(self) -> int:
+        """When its retention began, on the retention clock. Older versions counted by the wall clock."""
+        return self.ended_at_ms or self.end_ms
+
+
+class RetentionReading(Struct, frozen=True, kw_only=True):
+    """The cluster's retention clock, as its leader recorded it last, and the wall clock at that time."""
+
+    clock_ms: int
+    wall_ms: int
 
 
 class JobQuery(Struct, frozen=True, kw_only=True):

@@ -87,6 +87,14 @@ JOBS_EXPIRED: Final = _event("Jobs (Dispatcher)", "jobs-expired", "Ended jobs we
 JOB_EXPIRY_FAILED: Final = _event(
     "Jobs (Dispatcher)", "job-expiry-failed", "Ended jobs could not be removed after their retention."
 )
+CLOCK_JUMPED: Final = _event(
+    "Jobs (Dispatcher)",
+    "clock-jumped",
+    "The wall clock of the leader's machine was set forward or back. Retention does not depend on it.",
+)
+RETENTION_CLOCK_NOT_RECORDED: Final = _event(
+    "Jobs (Dispatcher)", "retention-clock-not-recorded", "The time that counts for retention could not be recorded."
+)
 
 LEADER_PROCESS_STATE_CHANGED: Final = _event(
     "Leadership", "leader-process-state-changed", "The leader process of a term was started or stopped."

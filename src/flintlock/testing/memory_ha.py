@@ -22,7 +22,7 @@ from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_fo
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import REGION_MOVES, RegionRecord, ResultRows
 from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, StepHook, yielding
@@ -59,12 +59,14 @@ class MemoryCluster(MemoryLeadership):
         self.progress: Final[dict[JobId, dict[RegionId, bytes]]] = {}
         self.ended: Final[dict[JobId, EndedEntry]] = {}
         self.operations: Final[dict[JobId, bytes]] = {}
+        self.retention_clock: bytes | None = None
 
     def clear(self) -> None:
         """Remove every record; the newest token stays."""
         stores = self.graphs, self.quarantined, self.keys, self.results, self.progress, self.ended, self.operations
         for records in stores:
             records.clear()
+        self.retention_clock = None
 
     def forget_keys(self, job_id: JobId) -> None:
         """Remove the keys that refer to a job."""
@@ -180,7 +182,7 @@ class MemoryJobResultStore(_TermStore):
 
     async def create_dirty(self, result: JobResult) -> None:
         """Add a dirty entry."""
-        entry = ResultEntry(dirty=True, end_ms=result.end_ms, payload=payloads.JOB_RESULT.encode(result))
+        entry = ResultEntry(dirty=True, end_ms=result.retained_from_ms, payload=payloads.JOB_RESULT.encode(result))
 
         def effect() -> None:
             if result.job_id in self._cluster.results:
@@ -261,7 +263,7 @@ class MemoryEndedJobStore(_TermStore):
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
         """Store an ended job."""
         entry = EndedEntry(
-            end_ms=snapshot.end_ms,
+            end_ms=snapshot.retained_from_ms,
             summary=payloads.JOB_SUMMARY.encode(snapshot.summary()),
             snapshot=payloads.JOB_SNAPSHOT.encode(snapshot),
             rows={result.name: payloads.RESULT_ROWS.encode(result) for result in results},
@@ -334,6 +336,24 @@ class MemoryJobOperationStore(_TermStore):
         return await self._read("operations.ids", lambda: tuple(self._cluster.operations))
 
 
+class MemoryRetentionClockStore(_TermStore):
+    """The reading of the retention clock."""
+
+    async def record(self, reading: RetentionReading) -> None:
+        """Replace the reading."""
+        payload = payloads.RETENTION_READING.encode(reading)
+
+        def effect() -> None:
+            self._cluster.retention_clock = payload
+
+        await self._write("retention_clock.record", effect)
+
+    async def read(self) -> RetentionReading | None:
+        """Return the reading."""
+        payload = await self._read("retention_clock.read", lambda: self._cluster.retention_clock)
+        return None if payload is None else payloads.RETENTION_READING.decode(payload, "the cluster")
+
+
 class _AllRecords(_TermStore):
     """Every record at once."""
 
@@ -356,6 +376,7 @@ class MemoryStores:
         self.progress: Final = MemoryJobProgressStore(cluster, token, step)
         self.ended: Final = MemoryEndedJobStore(cluster, token, step)
         self.operations: Final = MemoryJobOperationStore(cluster, token, step)
+        self.retention_clock: Final = MemoryRetentionClockStore(cluster, token, step)
 
 
 class MemoryHaServices:

@@ -177,11 +177,13 @@ class DispatcherHarness:
         self.job_masters: Final = FakeJobMasterFactory(now_ms)
         self.ha: Final = MemoryHaServices(self.cluster, holder, self.faults)
         self.registry: Final = CollectorRegistry()
+        self.clock_error_ms = 0  # by which the JobManager's wall clock is ahead
         self.services: Final = DispatcherServices(
             blobs=self.blobs,
             configuration=Configuration(config),
             versions=VERSIONS,
-            clock_ms=now_ms,
+            clock_ms=lambda: now_ms() + self.clock_error_ms,
+            boot_time_s=lambda: asyncio.get_running_loop().time(),
             metrics=DispatcherMetrics(self.registry),
         )
 
@@ -217,7 +219,7 @@ class DispatcherHarness:
         stores = self.stores()
         async with asyncio.timeout(30 * 86400):
             term = self.term(stores)
-            recovery = await recover(stores, self.blobs, now_ms, term.gate)
+            recovery = await recover(stores, self.services, term.gate)
             async with dispatching(self.services, term, recovery) as dispatcher:
                 yield dispatcher
 

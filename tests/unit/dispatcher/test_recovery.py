@@ -32,7 +32,7 @@ from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
 from flintlock.model.states import JobStatus
 from flintlock.testing.memory_ha import ResultEntry
-from flintlock.testing.virtual_time import now_ms, virtual_time
+from flintlock.testing.virtual_time import virtual_time
 
 
 async def ended_dirty(harness: DispatcherHarness) -> None:
@@ -104,7 +104,7 @@ async def test_dirty_results_are_read_before_graphs() -> None:
     await ended_dirty(harness)
     before = len(harness.faults.seen)
 
-    recovery = await recover(harness.stores(), harness.blobs, now_ms)
+    recovery = await recover(harness.stores(), harness.services)
 
     seen = harness.faults.seen[before:]
     assert seen.index("results.dirty:after") < seen.index("graphs.ids:before")
@@ -225,7 +225,7 @@ async def test_recovery_reads_many_jobs_at_once_and_keeps_their_order() -> None:
             await dispatcher.submit_job(submission(job_id))
     reading = harness.faults.hold("graphs.recover:before")
     async with asyncio.TaskGroup() as tasks:
-        recovering = tasks.create_task(recover(harness.stores(), harness.blobs, now_ms))
+        recovering = tasks.create_task(recover(harness.stores(), harness.services))
         await settle()
         assert harness.faults.seen.count("graphs.recover:before") == WIDTH
         reading.set()

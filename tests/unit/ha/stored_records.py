@@ -12,7 +12,16 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import structs
-from tests.contract.records import JOB_A, job_result, operations, region_record, rows, snapshot, stored_job
+from tests.contract.records import (
+    JOB_A,
+    job_result,
+    operations,
+    region_record,
+    retention_reading,
+    rows,
+    snapshot,
+    stored_job,
+)
 
 from flintlock.ha import payloads
 from flintlock.ha.leader_info import LeaderInfo
@@ -33,6 +42,7 @@ KINDS: Final[dict[str, Payload[Any]]] = {
     "job_summary": payloads.JOB_SUMMARY,
     "result_rows": payloads.RESULT_ROWS,
     "job_operations": payloads.JOB_OPERATIONS,
+    "retention_reading": payloads.RETENTION_READING,
     "leader_info": payloads.LEADER_INFO,
     "epoch": tree.EPOCH,
     "graph_pointer": tree.GRAPH,
@@ -57,6 +67,7 @@ def examples() -> dict[str, object]:
         "job_summary": snapshot().summary(),
         "result_rows": rows(),
         "job_operations": operations(),
+        "retention_reading": retention_reading(),
         "leader_info": LeaderInfo(token=FencingToken(Epoch(3), "s"), rpc="host:1", rest="http://host:2"),
         "epoch": tree.EpochRecord(epoch=Epoch(3), session="s", latch="c-0000000001"),
         "graph_pointer": tree.GraphPointer(file=file),

@@ -94,7 +94,7 @@ class DispatcherLeaderProcess:
             try:
                 async with self._open_term(self.token, self._stores) as term:
                     with caused_by(internal_cause("recovery", self.token.epoch)):
-                        recovery = await recover(self._stores, self._services.blobs, self._services.clock_ms, term.gate)
+                        recovery = await recover(self._stores, self._services, term.gate)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
                     async with dispatching(self._services, term, recovery) as dispatcher:
                         await asyncio.sleep(0)  # each recovered job takes its first step, which creates its JobMaster

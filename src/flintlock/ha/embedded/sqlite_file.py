@@ -17,13 +17,13 @@ from typing import Final
 
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
 
 #: `idempotency_keys` refers to no graph: a key outlives its job. Large payloads have tables of their own, so that a
-#: listing reads small rows only.
+#: listing reads small rows only. `end_ms` is when the job's retention began (`retained_from_ms`).
 _SCHEMA: Final = """
 CREATE TABLE leadership (
     id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER NOT NULL, session TEXT NOT NULL) STRICT;
@@ -55,6 +55,7 @@ CREATE TABLE ended_rows (
 _ADDED: Final = {
     2: "CREATE TABLE leader_info (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
     3: "CREATE TABLE job_operations (job_id TEXT PRIMARY KEY, payload BLOB NOT NULL) STRICT;\n",
+    4: "CREATE TABLE retention_clock (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
 }
 
 

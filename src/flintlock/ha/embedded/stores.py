@@ -20,7 +20,7 @@ from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_fo
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -174,7 +174,7 @@ class SqliteJobResultStore(_TermStore):
 
     async def create_dirty(self, result: JobResult) -> None:
         """Add a dirty entry."""
-        values = (result.job_id, result.end_ms, payloads.JOB_RESULT.encode(result))
+        values = (result.job_id, result.retained_from_ms, payloads.JOB_RESULT.encode(result))
 
         def work(connection: sqlite3.Connection) -> None:
             try:
@@ -257,7 +257,7 @@ class SqliteEndedJobStore(_TermStore):
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM ended_jobs WHERE job_id = ?", (job_id,))  # and all that refers to it
-            connection.execute("INSERT INTO ended_jobs VALUES (?, ?, ?)", (job_id, snapshot.end_ms, summary))
+            connection.execute("INSERT INTO ended_jobs VALUES (?, ?, ?)", (job_id, snapshot.retained_from_ms, summary))
             connection.execute("INSERT INTO ended_snapshots VALUES (?, ?)", (job_id, payload))
             connection.executemany("INSERT INTO ended_rows VALUES (?, ?, ?)", rows)
 
@@ -324,6 +324,24 @@ class SqliteJobOperationStore(_TermStore):
         return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_operations"))
 
 
+class SqliteRetentionClockStore(_TermStore):
+    """The reading of the retention clock: one row."""
+
+    async def record(self, reading: RetentionReading) -> None:
+        """Replace the reading."""
+        payload = payloads.RETENTION_READING.encode(reading)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO retention_clock VALUES (1, ?)", (payload,))
+
+        await self._write(work)
+
+    async def read(self) -> RetentionReading | None:
+        """Return the reading."""
+        row = await self._first("SELECT payload FROM retention_clock")
+        return None if row is None else payloads.RETENTION_READING.decode(row[0], "the cluster")
+
+
 class SqliteStores:
     """All stores of one term."""
 
@@ -333,6 +351,7 @@ class SqliteStores:
         self.progress: Final = SqliteJobProgressStore(file, token)
         self.ended: Final = SqliteEndedJobStore(file, token)
         self.operations: Final = SqliteJobOperationStore(file, token)
+        self.retention_clock: Final = SqliteRetentionClockStore(file, token)
 
 
 def _exists(connection: sqlite3.Connection, query: str, value: str) -> bool:

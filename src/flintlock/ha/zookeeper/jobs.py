@@ -145,11 +145,11 @@ class ZooKeeperJobResultStore(TermStore):
         """Add a dirty entry."""
         job_id, paths = result.job_id, self._paths
         async with self._stored("results", job_id, payloads.JOB_RESULT.encode(result)) as (file,):
-            pointer = tree.RESULT.encode(tree.ResultPointer(file=file, end_ms=result.end_ms))
+            pointer = tree.RESULT.encode(tree.ResultPointer(file=file, end_ms=result.retained_from_ms))
             ops = (
                 Create(paths.result(job_id), pointer),
                 Create(paths.dirty_mark(job_id)),
-                Create(paths.result_end(job_id, result.end_ms)),
+                Create(paths.result_end(job_id, result.retained_from_ms)),
             )
             refusal = await self._writer.attempt(self._token, ops)
             if refusal is not None:

@@ -13,7 +13,7 @@ from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
 from flintlock.ha.zookeeper.writer import Change, Found, Storage, TermStore, for_each
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
-from flintlock.model.jobs import JobSnapshot, JobSummary
+from flintlock.model.jobs import JobSnapshot, JobSummary, RetentionReading
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 
@@ -73,13 +73,13 @@ class ZooKeeperEndedJobStore(TermStore):
 
     async def put(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
         """Store an ended job."""
-        job_id = snapshot.graph.job_id
-        path, mark = self._paths.ended_job(job_id), self._paths.job_end(job_id, snapshot.end_ms)
+        job_id, end_ms = snapshot.graph.job_id, snapshot.retained_from_ms
+        path, mark = self._paths.ended_job(job_id), self._paths.job_end(job_id, end_ms)
         encoded = (payloads.JOB_SNAPSHOT.encode(snapshot), *(payloads.RESULT_ROWS.encode(rows) for rows in results))
         async with self._stored("ended", job_id, *encoded) as (file, *row_files):
             pointer = tree.ENDED.encode(
                 tree.EndedPointer(
-                    end_ms=snapshot.end_ms,
+                    end_ms=end_ms,
                     summary=payloads.JOB_SUMMARY.encode(snapshot.summary()),
                     snapshot=file,
                     rows={rows.name: name for rows, name in zip(results, row_files, strict=True)},
@@ -95,7 +95,7 @@ class ZooKeeperEndedJobStore(TermStore):
                 ops.append(SetData(path, pointer, found.version))
                 if found.pointer is None:
                     return Change(ops)
-                if found.pointer.end_ms != snapshot.end_ms:
+                if found.pointer.end_ms != end_ms:
                     ops.append(Delete(self._paths.job_end(job_id, found.pointer.end_ms)))
                 return Change(ops, found.pointer.files)
 
@@ -205,6 +205,25 @@ class ZooKeeperJobOperationStore(TermStore):
         return tuple(JobId(name) for name in await self._names(self._paths.operations))
 
 
+class ZooKeeperRetentionClockStore(TermStore):
+    """The reading of the retention clock: one znode."""
+
+    async def record(self, reading: RetentionReading) -> None:
+        """Replace the reading."""
+        path, data = self._paths.retention_clock, payloads.RETENTION_READING.encode(reading)
+
+        async def plan() -> Change:
+            node = await self._link.get(path)
+            return Change((Create(path, data) if node is None else SetData(path, data, node.version),))
+
+        await self._write(plan)
+
+    async def read(self) -> RetentionReading | None:
+        """Return the reading."""
+        node = await self._link.get(self._paths.retention_clock)
+        return None if node is None else payloads.RETENTION_READING.decode(node.data, "the cluster")
+
+
 async def _nothing() -> Change:
     return Change()
 
@@ -223,3 +242,4 @@ class ZooKeeperStores:
         self.progress: ZooKeeperJobProgressStore = ZooKeeperJobProgressStore(storage, token)
         self.ended: ZooKeeperEndedJobStore = ZooKeeperEndedJobStore(storage, token)
         self.operations: ZooKeeperJobOperationStore = ZooKeeperJobOperationStore(storage, token)
+        self.retention_clock: ZooKeeperRetentionClockStore = ZooKeeperRetentionClockStore(storage, token)

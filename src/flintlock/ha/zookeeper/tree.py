@@ -14,7 +14,8 @@
     ended-jobs/xx/<job>             EndedPointer, with the job's summary
     operations/xx/<job>             JobOperations: small, so no file
     blobs/xx/<sha256>               BlobPointer: where the copy of a blob is
-    ends/xx/<job>.<ms>.<kind>       empty: when a job ended; retention reads names only
+    ends/xx/<job>.<ms>.<kind>       empty: when a job's retention began; retention reads names only
+    retention-clock                 RetentionReading
 
 xx is the first two hex digits: ZooKeeper returns lists of up to some 25,000 names. Pointers carry format version
 and checksum as payloads do.
@@ -137,6 +138,7 @@ class Tree:
         self.operations: Final = f"{self.base}/operations"
         self.blobs: Final = f"{self.base}/blobs"
         self.ends: Final = f"{self.base}/ends"
+        self.retention_clock: Final = f"{self.base}/retention-clock"
 
     def graph(self, job_id: JobId) -> str:
         """The job's graph."""

@@ -100,6 +100,7 @@ class SimulatedCluster:
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
         self.launchers: dict[str, FakeEngineLauncher] = {}
+        self.clock_errors_ms: dict[str, int] = {}  # by which the wall clock of each JobManager's machine is ahead
         for name in (*self.job_managers, *self.task_managers):
             # A connection that repeats what was lost: later, but not by much, or no process could ever keep a session.
             steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 4)
@@ -190,7 +191,8 @@ class SimulatedCluster:
                 configuration=configuration,
                 versions=VERSIONS,
                 work_dir="work",
-                clock_ms=now_ms,
+                clock_ms=lambda: now_ms() + self.clock_errors_ms.get(process.name, 0),
+                boot_time_s=asyncio.get_running_loop().time,
                 random=self.random,
                 hostname=process.name,
                 term_transport=term_transport,

@@ -18,6 +18,9 @@ from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.network import SimulatedNetwork
 
 
+_MONTH_S: Final = 30 * 86400.0
+
+
 class Faults(Struct, frozen=True, kw_only=True):
     """What goes wrong, and how often; all of it until `until_s`."""
 
@@ -38,6 +41,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     store_partitions: int = 0  # between the ensemble and any process, both ways or one
     freezes: int = 0  # of TaskManagers, in some cases past their lease
     lost_results: int = 0  # blocking results that are lost
+    clock_jumps: int = 0  # of a JobManager's wall clock, forward or back, by up to a month
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
@@ -68,6 +72,7 @@ class Victims(Protocol):
     job_managers: list[str]
     task_managers: list[str]
     launchers: dict[str, FakeEngineLauncher]
+    clock_errors_ms: dict[str, int]
 
     def record(self, what: str) -> None:
         """Add an event to the trace."""
@@ -107,6 +112,7 @@ class FaultInjector:
             (faults.store_partitions, self._cut_off_from_the_store),
             (faults.freezes, self._freeze_a_task_manager),
             (faults.lost_results, self._lose_a_result),
+            (faults.clock_jumps, self._set_a_clock),
         ):
             for _ in range(count):
                 delay_s = self._random.uniform(1.0, faults.until_s)
@@ -181,6 +187,15 @@ class FaultInjector:
             self._cluster.record(f"{lost} is lost")
             for path in files.below(lost):
                 del files.content[path]
+
+    async def _set_a_clock(self) -> None:
+        """Set the wall clock of a JobManager's machine wrong for a while; it may start or begin to lead meanwhile."""
+        name, error_s = self._draw_job_manager(), self._random.choice([-1, 1]) * self._random.uniform(1.0, _MONTH_S)
+        self._cluster.record(f"the clock of {name} jumps by {error_s:.0f} s")
+        self._cluster.clock_errors_ms[name] = round(error_s * 1000)
+        await asyncio.sleep(self._random.uniform(0.1, 30.0))
+        self._cluster.record(f"the clock of {name} is right again")
+        self._cluster.clock_errors_ms.pop(name, None)
 
     def _draw_job_manager(self) -> str:
         """Draw a JobManager: the leader more often than the others."""

@@ -85,6 +85,7 @@ def _faults(random: Random) -> Faults:
         until_s=random.choice([5.0, 20.0, 60.0]),
         slow_reads_s=random.choice([0.0, 0.0, 1.0]),
         lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
+        clock_jumps=random.choice([0, 0, 1, 4]),
     )
 
 
