@@ -2,11 +2,16 @@
 
 A channel connects, and reconnects, by itself; a proxy therefore stays valid for as long as its `RpcChannels` is open,
 however often its peer restarts. Nothing is retried here: only the caller knows what is safe.
+
+Addresses come and go (each worker of active mode has a port of its own), so channels without a call are closed, the one
+that was unused longest first, when there are more than `MAX_IDLE_CHANNELS`. The next call opens another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -29,13 +34,26 @@ G = TypeVar("G")
 _REFUSED_TEXT: Final = "Connection refused"
 
 
+#: How many channels without a call stay open.
+MAX_IDLE_CHANNELS: Final = 64
+
+
 class RpcChannels:
     """One channel for each address, opened when first needed, closed together. An async context manager."""
 
-    def __init__(self, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, max_idle_channels: int = MAX_IDLE_CHANNELS
+    ) -> None:
         self._max_message_bytes = max_message_bytes
-        self._channels: dict[str, _Channel] = {}  # filled by channel(), emptied by close()
+        self._max_idle_channels = max_idle_channels
+        self._channels: dict[str, _Channel] = {}  # the last used last; filled by using(), emptied by close()
+        self._closing: set[asyncio.Task[None]] = set()  # of channels that were unused; each removed when it is done
         self._closed = False
+
+    @property
+    def open_channels(self) -> int:
+        """How many channels are open."""
+        return len(self._channels)
 
     def connect(
         self,
@@ -47,16 +65,21 @@ class RpcChannels:
         """See `transport.Connector.connect`."""
         return proxy(gateway, address, _Connection(self, address, token, timeout_s, self._max_message_bytes).call)
 
-    def channel(self, address: str) -> _Channel:
-        """Return the channel to `address`. Raises `Unavailable` once closed."""
+    @contextmanager
+    def using(self, address: str) -> Generator[_Channel]:
+        """Provide the channel to `address` for one call. Raises `Unavailable` once closed."""
         if self._closed:
             raise Unavailable(f"the connection to {address} was closed by this process")
-        channel = self._channels.get(address)
+        channel = self._channels.pop(address, None)
         if channel is None:
-            channel = self._channels[address] = _Channel(
-                wire.open_channel(address, wire.channel_options(self._max_message_bytes))
-            )
-        return channel
+            self._close_unused()
+            channel = _Channel(wire.open_channel(address, wire.channel_options(self._max_message_bytes)))
+        self._channels[address] = channel
+        channel.calls += 1
+        try:
+            yield channel
+        finally:
+            channel.calls -= 1
 
     async def close(self) -> None:
         """Close all channels. Calls under way end with `Unavailable`, and so does every later one. Idempotent."""
@@ -64,6 +87,17 @@ class RpcChannels:
         while self._channels:
             _, channel = self._channels.popitem()
             await channel.grpc_channel.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _close_unused(self) -> None:
+        """Close the channels without a call that were unused longest, so that there is room for another one."""
+        idle = [address for address, channel in self._channels.items() if not channel.calls]
+        for address in idle[: max(0, len(idle) - self._max_idle_channels + 1)]:
+            grpc_channel = self._channels.pop(address).grpc_channel
+            task = asyncio.get_running_loop().create_task(grpc_channel.close(), name=f"close-{address}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,6 +113,7 @@ class _Channel:
 
     def __init__(self, grpc_channel: aio.Channel) -> None:
         self.grpc_channel = grpc_channel
+        self.calls = 0  # under way
         self._methods: dict[MethodShape, aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
     def method(self, shape: MethodShape) -> aio.UnaryUnaryMultiCallable[bytes, bytes]:
@@ -114,11 +149,10 @@ class _Connection:
         token = self._token() if self._token is not None else None
         if token is not self._sent[0]:
             self._sent = (token, wire.headers(token))
-        method = self._channels.channel(self._address).method(shape)
+        metadata = wire.with_cause(self._sent[1], current_cause())
         try:
-            answer = await method(
-                request, timeout=self._timeout_s, metadata=wire.with_cause(self._sent[1], current_cause())
-            )
+            with self._channels.using(self._address) as channel:
+                answer = await channel.method(shape)(request, timeout=self._timeout_s, metadata=metadata)
         except aio.AioRpcError as error:
             raise self._translate(error, shape) from error
         except asyncio.CancelledError:

@@ -67,11 +67,13 @@ def real_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 
 @asynccontextmanager
-async def served(*, grace_s: float = 0.5, limit: int = 1000) -> AsyncGenerator[tuple[RpcServer, Echo, RpcChannels]]:
+async def served(
+    *, grace_s: float = 0.5, limit: int = 1000, max_idle_channels: int = 64
+) -> AsyncGenerator[tuple[RpcServer, Echo, RpcChannels]]:
     implementation = Echo()
     server = RpcServer("127.0.0.1", grace_s=grace_s, max_message_bytes=limit)
     server.serve(EchoGateway, implementation)
-    async with server, RpcChannels(max_message_bytes=limit) as channels:
+    async with server, RpcChannels(max_message_bytes=limit, max_idle_channels=max_idle_channels) as channels:
         yield server, implementation, channels
 
 
@@ -271,8 +273,23 @@ async def test_stand_ins_of_one_address_share_its_channel() -> None:
         await first.say(Text("a"))
         await second.say(Text("b"))
 
-        assert channels.channel(server.address) is channels.channel(server.address)
-        assert channels.channel(server.address) is not channels.channel("127.0.0.1:1")
+        assert channels.open_channels == 1
+
+
+@real_time
+async def test_channels_to_addresses_that_are_no_longer_used_are_closed() -> None:
+    async with served(max_idle_channels=4) as (server, echo, channels), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(channels.connect(EchoGateway, server.address).wait())
+        await echo.waiting.wait()
+        for port in range(1, 31):
+            with pytest.raises(Unavailable):
+                await channels.connect(EchoGateway, f"127.0.0.1:{port}").say(Text("x"))
+
+        assert channels.open_channels == 5, "the one with a call, and four without"
+        assert not waiting.done()
+        echo.go.set()
+        await waiting
+        assert await channels.connect(EchoGateway, server.address).say(Text("x")) == Text("x")
 
 
 @real_time
