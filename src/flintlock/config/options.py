@@ -299,6 +299,15 @@ TASK_OUTPUT: Final = Option(
     key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20,
     description="Maximum output of an attempt that is stored; beyond that, only the end.",
 )  # fmt: skip
+LOG_FILE_SIZE: Final = Option(
+    key="env.log.size", parse=memory_bytes, kind=_MEMORY, default=64 << 20,
+    description="The size at which a log file in the state directory is replaced by a new one: those of JobManagers,"
+    " TaskManagers and engines. Logs that go to a service manager are not affected.",
+)  # fmt: skip
+LOG_FILES: Final = Option(
+    key="env.log.max", parse=integer(0, 1000), kind=_WHOLE, default=5,
+    description="How many replaced log files remain, as `<name>.1` (the latest), `<name>.2` and so on.",
+)  # fmt: skip
 JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0,
     description="How long an ended job, its results, its id and its idempotency key are stored, counting the time in "

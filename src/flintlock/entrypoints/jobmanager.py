@@ -22,6 +22,7 @@ from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements
 from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.high_availability import ha_services, work_dir
+from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.workers import worker_driver
@@ -75,7 +76,12 @@ class ClusterEntrypoint:
     async def run(self) -> ApplicationStatus:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
         ProcessCollector(registry=self._registry)
-        async with ha_services(self._settings, clock_ms) as ha, self._rpc_server() as rpc, RpcChannels() as channels:
+        async with (
+            rotating_logs(self._configuration, self._settings.state_dir / "log"),
+            ha_services(self._settings, clock_ms) as ha,
+            self._rpc_server() as rpc,
+            RpcChannels() as channels,
+        ):
             blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
             await blobs.start()
             rpc.serve(BlobGateway, blobs)

@@ -27,6 +27,7 @@ from flintlock.config.options import (
 )
 from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
+from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -58,9 +59,11 @@ async def serve(settings: ProcessSettings) -> None:
     name = f"taskmanager-{settings.index}"
     run_dir = state_dir / "run" / name
     reap_leftovers(run_dir)
+    engine_log = state_dir / "log" / f"{name}-engine.log"
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
     async with (
+        rotating_logs(configuration, state_dir / "log", engine_log),
         running_watchdog(run_dir, tag) as watchdog,
         ha_backend(configuration).leader_finder(configuration, state_dir) as finder,
         _rpc_server(configuration) as rpc,
@@ -88,7 +91,7 @@ async def serve(settings: ProcessSettings) -> None:
                 slots=slots,
                 configuration=configuration,
                 run_dir=run_dir,
-                log_file=state_dir / "log" / f"{name}-engine.log",
+                log_file=engine_log,
                 work_dir=work_dir(settings),
                 archive_dir=cache_directory(),
             ),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import stat
 import sys
 import threading
 import traceback
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.api import process as shapes
+from flintlock.host.log_rotation import log_of
 from flintlock.rest.secrets import arguments_without_secrets
 
 _PIECE: Final = 1 << 18
@@ -36,7 +36,7 @@ class ProcessLogs:
     @staticmethod
     def of(directory: Path, *, stderr: int = 2, stdout: int = 1) -> ProcessLogs:
         """Find out where the process's output goes."""
-        return ProcessLogs(directory=directory, log=_target(directory, stderr), stdout=_target(directory, stdout))
+        return ProcessLogs(directory=directory, log=log_of(directory, stderr), stdout=log_of(directory, stdout))
 
     def files(self) -> dict[str, os.stat_result]:
         """Return the log files by name: plain files in the directory, nothing beneath it and nothing hidden."""
@@ -102,15 +102,3 @@ def _stack(task: asyncio.Task[object]) -> str:
     for frame in task.get_stack(limit=_DEEPEST):
         lines += traceback.format_list(traceback.extract_stack(frame, limit=1))
     return "".join(lines)
-
-
-def _target(directory: Path, descriptor: int) -> Path | None:
-    """Return the file of the directory that a descriptor writes to, if it is one."""
-    try:
-        own = os.fstat(descriptor)
-    except OSError:
-        return None
-    if not stat.S_ISREG(own.st_mode):
-        return None
-    files = ProcessLogs(directory=directory).files()
-    return next((directory / name for name, seen in files.items() if os.path.samestat(seen, own)), None)
