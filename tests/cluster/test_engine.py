@@ -375,6 +375,25 @@ def test_only_flintlocks_own_directories_are_removed(shared: Shared, tmp_path: P
     assert work.exists()
 
 
+def test_a_pattern_removes_the_staging_of_all_attempts_at_its_region_and_nothing_else(
+    shared: Shared, tmp_path: Path
+) -> None:
+    """Also below a directory whose name Hadoop would take for a pattern."""
+    target = tmp_path / "out{a,b}[1]*"
+    job = "a" * 32
+    own = [target / f"{PREFIX}{job}-1-{attempt}" for attempt in (0, 1, 12)]
+    others = [target / f"{PREFIX}{job}-{name}" for name in ("0-1", "11-1")] + [target / "part-0", tmp_path / "outa"]
+    for path in (*own, *others):
+        path.mkdir(parents=True)
+        (path / "file").write_text("rows")
+
+    shared.do(shared.engine.remove_directories((f"{target}/{PREFIX}{job}-1-*",)))
+    shared.do(shared.engine.remove_directories((f"{target}/{PREFIX}{job}-1-*", f"{tmp_path}/gone/{PREFIX}{job}-1-*")))
+
+    assert [path for path in own if path.exists()] == []
+    assert [path for path in others if not (path / "file").exists()] == []
+
+
 def test_a_jvm_that_cannot_start_is_reported_with_its_cause(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, {}, conf={"spark.driver.extraJavaOptions": "-XX:MaxHeapSize=many"})
 

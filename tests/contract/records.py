@@ -6,17 +6,29 @@ from flintlock.model.commands import CancelJob, JobOperation, JobOperations, Ope
 from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
 from flintlock.model.jobs import (
+    ExceptionEntry,
     ExecutionInfo,
+    JobHistory,
     JobResult,
     JobSnapshot,
     ParallelismRange,
+    RestartHistory,
     RetentionReading,
     StoredJob,
 )
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import FileMove, RegionPhase, RegionRecord, ResultRows, SinkFiles, TaskFinished
+from flintlock.model.tasks import (
+    Failure,
+    FailureKind,
+    FileMove,
+    RegionPhase,
+    RegionRecord,
+    ResultRows,
+    SinkFiles,
+    TaskFinished,
+)
 
 JOB_A = JobId("a" * 32)
 JOB_B = JobId("b" * 32)
@@ -102,6 +114,31 @@ def operations(job_id: JobId = JOB_A) -> JobOperations:
     return JobOperations(
         job_id=job_id,
         operations=(operation("0" * 32, job_id).completed(failure, 1_600), operation("1" * 32, job_id), cancel),
+    )
+
+
+def job_history(job_id: JobId = JOB_A) -> JobHistory:
+    failure = Failure(kind=FailureKind.SPARK_TASK, message="a Spark task failed", exception="SparkException")
+    attempt = ExecutionInfo(
+        region=RegionId(0),
+        attempt=1,
+        state=ExecutionState.FAILED,
+        timestamps={ExecutionState.FAILED: 1_500},
+        task_manager=TaskManagerId("tm-1"),
+        failure=failure,
+    )
+    entry = ExceptionEntry(
+        failure=failure, timestamp_ms=1_500, region=RegionId(0), attempt=1, labels={"team": "etl"}, task_name="orders"
+    )
+    return JobHistory(
+        job_id=job_id,
+        restarts=RestartHistory(restarts=2, failures_ms=(1_400, 1_500), backoff_s=2.0, last_ms=1_500),
+        infrastructure_restarts=1,
+        failing=True,
+        exceptions=(entry,),
+        exceptions_omitted=3,
+        attempts=(attempt,),
+        attempts_omitted={RegionId(0): 1},
     )
 
 

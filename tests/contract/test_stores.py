@@ -18,6 +18,7 @@ from tests.contract.records import (
     JOB_A,
     JOB_B,
     graph,
+    job_history,
     job_result,
     operation,
     operations,
@@ -198,6 +199,7 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "results.create_dirty": lambda stores: stores.results.create_dirty(job_result(JOB_B)),
     "results.mark_clean": lambda stores: stores.results.mark_clean(JOB_A),
     "progress.record": lambda stores: stores.progress.record(region_record(phase=RegionPhase.FINISHED)),
+    "progress.record_history": lambda stores: stores.progress.record_history(job_history()),
     "progress.remove": lambda stores: stores.progress.remove(JOB_A),
     "ended.put": lambda stores: stores.ended.put(snapshot(JOB_B), (rows(),)),
     "operations.put": lambda stores: stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),))),
@@ -228,6 +230,7 @@ async def everything(stores: Stores) -> tuple[object, ...]:
         [await stores.results.get(job_id) for job_id in jobs],
         await stores.results.dirty(),
         [await stores.progress.read(job_id) for job_id in jobs],
+        [await stores.progress.read_history(job_id) for job_id in jobs],
         [await stores.ended.get(job_id) for job_id in jobs],
         [await stores.ended.result(job_id, "top") for job_id in jobs],
         summaries,
@@ -730,6 +733,29 @@ async def test_job_that_is_archived_again_later_expires_by_the_later_time(stores
 
     assert await stores.ended.expire(3_000) == ()
     assert await stores.ended.expire(5_000) == (JOB_A,)
+
+
+async def test_history_is_read_as_it_was_recorded_last_beside_the_records(stores: Stores) -> None:
+    await stores.progress.record_history(structs.replace(job_history(), failing=False))
+    await stores.progress.record(region_record())
+    await stores.progress.record_history(job_history())
+
+    assert await stores.progress.read_history(JOB_A) == job_history()
+    assert await stores.progress.read_history(JOB_B) is None
+    assert await stores.progress.read(JOB_A) == (region_record(),)
+    assert await stores.progress.ids() == (JOB_A,)
+
+
+async def test_history_goes_with_the_progress_of_its_job(stores: Stores) -> None:
+    """One that was never deployed has a history only."""
+    await stores.progress.record_history(job_history())
+    await stores.progress.record_history(job_history(JOB_B))
+    assert sorted(await stores.progress.ids()) == [JOB_A, JOB_B]
+
+    await stores.progress.remove(JOB_A)
+
+    assert await stores.progress.read_history(JOB_A) is None
+    assert await stores.progress.ids() == (JOB_B,)
 
 
 async def test_retention_clock_is_read_as_it_was_recorded_last(ha: HaServices) -> None:

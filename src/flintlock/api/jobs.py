@@ -369,7 +369,7 @@ class AttemptInfo(KebabCase, frozen=True, kw_only=True):
 
 
 class RegionAttempts(ApiStruct, frozen=True, kw_only=True):
-    """One region with all its attempts, the latest last."""
+    """One region with its first and its latest attempts, the latest last."""
 
     id: int = field(name="region")
     steps: tuple[str, ...] = ()
@@ -377,6 +377,12 @@ class RegionAttempts(ApiStruct, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()
     materialises: tuple[str, ...] = ()
     attempts: tuple[AttemptInfo, ...] = ()
+    omitted: int = 0  # attempts between the first and the latest that are no longer remembered
+
+    @property
+    def count(self) -> int:
+        """How many attempts there were."""
+        return len(self.attempts) + self.omitted
 
     @property
     def latest(self) -> AttemptInfo | None:
@@ -414,7 +420,8 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     regions: tuple[RegionAttempts, ...] = ()
     publishing: PublishingProgress | None = None
     failure: FailureInfo | None = None
-    failures: tuple[FailureSummary, ...] = ()  # the last ones, the oldest of them first
+    failures: tuple[FailureSummary, ...] = ()  # the first and the latest, oldest first
+    failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
 
 
 class LogPart(KebabCase, frozen=True, kw_only=True):

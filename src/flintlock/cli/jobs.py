@@ -76,7 +76,14 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         return
     click.echo(coloured(f"{found.name}  {found.jobid}  {found.status}"))
     rows = [
-        (str(region.id), row.title, row.state, str(len(region.attempts)), _where(region.latest), row.detail)
+        (
+            str(region.id),
+            row.title,
+            row.state,
+            str(region.count),
+            _where(region.latest),
+            row.detail,
+        )
         for region, row in zip(found.regions, region_rows(found), strict=True)
     ]
     if rows:

@@ -91,7 +91,11 @@ class Dispatcher:
     """Implements DispatcherGateway for one term."""
 
     def __init__(
-        self, services: DispatcherServices, term: TermServices, tasks: asyncio.TaskGroup, retention_clock: RetentionClock
+        self,
+        services: DispatcherServices,
+        term: TermServices,
+        tasks: asyncio.TaskGroup,
+        clock: RetentionClock,
     ) -> None:
         configuration = services.configuration
         self._services: Final = services
@@ -107,7 +111,7 @@ class Dispatcher:
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
             clock_ms=services.clock_ms,
-            retention_clock=retention_clock,
+            retention_clock=clock,
             metrics=services.metrics,
             listing=self._listing,
             ended=self._ended,
@@ -147,7 +151,7 @@ class Dispatcher:
             recovered = DispatchedJob(
                 job_id, self._shared, JobPhase.INITIALIZING, stored=job.stored, operations=operations
             )
-            self.begin(recovered, partial(recovered.run_recovered, job.progress))
+            self.begin(recovered, partial(recovered.run_recovered, job.progress, job.history))
             if recovered.changes.claim_operations():
                 # They are resumed after the job's own first step, which creates its JobMaster.
                 self._child(recovered.changes.resume_operations(), f"operations-{job_id}")

@@ -53,7 +53,16 @@ from flintlock.model.errors import (
     Unavailable,
 )
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobOutcome, JobRequirements, JobResult, JobSnapshot, JobSummary, StoredJob, Submitted
+from flintlock.model.jobs import (
+    JobHistory,
+    JobOutcome,
+    JobRequirements,
+    JobResult,
+    JobSnapshot,
+    JobSummary,
+    StoredJob,
+    Submitted,
+)
 from flintlock.model.tasks import RegionRecord, RemoveFiles
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -222,12 +231,12 @@ class DispatchedJob:
             return
         for _ in range(_TURNS_FOR_THE_ACKNOWLEDGEMENT):
             await asyncio.sleep(0)
-        await self._run_and_end(())
+        await self._run_and_end((), None)
 
-    async def run_recovered(self, progress: tuple[RegionRecord, ...]) -> None:
+    async def run_recovered(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> None:
         """Continue a job from its durable progress, and clean up. One that cannot be initialised is quarantined."""
         self._recovered = True
-        await self._run_and_end(progress)
+        await self._run_and_end(progress, history)
 
     async def clean_up_dirty(self) -> None:
         """Clean up after a job that ended under an earlier leader."""
@@ -281,16 +290,16 @@ class DispatchedJob:
             left = {resource: removals[resource] for resource in failed}
             await clean_up(self.job_id, left, self._services.backoff, self._services.term.gate, failures=1)
 
-    async def _run_and_end(self, progress: tuple[RegionRecord, ...]) -> None:
-        outcome = await self._outcome(progress)
+    async def _run_and_end(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> None:
+        outcome = await self._outcome(progress, history)
         await self._end(outcome)
         await self._clean_up()
 
-    async def _outcome(self, progress: tuple[RegionRecord, ...]) -> JobOutcome:
+    async def _outcome(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> JobOutcome:
         """Create the JobMaster and run it. An error that concerns only this job is this job's outcome: FAILED."""
         services, job = self._services, self.stored
         try:
-            runner = services.term.job_masters(job, progress, services.listing.touch)
+            runner = services.term.job_masters(job, progress, services.listing.touch, history)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
             log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, error=repr(error))
             if self._recovered:  # it was initialised before: its graph is needed to find out what changed

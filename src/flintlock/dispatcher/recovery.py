@@ -39,7 +39,7 @@ from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord
 
 T = TypeVar("T")
@@ -55,6 +55,7 @@ class RecoveredJob(Struct, frozen=True, kw_only=True):
 
     stored: StoredJob
     progress: tuple[RegionRecord, ...] = ()
+    history: JobHistory | None = None
 
 
 class Recovery(Struct, frozen=True, kw_only=True):
@@ -179,7 +180,8 @@ class _Recovering:
             if job_id not in self._with_progress:
                 await self._check_artifacts(stored)
                 return RecoveredJob(stored=stored)
-            return RecoveredJob(stored=stored, progress=await self._read(lambda: self._stores.progress.read(job_id)))
+            progress = await self._read(lambda: self._stores.progress.read(job_id))
+            return RecoveredJob(stored=stored, progress=progress, history=await self._history(job_id))
         except (Fenced, Unavailable, Incompatible):
             raise
         except NotFound:  # removed since it was listed
@@ -189,6 +191,14 @@ class _Recovering:
             # Archived first, then quarantined: after a crash in between, the next leader does both again.
             await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms()))
             await self._quarantine(job_id, reason)
+            return None
+
+    async def _history(self, job_id: JobId) -> JobHistory | None:
+        """Return a job's history. One that cannot be read is as if nothing had happened to the job before."""
+        try:
+            return await self._read(lambda: self._stores.progress.read_history(job_id))
+        except Corrupt as error:
+            log.warning(log_events.RECORD_UNREADABLE, job_id=job_id, reason=error.public)
             return None
 
     async def _check_artifacts(self, stored: StoredJob) -> None:

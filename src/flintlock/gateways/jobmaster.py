@@ -6,7 +6,7 @@ from typing import Protocol
 
 from flintlock.model.commands import JobCommand
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
+from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import DeployedTasks, NoResources, SlotGrant, TaskManagerLost, UnwantedTasks
 from flintlock.model.tasks import RegionRecord, TaskReport
 
@@ -70,6 +70,12 @@ class JobListener(Protocol):
 class JobMasterFactory(Protocol):
     """Makes a JobMasterRunner. Pure: nothing starts until it is run. Raises if the job cannot be initialised."""
 
-    def __call__(self, job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener) -> JobMasterRunner:
-        """Make the runner for a job, new (no progress) or recovered."""
+    def __call__(
+        self,
+        job: StoredJob,
+        progress: tuple[RegionRecord, ...],
+        listener: JobListener,
+        history: JobHistory | None = None,
+    ) -> JobMasterRunner:
+        """Make the runner for a job, new (no progress, no history) or recovered."""
         ...

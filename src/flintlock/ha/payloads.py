@@ -25,7 +25,7 @@ from flintlock.model import log_events
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -90,6 +90,7 @@ class Payload(Generic[T]):
 STORED_JOB: Final = Payload(StoredJob)
 JOB_RESULT: Final = Payload(JobResult)
 REGION_RECORD: Final = Payload(RegionRecord)
+JOB_HISTORY: Final = Payload(JobHistory)
 JOB_SNAPSHOT: Final = Payload(JobSnapshot)
 JOB_SUMMARY: Final = Payload(JobSummary)
 RESULT_ROWS: Final = Payload(ResultRows)

@@ -19,7 +19,7 @@ from flintlock.gateways.blobs import BlobCopies
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 
@@ -114,7 +114,7 @@ class JobResultStore(Protocol):
 
 
 class JobProgressStore(Protocol):
-    """The durable progress of running jobs: deployed attempts, accepted publications, finished regions."""
+    """The durable progress of running jobs: deployed attempts, accepted publications, finished regions, history."""
 
     async def record(self, record: RegionRecord) -> None:
         """Replace the record of one region."""
@@ -124,12 +124,20 @@ class JobProgressStore(Protocol):
         """Return all records of a job, by region. Raises Corrupt."""
         ...
 
+    async def record_history(self, history: JobHistory) -> None:
+        """Replace what is stored of the job's history."""
+        ...
+
+    async def read_history(self, job_id: JobId) -> JobHistory | None:
+        """Return the job's history; None if none was ever recorded. Raises Corrupt."""
+        ...
+
     async def ids(self) -> tuple[JobId, ...]:
-        """Return the ids of all jobs that may have records, readable or not."""
+        """Return the ids of all jobs that may have records or a history, readable or not."""
         ...
 
     async def remove(self, job_id: JobId) -> None:
-        """Remove all records of a job. Idempotent."""
+        """Remove all records of a job, and its history. Idempotent."""
         ...
 
 

@@ -36,6 +36,7 @@ from flintlock.jobmaster.events import (
     PublicationUndelivered,
     ReconcileTimedOut,
     Recorded,
+    RecordHistory,
     RequirementsChanged,
     RestartDue,
     StartTimer,
@@ -45,6 +46,7 @@ from flintlock.jobmaster.events import (
     TimerFired,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState
+from flintlock.jobmaster.history import history_of
 from flintlock.jobmaster.transition import Transition, with_labels
 from flintlock.model.ids import AttemptId
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
@@ -81,6 +83,8 @@ def step(job: ExecutionGraph, event: JobEvent, context: StepContext) -> tuple[Ex
     transition = Transition(job, context)
     _apply(transition, event)
     _settle(transition)
+    if transition.history_changed and not transition.job.status.terminal:  # the end of a job is archived with all of it
+        transition.effects.insert(0, RecordHistory(history_of(transition.job)))
     if transition.job is not job:
         transition.job = structs.replace(transition.job, modified_ms=context.now_ms)
     return transition.job, tuple(transition.effects)
@@ -154,6 +158,7 @@ def _apply_outcome(transition: Transition, outcome: EffectOutcome) -> None:
             adoption.probed(transition, outcome)
         case FailureLabelled(attempt, labels):
             transition.job = with_labels(transition.job, attempt, labels)
+            transition.history_changed = True
 
 
 def _apply_timer(transition: Transition, event: TimerFired) -> None:
@@ -189,6 +194,8 @@ def _start(transition: Transition) -> None:
     for region in transition.job.regions:
         if region.publishing and region.request is None:
             publication.request_publisher(transition, region)
+    if transition.job.must_fail and transition.job.status is not J.CANCELLING:
+        failover.fail_job(transition)
 
 
 def _start_job_timeout(transition: Transition) -> None:

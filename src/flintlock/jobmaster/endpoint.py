@@ -37,6 +37,7 @@ from flintlock.jobmaster.events import (
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
+    DiscardStaging,
     Enrich,
     FailureLabelled,
     JobEffect,
@@ -47,6 +48,7 @@ from flintlock.jobmaster.events import (
     PublicationUndelivered,
     Record,
     Recorded,
+    RecordHistory,
     RequirementsChanged,
     RestartDue,
     SendCommand,
@@ -59,6 +61,7 @@ from flintlock.jobmaster.events import (
     TimedOut,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of, ranges_of
+from flintlock.jobmaster.history import with_history
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
@@ -67,7 +70,7 @@ from flintlock.model.causes import CauseId, caused_by, current_cause, internal_c
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.ids import RegionId, RequestId
-from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, StoredJob
+from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
     DeployedTasks,
     LivenessProbe,
@@ -78,7 +81,7 @@ from flintlock.model.slots import (
     UnwantedTasks,
 )
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import RegionRecord, TaskReport
+from flintlock.model.tasks import RegionRecord, RemoveFiles, TaskReport
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -113,9 +116,12 @@ class JobMasterServices:
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
     """Return the factory with which a Dispatcher makes its JobMasters."""
 
-    def make(job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener) -> JobMasterRunner:
+    def make(
+        job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener, history: JobHistory | None = None
+    ) -> JobMasterRunner:
         plan = plan_of(job.graph, services.configuration, services.work_dir)
-        return JobMaster(initial_state(plan, job, progress, services.clock_ms()), services, listener)
+        state = with_history(initial_state(plan, job, progress, services.clock_ms()), history)
+        return JobMaster(state, services, listener)
 
     return make
 
@@ -132,12 +138,14 @@ class JobMaster:
         "_ended",
         "_listener",
         "_recording",
+        "_recording_history",
         "_request_causes",
         "_scope",
         "_services",
         "_snapshot",
         "_state",
         "_undeclared",
+        "_unrecorded_history",
     )
 
     def __init__(self, state: ExecutionGraph, services: JobMasterServices, listener: JobListener) -> None:
@@ -151,6 +159,8 @@ class JobMaster:
         self._backlog: list[tuple[JobEffect, CauseId | None]] = []  # effects of events before it ran; emptied by run
         self._droppable: set[asyncio.Task[None]] = set()  # tasks that are cancelled at the job's end
         self._recording: dict[RegionId, asyncio.Task[None]] = {}  # the latest unfinished record of each region
+        self._unrecorded_history: JobHistory | None = None  # the latest; a newer one replaces it
+        self._recording_history: asyncio.Task[None] | None = None  # records `_unrecorded_history`
         self._cause: CauseId | None = None  # of what started it: for messages that bring none; written by run
         self._request_causes: dict[RequestId, CauseId | None] = {}  # of each declared request; written by Declare
         #: Not yet acknowledged by the ResourceManager.
@@ -236,8 +246,10 @@ class JobMaster:
         self._receive(message)
         while (task := self._recording.get(message.attempt.region)) is not None and not task.done():
             await asyncio.wait((task,))
-        # A record whose writing was cancelled stays in the list: `run` may handle the suspension only after this.
-        if task is not None or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
+        await _done(self._recording_history)
+        # What was cancelled while it was written stays here: `run` may handle the suspension only after this.
+        unrecorded = task is not None or self._recording_history is not None
+        if unrecorded or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
             raise self._stopped_error()
 
     # Events
@@ -294,10 +306,8 @@ class JobMaster:
                 self._backlog.append((effect, current_cause()))
             case Declare(requirements):
                 self._queue_declaration(self._scope, requirements)
-            case Record(record):
-                work = partial(self._record, record, self._recording.get(record.region))
-                name = f"record-{record.region}-{record.phase}"
-                self._recording[record.region] = self._spawn(self._scope, work, name)
+            case Record() | RecordHistory():
+                self._begin_to_record(self._scope, effect)
             case SendDeploy():
                 self._spawn_droppable(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCommand():
@@ -306,12 +316,25 @@ class JobMaster:
                 self._spawn_droppable(self._scope, partial(self._probe, effect), f"probe-{effect.attempt}")
             case SendPublish():
                 self._spawn_droppable(self._scope, partial(self._publish, effect), f"publish-{effect.order.attempt}")
+            case DiscardStaging():
+                self._spawn_droppable(self._scope, partial(self._discard_staging, effect), "discard-staging")
             case StartTimer():
                 self._spawn_droppable(self._scope, partial(self._wait, effect), f"wait-{type(effect.event).__name__}")
             case Enrich() if self._services.enrichers:
                 self._spawn(self._scope, partial(self._enrich, effect), f"enrich-{effect.attempt}")
             case Enrich():
                 pass
+
+    def _begin_to_record(self, scope: asyncio.TaskGroup, effect: Record | RecordHistory) -> None:
+        match effect:
+            case Record(record):
+                work = partial(self._record, record, self._recording.get(record.region))
+                name = f"record-{record.region}-{record.phase}"
+                self._recording[record.region] = self._spawn(scope, work, name)
+            case RecordHistory(history):
+                self._unrecorded_history = history
+                if self._recording_history is None:
+                    self._recording_history = self._spawn(scope, self._record_history, "record-history")
 
     def _spawn(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> asyncio.Task[None]:
         return scope.create_task(self._guarded(work), name=f"{self._state.plan.job_id}-{name}")
@@ -333,17 +356,26 @@ class JobMaster:
         tasks = [*self._droppable]
         if self._crash is not None:
             tasks += self._recording.values()
+            tasks += () if self._recording_history is None else (self._recording_history,)
             tasks += () if self._declaring is None else (self._declaring,)
         for task in tasks:
             task.cancel()
 
     async def _record(self, record: RegionRecord, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait((before,))
+        await _done(before)
+        await _done(self._recording_history)
         await self._services.gate.retry_until_acknowledged(lambda: self._services.progress.record(record))
         if self._recording.get(record.region) is asyncio.current_task():
             del self._recording[record.region]
         self._handle(Recorded(record))
+
+    async def _record_history(self) -> None:
+        while (history := self._unrecorded_history) is not None:
+            self._unrecorded_history = None
+            await self._services.gate.retry_until_acknowledged(
+                lambda history=history: self._services.progress.record_history(history)
+            )
+        self._recording_history = None
 
     def _queue_declaration(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
         cause, known = current_cause(), self._request_causes
@@ -420,6 +452,12 @@ class JobMaster:
             refused = isinstance(error, Refused)
             self._handle(PublicationUndelivered(attempt, effect.instance, error.public, refused))
 
+    async def _discard_staging(self, effect: DiscardStaging) -> None:
+        """Try it once: the disk is not to fill up while the job restarts. The job's cleanup does it again."""
+        order = RemoveFiles(job_id=self._state.plan.job_id, directories=effect.directories)
+        with suppress(FlintlockError):  # logged by the ResourceManager
+            await self._services.resource_manager.remove_files(order)
+
     async def _enrich(self, effect: Enrich) -> None:
         """Call the plug-ins. The job's end waits for this, so they have a timeout."""
         graph = self._state.plan.graph
@@ -478,3 +516,9 @@ class JobMaster:
 
     def _warn(self, event: str, error: Exception, **facts: str) -> None:
         log.warning(event, job_id=self._state.plan.job_id, reason=str(error) or repr(error), **facts)
+
+
+async def _done(task: asyncio.Task[None] | None) -> None:
+    """Return once the task has ended, however it ended."""
+    if task is not None:
+        await asyncio.wait((task,))

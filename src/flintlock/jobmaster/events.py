@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from flintlock.model.commands import TaskCommand
 from flintlock.model.ids import AttemptId, InstanceId, RegionId
-from flintlock.model.jobs import ParallelismRange
+from flintlock.model.jobs import JobHistory, ParallelismRange
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
 from flintlock.model.tasks import DeployTask, Failure, PublishFiles, RegionRecord, TaskReport
 
@@ -172,6 +172,12 @@ class Record(Struct, frozen=True):
     record: RegionRecord
 
 
+class RecordHistory(Struct, frozen=True):
+    """Make what has happened to the job durable. A record of a region that follows waits for it."""
+
+    history: JobHistory
+
+
 class SendDeploy(Struct, frozen=True):
     """Deploy, once; results in `DeploymentTaken` or `DeploymentUndelivered`."""
 
@@ -203,6 +209,12 @@ class SendPublish(Struct, frozen=True):
     order: PublishFiles
 
 
+class DiscardStaging(Struct, frozen=True):
+    """Have the staging directories of an ended attempt removed, once. The job's cleanup removes what is left."""
+
+    directories: tuple[str, ...]
+
+
 class StartTimer(Struct, frozen=True):
     """Deliver the event after a delay."""
 
@@ -226,5 +238,15 @@ class Moved(Struct, frozen=True):
 
 
 JobEffect: TypeAlias = (
-    Declare | Record | SendDeploy | SendCommand | SendProbe | SendPublish | StartTimer | Enrich | Moved
+    Declare
+    | Record
+    | RecordHistory
+    | SendDeploy
+    | SendCommand
+    | SendProbe
+    | SendPublish
+    | DiscardStaging
+    | StartTimer
+    | Enrich
+    | Moved
 )

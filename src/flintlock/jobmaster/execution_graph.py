@@ -14,11 +14,11 @@ from msgspec import Struct, structs
 
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
-from flintlock.jobmaster.restart import RestartHistory, RestartStrategy, restart_strategy
+from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import AttemptId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import ExceptionEntry, ParallelismRange, StoredJob
+from flintlock.model.jobs import ExceptionEntry, ParallelismRange, RestartHistory, StoredJob
 from flintlock.model.regions import Region, regions_of, shared_steps, values_of_region
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
@@ -26,6 +26,11 @@ from flintlock.model.tasks import Failure, RegionPhase, RegionRecord, StepOutput
 
 E: Final = ExecutionState
 
+
+#: How many attempts at one region are remembered: its first ones, and its latest ones with the current one. A job that
+#: restarts for ever neither fills the memory nor slows each of its steps down.
+FIRST_ATTEMPTS: Final = 2
+LATEST_ATTEMPTS: Final = 8
 
 #: The request id of a grant by an earlier ResourceManager that the current one has not confirmed yet.
 UNCONFIRMED: Final = RequestId("")
@@ -90,7 +95,8 @@ class RegionState(Struct, frozen=True, kw_only=True):
     """A region from its first attempt to its end."""
 
     plan: Region
-    executions: tuple[Execution, ...]  # in order; the last is the current one
+    executions: tuple[Execution, ...]  # the first and the latest, in order; the last is the current one
+    attempts_omitted: int = 0  # attempts between those that are no longer remembered
     asked: int = 0  # requests so far: their ids are never used again
     request: SlotRequest | None = None  # its open slot request; None: it needs no slots
     grant: SlotGrant | None = None  # the granted slots; cleared with `request`, or by the TaskManager's loss
@@ -98,7 +104,7 @@ class RegionState(Struct, frozen=True, kw_only=True):
     outcome: TaskFinished | None = None  # of the accepted attempt
     redo: bool = False  # it was published, but its blocking results are gone: only they are computed again
     publication: Publication | None = None  # from ACCEPTED on, if there are files to publish
-    staging: tuple[str, ...] = ()  # directories that its attempts may have written to; only grows
+    staging: tuple[str, ...] = ()  # where its attempts may have written to; see `model.staging.staging_of_attempts`
     restart_pending: bool = False  # its current execution FAILED and another will follow
 
     @property
@@ -130,6 +136,14 @@ class RegionState(Struct, frozen=True, kw_only=True):
         """Return the region with its latest attempt replaced."""
         return structs.replace(self, executions=(*self.executions[:-1], execution))
 
+    def with_next(self, execution: Execution) -> RegionState:
+        """Return the region with one more attempt. Of too many, the one after the first ones is dropped."""
+        executions, omitted = (*self.executions, execution), self.attempts_omitted
+        if len(executions) > FIRST_ATTEMPTS + LATEST_ATTEMPTS:
+            executions = (*executions[:FIRST_ATTEMPTS], *executions[-LATEST_ATTEMPTS:])
+            omitted += 1
+        return structs.replace(self, executions=executions, attempts_omitted=omitted)
+
 
 class ExecutionGraph(Struct, frozen=True, kw_only=True):
     """A job as its JobMaster knows it."""
@@ -141,9 +155,10 @@ class ExecutionGraph(Struct, frozen=True, kw_only=True):
     restarts: RestartHistory = RestartHistory()
     infrastructure_restarts: int = 0
     required: dict[RegionId, ParallelismRange] = {}  # what users have changed since the submission
-    exceptions: tuple[ExceptionEntry, ...] = ()  # oldest first
-    exceptions_truncated: bool = False
+    exceptions: tuple[ExceptionEntry, ...] = ()  # the first and the latest, oldest first
+    exceptions_omitted: int = 0  # entries between those that are no longer remembered
     declared: tuple[SlotRequest, ...] = ()  # the requests of the latest declaration
+    must_fail: bool = False  # an earlier JobMaster decided that the job fails; read when it starts
     modified_ms: int
     recent_moves: tuple[str, ...] = ()  # the latest moves, for the message about an illegal one
 

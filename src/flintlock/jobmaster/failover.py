@@ -116,9 +116,10 @@ def cancel_due(transition: Transition, attempt: AttemptId) -> None:
 
 
 def try_interrupted_again(transition: Transition) -> None:
-    """Give regions whose attempt was cancelled without a failure the next attempt."""
+    """Give regions whose attempt was cancelled without a failure, or failed under an earlier leader, the next one."""
     for region in transition.job.regions:
-        if region.current.state is E.CANCELED:
+        state = region.current.state
+        if state is E.CANCELED or (state is E.FAILED and not region.restart_pending):
             transition.next_attempt(region)
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
+from flintlock.model.jobs import RestartHistory
 from flintlock.model.tasks import FailureKind
 
 #: Failures that would repeat.
@@ -63,15 +64,6 @@ class ExponentialDelay(Struct, frozen=True, kw_only=True):
 
 
 RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
-
-
-class RestartHistory(Struct, frozen=True, kw_only=True):
-    """The memory of a strategy about one job's failures."""
-
-    restarts: int = 0  # fixed-delay: in all; exponential-delay: since the last reset
-    failures_ms: tuple[int, ...] = ()  # failure-rate: when the latest ones were
-    backoff_s: float = 0.0  # exponential-delay: the latest delay, before jitter
-    last_ms: int = 0  # exponential-delay: when the latest failure was
 
 
 def restart_strategy(configuration: Configuration) -> RestartStrategy:

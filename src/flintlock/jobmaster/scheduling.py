@@ -31,7 +31,7 @@ from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, Step
 from flintlock.model.jobs import ParallelismRange
 from flintlock.model.regions import region_resources
 from flintlock.model.slots import SlotGrant, SlotRequest
-from flintlock.model.staging import staging_directories
+from flintlock.model.staging import staging_of_attempts
 from flintlock.model.states import ExecutionState
 from flintlock.model.tasks import Analysis, DeployTask, Failure, FailureKind, RegionPhase, RegionRecord
 
@@ -89,8 +89,7 @@ def take_slots(transition: Transition, region: RegionState, grant: SlotGrant) ->
         slots=len(grant.slots),
         recording=region.current.recording + 1,
     )
-    own = staging_directories(transition.job.plan.graph, region.plan, attempt)
-    staging = (*region.staging, *(directory for directory in own if directory not in region.staging))
+    staging = staging_of_attempts(transition.job.plan.graph, region.plan, attempt)
     region = structs.replace(region.with_current(execution), grant=grant, phase=RegionPhase.DEPLOYED, staging=staging)
     transition.update(region)
     transition.emit(Record(record_of(transition, region, RegionPhase.DEPLOYED)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
+from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState
+from flintlock.jobmaster.history import info_of
 from flintlock.jobmaster.scheduling import parallelism_of
 from flintlock.model.ids import VertexId
 from flintlock.model.jobgraph import MAX_PARALLELISM
-from flintlock.model.jobs import ExecutionInfo, JobOutcome, JobRequirements, JobSnapshot, ParallelismRange
+from flintlock.model.jobs import JobOutcome, JobRequirements, JobSnapshot, ParallelismRange
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 
@@ -21,9 +22,11 @@ def snapshot_of(job: ExecutionGraph) -> JobSnapshot:
         timestamps=job.timestamps,
         end_ms=job.timestamps[job.status] if job.status.globally_terminal else -1,
         last_modified_ms=job.modified_ms,
-        executions=tuple(_info(region, execution) for region in job.regions for execution in region.executions),
+        executions=tuple(info_of(region, execution) for region in job.regions for execution in region.executions),
         exceptions=job.exceptions,
-        exceptions_truncated=job.exceptions_truncated,
+        exceptions_truncated=job.exceptions_omitted > 0,
+        exceptions_omitted=job.exceptions_omitted,
+        attempts_omitted={region.id: region.attempts_omitted for region in job.regions if region.attempts_omitted},
         result_names=tuple(rows.name for rows in results_of(job)),
         publishing=_publishing(job),
     )
@@ -64,23 +67,7 @@ def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:
 
 def _any_attempt_sent(region: RegionState) -> bool:
     """Whether some attempt at the region may have reached a TaskManager."""
-    return any(execution.task_manager is not None for execution in region.executions)
-
-
-def _info(region: RegionState, execution: Execution) -> ExecutionInfo:
-    return ExecutionInfo(
-        region=region.id,
-        attempt=execution.attempt,
-        state=execution.state,
-        timestamps=execution.timestamps,
-        task_manager=execution.task_manager,
-        address=execution.address,
-        slots=execution.slots,
-        metrics=execution.metrics,
-        outputs=execution.outputs,
-        activity=execution.activity,
-        failure=execution.failure,
-    )
+    return region.attempts_omitted > 0 or any(execution.task_manager is not None for execution in region.executions)
 
 
 def _publishing(job: ExecutionGraph) -> tuple[int, int] | None:

@@ -4,8 +4,8 @@
 effects out of it; a Transition does not outlive its step.
 
 It also maintains the exception history: failures, oldest first. An entry is a root cause; failures that happened while
-the job was already restarting or failing are its concurrent failures. The last `web.exception-history-size` entries
-remain, and as many concurrent failures in each.
+the job was already restarting or failing are its concurrent failures. `web.exception-history-size` entries remain, and
+as many concurrent failures in each: a quarter of them are the job's first failures, the others its latest.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, Final, TypeVar
 
 from msgspec import structs
 
-from flintlock.jobmaster.events import Enrich, JobEffect, Moved, StepContext
+from flintlock.jobmaster.events import DiscardStaging, Enrich, JobEffect, Moved, StepContext
 from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import AttemptId
 from flintlock.model.jobs import ExceptionEntry
+from flintlock.model.staging import staging_directories
 from flintlock.model.states import EXECUTION_MOVES, JOB_MOVES, ExecutionState, JobStatus, checked_move
 from flintlock.model.tasks import Failure
 
@@ -34,6 +35,7 @@ class Transition:
         self.job = job
         self.context: Final = context
         self.effects: list[JobEffect] = []
+        self.history_changed = False  # an attempt or a failure was added to what has happened
 
     def emit(self, effect: JobEffect) -> None:
         """Add an effect."""
@@ -59,11 +61,17 @@ class Transition:
         execution = Execution(
             attempt=region.current.attempt + 1, timestamps={ExecutionState.CREATED: self.context.now_ms}
         )
-        return self.update(
-            structs.replace(
-                region, executions=(*region.executions, execution), phase=None, restart_pending=False, asked=0
-            )
-        )
+        self._discard_staging(region)
+        self.history_changed = True
+        return self.update(structs.replace(region.with_next(execution), phase=None, restart_pending=False, asked=0))
+
+    def _discard_staging(self, region: RegionState) -> None:
+        """Have what the region's latest attempt staged removed: that attempt has ended, and will not be accepted."""
+        if region.finished or region.current.task_manager is None:
+            return  # what it staged is published, or it was never sent
+        directories = staging_directories(self.job.plan.graph, region.plan, self.job.attempt_id(region))
+        if directories:
+            self.emit(DiscardStaging(directories))
 
     def move_job(self, status: JobStatus) -> None:
         """Move the job itself to another state."""
@@ -86,6 +94,7 @@ class Transition:
                 task_manager=region.current.task_manager,
                 endpoint=region.current.address or None,
             )
+        self.history_changed = True
         concurrent = self.job.status.handles_a_failure
         self.job = with_failure(self.job, entry, concurrent=concurrent)
         self.emit(Enrich(None if region is None else self.job.attempt_id(region), failure))
@@ -104,17 +113,18 @@ class Transition:
 
 
 def with_failure(job: ExecutionGraph, entry: ExceptionEntry, *, concurrent: bool) -> ExecutionGraph:
-    """Return the job with one more failure in its history; the oldest entry is dropped when it is full."""
+    """Return the job with one more failure in its history. Of too many, the one after the first ones is dropped."""
     size, entries = job.plan.history_size, job.exceptions
     if concurrent and entries:
         root = entries[-1]
         root = structs.replace(root, concurrent=(*root.concurrent, entry)[:size])
         return structs.replace(job, exceptions=(*entries[:-1], root))
-    return structs.replace(
-        job,
-        exceptions=(*entries, entry)[-size:],
-        exceptions_truncated=job.exceptions_truncated or len(entries) >= size,
-    )
+    entries, omitted = (*entries, entry), job.exceptions_omitted
+    if len(entries) > size:
+        first = size // 4
+        entries = (*entries[:first], *entries[first - size :])
+        omitted += 1
+    return structs.replace(job, exceptions=entries, exceptions_omitted=omitted)
 
 
 def with_labels(job: ExecutionGraph, attempt: AttemptId | None, labels: Mapping[str, str]) -> ExecutionGraph:

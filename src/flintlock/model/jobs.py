@@ -90,6 +90,28 @@ class ExceptionEntry(Struct, frozen=True, kw_only=True):
     concurrent: tuple[ExceptionEntry, ...] = ()  # what else failed before the job ran again
 
 
+class RestartHistory(Struct, frozen=True, kw_only=True):
+    """The memory of a restart strategy about one job's failures."""
+
+    restarts: int = 0  # fixed-delay: in all; exponential-delay: since the last reset
+    failures_ms: tuple[int, ...] = ()  # failure-rate: when the latest ones were
+    backoff_s: float = 0.0  # exponential-delay: the latest delay, before jitter
+    last_ms: int = 0  # exponential-delay: when the latest failure was
+
+
+class JobHistory(Struct, frozen=True, kw_only=True):
+    """What has happened to a running job so far. Stored with its progress: the next leader goes on from it."""
+
+    job_id: JobId
+    restarts: RestartHistory = RestartHistory()
+    infrastructure_restarts: int = 0
+    failing: bool = False  # it was decided that the job fails; its other attempts may not have ended yet
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    exceptions_omitted: int = 0
+    attempts: tuple[ExecutionInfo, ...] = ()  # that have ended, in order of region and attempt; without stack traces
+    attempts_omitted: dict[RegionId, int] = {}
+
+
 class TaskCounts(Struct, frozen=True, kw_only=True):
     """How many of a job's steps are in each state, which is that of the step's region, or regions."""
 
@@ -120,9 +142,11 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
     timestamps: dict[JobStatus, int]
     end_ms: int
     last_modified_ms: int
-    executions: tuple[ExecutionInfo, ...]  # all attempts, in order of region and attempt
-    exceptions: tuple[ExceptionEntry, ...] = ()
+    executions: tuple[ExecutionInfo, ...]  # the first and the latest attempts, in order of region and attempt
+    attempts_omitted: dict[RegionId, int] = {}  # by region: attempts between those that are no longer remembered
+    exceptions: tuple[ExceptionEntry, ...] = ()  # the first and the latest, oldest first
     exceptions_truncated: bool = False
+    exceptions_omitted: int = 0  # entries between those that are no longer remembered
     result_names: tuple[StepName, ...] = ()
     publishing: tuple[int, int] | None = None  # files published so far, of how many
     stale: bool = False

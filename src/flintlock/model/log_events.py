@@ -92,6 +92,7 @@ CLOCK_JUMPED: Final = _event(
     "clock-jumped",
     "The wall clock of the leader's machine was set forward or back. Retention does not depend on it.",
 )
+LOG_NOT_ROTATED: Final = _event("Processes", "log-not-rotated", "A full log file could not be replaced; it is retried.")
 RETENTION_CLOCK_NOT_RECORDED: Final = _event(
     "Jobs (Dispatcher)", "retention-clock-not-recorded", "The time that counts for retention could not be recorded."
 )

@@ -20,6 +20,9 @@ from flintlock.model.regions import Region, region_outputs
 PREFIX: Final = ".flintlock-"
 SUCCESS_MARKER: Final = "_SUCCESS"
 
+#: The end of a pattern for the staging directories of all attempts at a region.
+ANY_ATTEMPT: Final = "-*"
+
 
 def staging_directory(target: str, attempt: AttemptId) -> str:
     """Return the directory inside `target` that this attempt, and no other, writes its files to."""
@@ -53,6 +56,18 @@ def staging_directories(graph: JobGraph, region: Region, attempt: AttemptId) -> 
         for sink in staged_sinks(graph, region)
         if isinstance(sink.operation, Sink) and sink.operation.path is not None
     )
+
+
+def staging_of_attempts(graph: JobGraph, region: Region, attempt: AttemptId) -> tuple[str, ...]:
+    """Return what names the staging directories of this attempt and of all before it, in one entry for each sink.
+
+    For the first attempt these are its directories. From the second on an entry is a pattern: `ANY_ATTEMPT` in place of
+    the number.
+    """
+    directories = staging_directories(graph, region, attempt)
+    if attempt.attempt == 0:
+        return directories
+    return tuple(f"{directory.rpartition('-')[0]}{ANY_ATTEMPT}" for directory in directories)
 
 
 def _inside(target: str) -> str:

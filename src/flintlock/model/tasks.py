@@ -66,7 +66,7 @@ class RemoveFiles(Struct, frozen=True, kw_only=True):
     """Remove directories that are Flintlock's own: staging of attempts that were not accepted, work directories."""
 
     job_id: JobId
-    directories: tuple[str, ...]
+    directories: tuple[str, ...]  # those of staging may be patterns (`model.staging.ANY_ATTEMPT`)
 
 
 class FailureKind(StrEnum):
@@ -253,5 +253,5 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     instance: InstanceId
     address: str = ""  # where that TaskManager listened: an interrupted attempt is ended there first
     outcome: TaskFinished | None = None  # from ACCEPTED on; with DEPLOYED: only blocking results are produced again
-    staging: tuple[str, ...] = ()  # directories that attempts so far may have written to
+    staging: tuple[str, ...] = ()  # where attempts so far may have written to, one entry for each sink
     recorded_ms: int = 0

@@ -11,7 +11,7 @@ from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
 from flintlock.model.errors import Conflict, FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, JobId, StepName
-from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobRequirements, JobSnapshot, StoredJob
+from flintlock.model.jobs import ExceptionEntry, JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.regions import regions_of
 from flintlock.model.slots import (
     DeployedTasks,
@@ -114,6 +114,7 @@ class FakeJobMasterRunner:
     ) -> None:
         self.job: Final = job
         self.progress: Final = progress
+        self.history: JobHistory | None = None  # as the factory was given it
         self.status = JobStatus.INITIALIZING  # written by `move`
         self.cancels = 0  # how often a cancel was received
         self.obeys = True  # a cancel ends the job at once; else it stays CANCELLING until `end`
@@ -234,13 +235,18 @@ class FakeJobMasterFactory:
         self._clock_ms: Final = clock_ms
 
     def __call__(
-        self, job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener
+        self,
+        job: StoredJob,
+        progress: tuple[RegionRecord, ...],
+        listener: JobListener,
+        history: JobHistory | None = None,
     ) -> FakeJobMasterRunner:
         """Make a runner."""
         failure = self.fail_for.get(job.graph.job_id, self.fail_with)
         if failure is not None:
             raise failure
         runner = FakeJobMasterRunner(job, progress, listener, self._clock_ms)
+        runner.history = history
         self.made.append(runner)
         self.prepare(runner)
         return runner

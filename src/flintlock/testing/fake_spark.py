@@ -23,7 +23,7 @@ from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
-from flintlock.model.staging import staging_directory
+from flintlock.model.staging import ANY_ATTEMPT, staging_directory
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -54,6 +54,12 @@ class FakeFiles:
     def below(self, directory: str) -> list[str]:
         """Return the paths under a directory."""
         return sorted(path for path in self.content if path.startswith(directory.rstrip("/") + "/"))
+
+    def matching(self, directory: str) -> list[str]:
+        """Return the paths under a directory, or under all staging directories that a pattern names."""
+        if not directory.endswith(ANY_ATTEMPT):
+            return self.below(directory)
+        return sorted(path for path in self.content if path.startswith(directory[:-1]))
 
     def visible(self, directory: str) -> list[str]:
         """Return the data files of a target, without hidden files and markers."""
@@ -199,7 +205,7 @@ class FakeEngine:
         """Remove all files under each."""
         for directory in directories:
             await self._pause()
-            for path in self._spark.files.below(directory):
+            for path in self._spark.files.matching(directory):
                 del self._spark.files.content[path]
 
     async def _pause(self) -> None:

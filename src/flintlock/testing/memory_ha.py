@@ -22,7 +22,7 @@ from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_fo
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import REGION_MOVES, RegionRecord, ResultRows
 from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, StepHook, yielding
@@ -59,12 +59,13 @@ class MemoryCluster(MemoryLeadership):
         self.progress: Final[dict[JobId, dict[RegionId, bytes]]] = {}
         self.ended: Final[dict[JobId, EndedEntry]] = {}
         self.operations: Final[dict[JobId, bytes]] = {}
+        self.histories: Final[dict[JobId, bytes]] = {}
         self.retention_clock: bytes | None = None
 
     def clear(self) -> None:
         """Remove every record; the newest token stays."""
-        stores = self.graphs, self.quarantined, self.keys, self.results, self.progress, self.ended, self.operations
-        for records in stores:
+        jobs = self.graphs, self.quarantined, self.keys, self.results
+        for records in (*jobs, self.progress, self.histories, self.ended, self.operations):
             records.clear()
         self.retention_clock = None
 
@@ -246,13 +247,28 @@ class MemoryJobProgressStore(_TermStore):
 
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all jobs with records."""
-        return await self._read("progress.ids", lambda: tuple(self._cluster.progress))
+        return await self._read("progress.ids", lambda: tuple({**self._cluster.progress, **self._cluster.histories}))
+
+    async def record_history(self, history: JobHistory) -> None:
+        """Replace what is stored of the job's history."""
+        payload = payloads.JOB_HISTORY.encode(history)
+
+        def effect() -> None:
+            self._cluster.histories[history.job_id] = payload
+
+        await self._write("progress.record_history", effect)
+
+    async def read_history(self, job_id: JobId) -> JobHistory | None:
+        """Return the job's history."""
+        payload = await self._read("progress.read_history", lambda: self._cluster.histories.get(job_id))
+        return None if payload is None else payloads.JOB_HISTORY.decode(payload, f"job {job_id}")
 
     async def remove(self, job_id: JobId) -> None:
-        """Remove the records of a job."""
+        """Remove the records of a job, and its history."""
 
         def effect() -> None:
             self._cluster.progress.pop(job_id, None)
+            self._cluster.histories.pop(job_id, None)
 
         await self._write("progress.remove", effect)
 

@@ -122,10 +122,10 @@ class Faults:
         self._steps_to_live, self.dead = None, False
 
     def writes(self, *, since: int = 0) -> list[str]:
-        """Return the writes that took effect, by name, in order."""
+        """Return the writes about jobs that took effect, by name, in order."""
         written = ("put", "remove", "quarantine", "create_dirty", "mark_clean", "record")
         done = [name.removesuffix(":after") for name in self.seen[since:] if name.endswith(":after")]
-        return [name for name in done if name.rpartition(".")[2] in written]
+        return [name for name in done if name.rpartition(".")[2] in written and name != "retention_clock.record"]
 
 
 class FakeBlobs:

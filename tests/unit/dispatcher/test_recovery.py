@@ -23,6 +23,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
 
 from flintlock.dispatcher.endpoint import dispatching
 from flintlock.dispatcher.recovery import WIDTH, RecoveredJob, Recovery, recover
+from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.ha import payloads
 from flintlock.ha.leader_gate import PATIENCE_S
 from flintlock.model.causes import CauseId, caused_by
@@ -243,6 +244,7 @@ async def test_graph_recovered_together_with_its_dirty_result_is_a_programming_e
     both = Recovery(
         jobs=(RecoveredJob(stored=StoredJob(graph=graph(), submitted_ms=0)),),
         dirty=(JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=0, end_ms=1),),
+        retention_clock=RetentionClock(0, harness.services.clock_ms, harness.services.boot_time_s),
     )
     with pytest.RaisesGroup(pytest.RaisesExc(InvariantBroken, match=A)):
         async with dispatching(harness.services, harness.term(harness.stores()), both):

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 from tests.contract.records import (
     JOB_A,
+    job_history,
     job_result,
     operations,
     region_record,
@@ -38,6 +39,7 @@ KINDS: Final[dict[str, Payload[Any]]] = {
     "stored_job": payloads.STORED_JOB,
     "job_result": payloads.JOB_RESULT,
     "region_record": payloads.REGION_RECORD,
+    "job_history": payloads.JOB_HISTORY,
     "job_snapshot": payloads.JOB_SNAPSHOT,
     "job_summary": payloads.JOB_SUMMARY,
     "result_rows": payloads.RESULT_ROWS,
@@ -63,6 +65,7 @@ def examples() -> dict[str, object]:
         "stored_job": structs.replace(job, requirements={VertexId("v"): ParallelismRange(lower=1, upper=3)}),
         "job_result": job_result(),
         "region_record": region_record(phase=RegionPhase.ACCEPTED, attempt=2),
+        "job_history": job_history(),
         "job_snapshot": snapshot(),
         "job_summary": snapshot().summary(),
         "result_rows": rows(),

@@ -44,6 +44,8 @@ def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_pat
     first.execute("UPDATE leadership SET epoch = 7")
     first.execute("DROP TABLE leader_info")  # what version 2 has added
     first.execute("DROP TABLE job_operations")  # what version 3 has added
+    first.execute("DROP TABLE retention_clock")  # what version 4 has added
+    first.execute("DROP TABLE job_histories")  # what version 5 has added
     first.execute("PRAGMA user_version=1")
     first.close()
 
@@ -52,6 +54,8 @@ def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_pat
     assert second.execute("SELECT epoch FROM leadership").fetchone() == (7,)
     assert second.execute("SELECT count(*) FROM leader_info").fetchone() == (0,)
     assert second.execute("SELECT count(*) FROM job_operations").fetchone() == (0,)
+    assert second.execute("SELECT count(*) FROM retention_clock").fetchone() == (0,)
+    assert second.execute("SELECT count(*) FROM job_histories").fetchone() == (0,)
     assert pragma(second, "user_version") == SCHEMA_VERSION
     second.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeVar
 
 from msgspec import structs
@@ -17,6 +18,7 @@ from flintlock.jobmaster.events import (
     JobStarted,
     Record,
     Recorded,
+    RecordHistory,
     RestartDue,
     SendCommand,
     SendDeploy,
@@ -25,11 +27,13 @@ from flintlock.jobmaster.events import (
     StepContext,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of
+from flintlock.jobmaster.history import with_history
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, vertex_id
-from flintlock.model.jobs import StoredJob
+from flintlock.model.jobs import JobHistory, StoredJob
 from flintlock.model.operations import Result, Sink, Source, Sql
 from flintlock.model.slots import SlotGrant, SlotRequest, TaskManagerLost
+from flintlock.model.staging import ANY_ATTEMPT
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
     Failure,
@@ -125,11 +129,13 @@ class JobHarness:
         graph: JobGraph = SMALL,
         progress: tuple[RegionRecord, ...] = (),
         cluster: dict[str, str] | None = None,
+        history: JobHistory | None = None,
     ) -> None:
         plan = plan_of(graph, Configuration(cluster or {}), "/work")
         self.now_ms = SUBMITTED_MS + 5
         job = StoredJob(graph=graph, submitted_ms=SUBMITTED_MS)
-        self.job: ExecutionGraph = initial_state(plan, job, progress, self.now_ms)
+        self.job: ExecutionGraph = with_history(initial_state(plan, job, progress, self.now_ms), history)
+        self._history = history  # as the former JobMaster recorded it
         self.effects: list[JobEffect] = []  # all so far
         self._stored: set[int] = set()  # ids of records in `effects` that were answered
         self.durable: dict[RegionId, RegionRecord] = {record.region: record for record in progress}
@@ -281,7 +287,25 @@ class JobHarness:
 
     def again(self, cluster: dict[str, str] | None = None) -> JobHarness:
         """Return the job as the next JobMaster finds it: from what is durable, and nothing else."""
-        return JobHarness(self.job.plan.graph, tuple(self.durable.values()), cluster)
+        return JobHarness(self.job.plan.graph, tuple(self.durable.values()), cluster, self.history)
+
+    def forget_effects(self) -> None:
+        """Begin `effects` again, where very many would be there."""
+        self.effects.clear()
+        self._stored.clear()
+
+    @property
+    def history(self) -> JobHistory | None:
+        """What was recorded last of the job's history."""
+        recorded = self.of(RecordHistory)
+        return recorded[-1].history if recorded else self._history
+
+
+def covers(entries: Collection[str], directory: str) -> bool:
+    """Whether recorded staging names this directory: by itself, or by a pattern."""
+    return any(
+        directory == entry or (entry.endswith(ANY_ATTEMPT) and directory.startswith(entry[:-1])) for entry in entries
+    )
 
 
 def attempt_id(region: int, attempt: int) -> AttemptId:

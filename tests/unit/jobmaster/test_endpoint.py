@@ -460,6 +460,48 @@ async def test_a_failed_task_is_tried_again_after_the_delay() -> None:
 
 
 @virtual_time
+async def test_a_failure_is_durable_before_its_report_is_answered_and_before_the_next_attempt_is_recorded() -> None:
+    harness = EndpointHarness(
+        config={"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "1 s"}
+    )
+    async with harness.running():
+        await harness.report(TaskRunning())
+        harness.store.history_gate.clear()
+        async with asyncio.TaskGroup() as tasks:
+            reporting = tasks.create_task(harness.report(TaskFailed(failure=failure())))
+            await asyncio.sleep(10)
+            assert not reporting.done()
+            assert harness.state() is ExecutionState.SCHEDULED
+            assert [record.attempt for record in harness.store.history] == [0]
+            harness.store.history_gate.set()
+        await settle()
+
+        assert [record.attempt for record in harness.store.history] == [0, 1]
+        assert harness.store.histories[-1].restarts.restarts == 1
+
+
+@virtual_time
+async def test_the_next_job_master_goes_on_with_the_history() -> None:
+    harness = EndpointHarness(
+        config={"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "1"}
+    )
+    async with harness.running():
+        await harness.report(TaskRunning())
+        await harness.report(TaskFailed(failure=failure()))
+        await asyncio.sleep(60)
+        await harness.report(TaskRunning(), attempt=1)
+    job = StoredJob(graph=harness.graph, submitted_ms=now_ms())
+    history = await harness.store.read_history(JOB)
+    harness.master = job_master_factory(harness.services)(job, await harness.store.read(JOB), harness.changed, history)
+    async with harness.running() as task:
+        await harness.report(TaskFailed(failure=failure()), attempt=1)
+        outcome = await task
+
+    assert outcome.snapshot.status is JobStatus.FAILED
+    assert [entry.attempt for entry in outcome.snapshot.exceptions] == [0, 1]
+
+
+@virtual_time
 async def test_cancel_asks_the_task_manager_and_waits_for_the_end() -> None:
     harness = EndpointHarness()
     async with harness.running() as job:

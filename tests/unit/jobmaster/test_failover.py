@@ -224,16 +224,17 @@ def test_every_failure_stands_in_the_exception_history() -> None:
 
 
 def test_the_exception_history_is_bounded() -> None:
-    many = RETRY | {"restart-strategy.fixed-delay.attempts": "9", "web.exception-history-size": "2"}
+    many = RETRY | {"restart-strategy.fixed-delay.attempts": "19", "web.exception-history-size": "8"}
     harness = JobHarness(SMALL, cluster=many)
     harness.start()
-    for _ in range(3):
+    for _ in range(12):
         harness.run_region()
         harness.fail()
         harness.restart()
 
     snapshot = snapshot_of(harness.job)
-    assert [entry.attempt for entry in snapshot.exceptions] == [1, 2]
+    assert [entry.attempt for entry in snapshot.exceptions] == [0, 1, 6, 7, 8, 9, 10, 11]
+    assert snapshot.exceptions_omitted == 4
     assert snapshot.exceptions_truncated
 
 

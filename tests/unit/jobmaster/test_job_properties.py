@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.jobmaster.job_harness import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, SUBMITTED_MS, grant, staged
+from tests.unit.jobmaster.job_harness import CHAIN, FILES, JOB, JOIN, PAIR, SMALL, SUBMITTED_MS, covers, grant, staged
 
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.core import refusal_to_cancel, step
@@ -22,6 +22,7 @@ from flintlock.jobmaster.events import (
     Declare,
     DeploymentTaken,
     DeploymentUndelivered,
+    DiscardStaging,
     Enrich,
     JobEffect,
     JobEvent,
@@ -31,6 +32,7 @@ from flintlock.jobmaster.events import (
     PublicationUndelivered,
     Record,
     Recorded,
+    RecordHistory,
     SendCommand,
     SendDeploy,
     SendProbe,
@@ -39,10 +41,11 @@ from flintlock.jobmaster.events import (
     StepContext,
 )
 from flintlock.jobmaster.execution_graph import ExecutionGraph, RegionState, initial_state, plan_of
+from flintlock.jobmaster.history import with_history
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import StoredJob
+from flintlock.model.jobs import JobHistory, StoredJob
 from flintlock.model.slots import NoResources, SlotGrant, SlotRequest, TaskManagerLost
 from flintlock.model.staging import staging_directories
 from flintlock.model.states import ExecutionState, JobStatus
@@ -77,6 +80,7 @@ class World:
     """All that is outside of the JobMaster, and outlives it."""
 
     durable: dict[RegionId, RegionRecord] = field(default_factory=dict[RegionId, RegionRecord])
+    history: JobHistory | None = None
     tasks: dict[AttemptId, InstanceId] = field(default_factory=dict[AttemptId, InstanceId])  # alive, and where
     finished: dict[AttemptId, TaskFinished] = field(default_factory=dict[AttemptId, TaskFinished])  # as reported
     deployed_to: dict[AttemptId, InstanceId] = field(default_factory=dict[AttemptId, InstanceId])
@@ -105,6 +109,7 @@ class JobMachine(RuleBasedStateMachine):
         self.world = World()
         self.now_ms = SUBMITTED_MS
         self.records: list[RegionRecord] = []  # asked for, not yet answered
+        self.history: JobHistory | None = None  # the same; written before any record that was asked for later
         self.deployments: list[SendDeploy] = []
         self.cancellations: list[AttemptId] = []
         self.probes: list[AttemptId] = []
@@ -128,11 +133,14 @@ class JobMachine(RuleBasedStateMachine):
     def revive(self) -> None:
         """Make a JobMaster from what is durable."""
         self.records, self.deployments, self.cancellations, self.timers = [], [], [], []
+        self.history = None
         self.granted, self.requests, self.states, self.probes, self.refused = {}, {}, {}, [], set()
         self.cancel_taken, self.ended = False, None
         plan = plan_of(self.graph, Configuration(self.cluster), "/work")
         stored = StoredJob(graph=self.graph, submitted_ms=SUBMITTED_MS)
-        self.job = initial_state(plan, stored, tuple(self.world.durable.values()), self.now_ms)
+        self.job = with_history(
+            initial_state(plan, stored, tuple(self.world.durable.values()), self.now_ms), self.world.history
+        )
 
     @property
     def regions(self) -> tuple[RegionState, ...]:
@@ -158,13 +166,17 @@ class JobMachine(RuleBasedStateMachine):
                 self.granted = {key: value for key, value in self.granted.items() if key in self.requests}
             case Record(record):
                 self.records.append(record)
+            case RecordHistory(history):
+                self.history = history
             case SendDeploy(instance=instance, order=order):
                 assert not self.cancel_taken, "a cancelled job deploys nothing"
                 record = world.durable[order.attempt.region]
                 assert (record.phase, record.attempt) == (RegionPhase.DEPLOYED, order.attempt.attempt)
                 assert record.instance == instance, "where it goes is recorded before it goes there"
                 region = self.job.regions[order.attempt.region].plan
-                assert set(staging_directories(self.graph, region, order.attempt)) <= set(record.staging)
+                assert all(
+                    covers(record.staging, each) for each in staging_directories(self.graph, region, order.attempt)
+                )
                 for upstream in region.upstream:
                     assert world.durable[upstream].phase is RegionPhase.FINISHED
                 assert world.deployed_to.setdefault(order.attempt, instance) == instance, "numbers never repeat"
@@ -179,8 +191,8 @@ class JobMachine(RuleBasedStateMachine):
                 self.timers.append(event)
             case SendProbe(attempt=attempt):
                 self.probes.append(attempt)
-            case Enrich():
-                pass  # no enrichers
+            case Enrich() | DiscardStaging():
+                pass  # there are no enrichers, and no files
 
     # What may happen
 
@@ -190,10 +202,12 @@ class JobMachine(RuleBasedStateMachine):
         self.apply(JobStarted())
 
     @precondition(lambda self: self.incarnations < 3 and self.world.durable)
-    @rule(crash_after=st.integers(0, 3))
-    def crash(self, crash_after: int) -> None:
+    @rule(crash_after=st.integers(0, 3), remembered=st.booleans())
+    def crash(self, crash_after: int, remembered: bool) -> None:
         """The JobMaster dies; some of what it was writing is durable, in the order of writing."""
         self.incarnations += 1
+        if remembered or self.records[:crash_after]:
+            self.store_history()
         for record in self.records[:crash_after]:
             self.world.write(record)
         self.revive()
@@ -256,7 +270,12 @@ class JobMachine(RuleBasedStateMachine):
         region = data.draw(st.sampled_from(sorted({record.region for record in self.records})))
         self.store_next(region)
 
+    def store_history(self) -> None:
+        if self.history is not None:
+            self.world.history, self.history = self.history, None
+
     def store_next(self, region: RegionId) -> None:
+        self.store_history()
         record = next(record for record in self.records if record.region == region)
         self.records.remove(record)
         self.world.write(record)
@@ -397,7 +416,7 @@ class JobMachine(RuleBasedStateMachine):
         scratch = set(outcome_of(self.job).scratch)
         for attempt in self.world.deployed_to:
             region = self.job.regions[attempt.region].plan
-            assert set(staging_directories(self.graph, region, attempt)) <= scratch
+            assert all(covers(scratch, each) for each in staging_directories(self.graph, region, attempt))
             assert not region.materialises or f"/work/{JOB}" in scratch
 
     @invariant()

@@ -12,11 +12,11 @@ from flintlock.jobmaster.restart import (
     FailureRate,
     FixedDelay,
     NoRestart,
-    RestartHistory,
     RestartStrategy,
     restart_delay,
     restart_strategy,
 )
+from flintlock.model.jobs import RestartHistory
 
 FIXED = "restart-strategy.fixed-delay"
 EXPONENTIAL = ExponentialDelay(

@@ -65,7 +65,10 @@ def region_title(region: RegionAttempts) -> str:
 def failure_lines(job: JobAttempts) -> list[str]:
     """Return a line for each failure: attempt, TaskManager, time, cause and labels; the oldest first."""
     titles = {region.id: region_title(region) for region in job.regions}
-    return [_failure_line(line, titles) for line in job.failures]
+    lines = [_failure_line(line, titles) for line in job.failures]
+    if job.failures_omitted:
+        lines.append(f"… and {job.failures_omitted} between the first and the latest of these")
+    return lines
 
 
 def failure_of(info: FailureInfo | None) -> Failure | None:

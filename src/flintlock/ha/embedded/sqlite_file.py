@@ -17,7 +17,7 @@ from typing import Final
 
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
@@ -56,6 +56,7 @@ _ADDED: Final = {
     2: "CREATE TABLE leader_info (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
     3: "CREATE TABLE job_operations (job_id TEXT PRIMARY KEY, payload BLOB NOT NULL) STRICT;\n",
     4: "CREATE TABLE retention_clock (id INTEGER PRIMARY KEY CHECK (id = 1), payload BLOB NOT NULL) STRICT;\n",
+    5: "CREATE TABLE job_histories (job_id TEXT PRIMARY KEY, payload BLOB NOT NULL) STRICT;\n",
 }
 
 

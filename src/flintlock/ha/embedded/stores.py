@@ -20,7 +20,7 @@ from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_fo
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
-from flintlock.model.jobs import JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
+from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 T = TypeVar("T")
@@ -234,13 +234,29 @@ class SqliteJobProgressStore(_TermStore):
 
     async def ids(self) -> tuple[JobId, ...]:
         """Return the ids of all jobs with records."""
-        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT DISTINCT job_id FROM region_records"))
+        rows = await self._file.rows("SELECT job_id FROM region_records UNION SELECT job_id FROM job_histories")
+        return tuple(JobId(row[0]) for row in rows)
+
+    async def record_history(self, history: JobHistory) -> None:
+        """Replace what is stored of the job's history."""
+        payload = payloads.JOB_HISTORY.encode(history)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO job_histories VALUES (?, ?)", (history.job_id, payload))
+
+        await self._write(work, len(payload))
+
+    async def read_history(self, job_id: JobId) -> JobHistory | None:
+        """Return the job's history."""
+        row = await self._first("SELECT payload FROM job_histories WHERE job_id = ?", job_id)
+        return None if row is None else payloads.JOB_HISTORY.decode(row[0], f"job {job_id}")
 
     async def remove(self, job_id: JobId) -> None:
-        """Remove all records of a job."""
+        """Remove all records of a job, and its history."""
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM region_records WHERE job_id = ?", (job_id,))
+            connection.execute("DELETE FROM job_histories WHERE job_id = ?", (job_id,))
 
         await self._write(work)
 

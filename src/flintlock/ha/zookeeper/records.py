@@ -13,7 +13,7 @@ from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
 from flintlock.ha.zookeeper.writer import Change, Found, Storage, TermStore, for_each
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
-from flintlock.model.jobs import JobSnapshot, JobSummary, RetentionReading
+from flintlock.model.jobs import JobHistory, JobSnapshot, JobSummary, RetentionReading
 from flintlock.model.tasks import RegionRecord, ResultRows
 
 
@@ -22,25 +22,36 @@ class ZooKeeperJobProgressStore(TermStore):
 
     async def record(self, record: RegionRecord) -> None:
         """Replace the record of one region."""
-        job_id, paths = record.job_id, self._paths
-        parent, path = paths.regions(job_id), paths.region(job_id, record.region)
+        job_id, path = record.job_id, self._paths.region(record.job_id, record.region)
         async with self._stored("progress", job_id, payloads.REGION_RECORD.encode(record)) as (file,):
             pointer = tree.REGION.encode(tree.RegionPointer(file=file))
+            await self._write(lambda: self._replacement(job_id, path, pointer))
 
-            async def plan() -> Change:
-                found = await self._find(path, tree.REGION)
-                if found is not None:
-                    old = [found.pointer.file] if found.pointer else ()
-                    return Change((SetData(path, pointer, found.version),), old)
-                if await self._link.exists(parent):
-                    return Change((Create(path, pointer),))
-                return Change((Create(parent), Create(path, pointer)))
+    async def _replacement(self, job_id: JobId, path: str, pointer: bytes) -> Change:
+        """Return the change that sets a pointer below a job's progress, which it may have to create."""
+        found = await self._find(path, tree.REGION)
+        if found is not None:
+            return Change((SetData(path, pointer, found.version),), [found.pointer.file] if found.pointer else ())
+        parent = self._paths.regions(job_id)
+        created = Create(path, pointer)
+        return Change((created,) if await self._link.exists(parent) else (Create(parent), created))
 
-            await self._write(plan)
+    async def record_history(self, history: JobHistory) -> None:
+        """Replace what is stored of the job's history."""
+        job_id, path = history.job_id, self._paths.history(history.job_id)
+        async with self._stored("progress", job_id, payloads.JOB_HISTORY.encode(history)) as (file,):
+            pointer = tree.REGION.encode(tree.RegionPointer(file=file))
+            await self._write(lambda: self._replacement(job_id, path, pointer))
+
+    async def read_history(self, job_id: JobId) -> JobHistory | None:
+        """Return the job's history."""
+        path, owner = self._paths.history(job_id), f"job {job_id}"
+        return await self._load(path, tree.REGION, lambda found: found.file, payloads.JOB_HISTORY, owner)
 
     async def read(self, job_id: JobId) -> tuple[RegionRecord, ...]:
         """Return all records of a job, by region."""
-        regions = sorted(int(name) for name in await self._link.children(self._paths.regions(job_id)))
+        names = await self._link.children(self._paths.regions(job_id))
+        regions = sorted(int(name) for name in names if name != tree.HISTORY_NAME)
 
         async def read(region: int) -> RegionRecord | None:
             path = self._paths.region(job_id, RegionId(region))
@@ -54,7 +65,7 @@ class ZooKeeperJobProgressStore(TermStore):
         return tuple(JobId(name) for name in await self._names(self._paths.progress))
 
     async def remove(self, job_id: JobId) -> None:
-        """Remove all records of a job."""
+        """Remove all records of a job, and its history."""
         parent = self._paths.regions(job_id)
 
         async def plan() -> Change:

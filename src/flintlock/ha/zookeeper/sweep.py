@@ -20,7 +20,7 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.writer import Storage, TermStore, for_each
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError
-from flintlock.model.ids import FencingToken, JobId, RegionId
+from flintlock.model.ids import FencingToken, JobId
 
 log = structlog.get_logger(__name__)
 
@@ -55,9 +55,9 @@ class Sweeper(TermStore):
         used |= await self._used(paths.blobs, tree.BLOB, lambda found: [found.file], excluded)
         for name in await self._names(paths.progress):
             job_id = JobId(name)
-            regions = [RegionId(int(region)) for region in await self._link.children(paths.regions(job_id))]
+            names = await self._link.children(paths.regions(job_id))
             for found in await for_each(
-                [paths.region(job_id, region) for region in regions], lambda path: self._find(path, tree.REGION)
+                [f"{paths.regions(job_id)}/{name}" for name in names], lambda path: self._find(path, tree.REGION)
             ):
                 if found is not None and found.pointer is None:
                     excluded.add(job_id)

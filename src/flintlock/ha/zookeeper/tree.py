@@ -11,6 +11,7 @@
     job-results/xx/<job>            ResultPointer
     dirty-results/xx/<job>          empty: cleanup is not done
     progress/xx/<job>/<region>      RegionPointer
+    progress/xx/<job>/history       RegionPointer
     ended-jobs/xx/<job>             EndedPointer, with the job's summary
     operations/xx/<job>             JobOperations: small, so no file
     blobs/xx/<sha256>               BlobPointer: where the copy of a blob is
@@ -79,7 +80,7 @@ class ResultPointer(Struct, frozen=True, kw_only=True):
 
 
 class RegionPointer(Struct, frozen=True, kw_only=True):
-    """The file of a region's record."""
+    """The file of a region's record, or of the job's history."""
 
     file: str
 
@@ -105,6 +106,9 @@ class BlobPointer(Struct, frozen=True, kw_only=True):
     size: int
     stored_ms: int
 
+
+#: The znode of a job's history, among those of its regions, whose names are numbers.
+HISTORY_NAME: Final = "history"
 
 SHARDS: Final = frozenset(f"{n:02x}" for n in range(256))
 
@@ -171,6 +175,10 @@ class Tree:
     def region(self, job_id: JobId, region: RegionId) -> str:
         """One region."""
         return f"{self.regions(job_id)}/{region}"
+
+    def history(self, job_id: JobId) -> str:
+        """The job's history, beside its regions."""
+        return f"{self.regions(job_id)}/{HISTORY_NAME}"
 
     def ended_job(self, job_id: JobId) -> str:
         """The job, ended."""

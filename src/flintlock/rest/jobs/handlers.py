@@ -14,7 +14,7 @@ from flintlock.api import jobs as shapes
 from flintlock.config.options import UPLOAD_LIMIT
 from flintlock.model.commands import CancelJob, OperationQuery, OperationStatus, RescaleJob, TriggerOperation
 from flintlock.model.errors import Fenced, Invalid, NotFound, Unavailable
-from flintlock.model.ids import AttemptId, TaskManagerId, TriggerId, VertexId, is_job_id
+from flintlock.model.ids import AttemptId, TriggerId, VertexId, is_job_id
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -35,6 +35,7 @@ from flintlock.rest.server.request_body import read_stream
 _EVENT_INTERVAL_S: Final = 0.25
 _EVENT_SILENCE_S: Final = 10.0
 _MAX_EXCEPTIONS: Final = 20
+_LOG_BYTES: Final = 1 << 20  # of all attempts in one response; the latest attempts come first
 _CANCEL_TIMEOUT_S: Final = 60.0
 
 
@@ -204,7 +205,7 @@ async def result(call: RestCall) -> HttpResponse:
 
 
 async def logs(call: RestCall) -> HttpResponse:
-    """What user code printed, by attempt; `offset` needs `region` and `attempt`."""
+    """What user code printed, by attempt, 1 MB in all; `offset` needs `region` and `attempt`."""
     region, attempt = call.integer("region"), call.integer("attempt")
     offset = call.integer("offset", -(1 << 63)) or 0
     if offset and (region is None or attempt is None):
@@ -214,35 +215,40 @@ async def logs(call: RestCall) -> HttpResponse:
     if not chosen and (region is not None or attempt is not None):
         wanted = f"region {'any' if region is None else region}, attempt {'any' if attempt is None else attempt}"
         raise no_such("output", f"of {wanted} of job {job.graph.job_id}")
-    found = [await _log(call, job, item, item.task_manager, offset) for item in chosen if item.task_manager]
-    return json_response(shapes.JobLogs(logs=tuple(found)))
+    found: list[shapes.LogPart] = []
+    left = _LOG_BYTES
+    for item in reversed(chosen):
+        if item.task_manager:
+            where = AttemptId(job_id=job.graph.job_id, region=item.region, attempt=item.attempt)
+            query = LogQuery(task_manager=item.task_manager, attempt=where, offset=offset, limit=left)
+            part, size = await _log(call, item, query)
+            found.append(part)
+            left -= size
+    return json_response(shapes.JobLogs(logs=tuple(reversed(found))))
 
 
-async def _log(
-    call: RestCall, job: JobSnapshot, item: ExecutionInfo, task_manager: TaskManagerId, offset: int
-) -> shapes.LogPart:
-    where = AttemptId(job_id=job.graph.job_id, region=item.region, attempt=item.attempt)
+async def _log(call: RestCall, item: ExecutionInfo, query: LogQuery) -> tuple[shapes.LogPart, int]:
+    """Return a part of an attempt's output, and how many bytes it has."""
     try:
-        chunk = await call.services.resource_manager.read_log(
-            LogQuery(task_manager=task_manager, attempt=where, offset=offset)
-        )
+        chunk = await call.services.resource_manager.read_log(query)
     except (NotFound, Unavailable) as error:  # nothing is written yet, or the TaskManager does not respond
-        start = max(offset, 0)
+        start = max(query.offset, 0)
         ended = item.state.terminal and isinstance(error, NotFound)
         chunk = LogChunk(data=b"", offset=start, size=start, complete=ended)
     # A character of which only the first bytes have been written is returned with the next piece.
     at_end = chunk.complete and chunk.offset + len(chunk.data) >= chunk.size
     text, consumed = codecs.utf_8_decode(chunk.data, "replace", at_end)
-    return shapes.LogPart(
+    part = shapes.LogPart(
         region=item.region,
         attempt=item.attempt,
-        taskmanager_id=task_manager,
+        taskmanager_id=query.task_manager,
         offset=chunk.offset,
         next_offset=chunk.offset + consumed,
         size=chunk.size,
         complete=chunk.complete,
         text=text,
     )
+    return part, len(chunk.data)
 
 
 async def events(call: RestCall) -> HttpResponse:

@@ -176,6 +176,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
             for entry in job.exceptions
             for item in (entry, *entry.concurrent)
         ),
+        failures_omitted=job.exceptions_omitted,
     )
 
 
@@ -220,10 +221,11 @@ def _regions(job: JobSnapshot) -> tuple[shapes.RegionAttempts, ...]:
     executions: dict[RegionId, list[ExecutionInfo]] = {region.id: [] for region in job.regions}
     for item in job.executions:
         executions.get(item.region, []).append(item)
-    return tuple(_region(region, executions[region.id]) for region in job.regions)
+    omitted = job.attempts_omitted
+    return tuple(_region(region, executions[region.id], omitted.get(region.id, 0)) for region in job.regions)
 
 
-def _region(region: Region, executions: list[ExecutionInfo]) -> shapes.RegionAttempts:
+def _region(region: Region, executions: list[ExecutionInfo], omitted: int) -> shapes.RegionAttempts:
     made = msgspec.convert(region, shapes.RegionAttempts, from_attributes=True)
     attempts = msgspec.convert(executions, tuple[shapes.AttemptInfo, ...], from_attributes=True)
-    return structs.replace(made, attempts=attempts)
+    return structs.replace(made, attempts=attempts, omitted=omitted)

@@ -34,7 +34,8 @@ def job_values(job: JobSnapshot, now_ms: int) -> dict[str, float]:
 def restarts(job: JobSnapshot) -> int:
     """Return how often the job was restarted; regions that restart in the same millisecond restart together."""
     again = [execution for execution in job.executions if execution.attempt > 0]
-    return len({execution.timestamps.get(ExecutionState.CREATED, -1 - n) for n, execution in enumerate(again)})
+    known = {execution.timestamps.get(ExecutionState.CREATED, -1 - n) for n, execution in enumerate(again)}
+    return len(known) + sum(job.attempts_omitted.values())
 
 
 def vertex_values(view: SubtaskView) -> dict[str, float]:

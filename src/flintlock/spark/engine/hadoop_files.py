@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 
 from flintlock.model.errors import Refused
-from flintlock.model.staging import PREFIX
+from flintlock.model.staging import ANY_ATTEMPT, PREFIX
 from flintlock.spark.engine.messages import Publish
 from flintlock.spark.engine.metrics import JavaObject
 from flintlock.spark.engine.publish_plan import FileListing
@@ -32,6 +32,10 @@ PROGRESS_INTERVAL_S: Final = 0.2
 
 #: Separates the names of a listing: the one character that no file system allows in a name.
 _SEPARATOR: Final = "\0"
+
+
+#: What Hadoop's globs give a meaning to.
+_GLOB_CHARACTERS: Final = frozenset("\\*?[]{}")
 
 
 class FileFailure(Exception):
@@ -107,7 +111,7 @@ class HadoopFiles:
         return total
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory that is Flintlock's own, with its content. Idempotent.
+        """Remove a directory that is Flintlock's own, or all staging directories of a pattern. Idempotent.
 
         Raises:
             Refused: The directory is neither named `.flintlock-*` nor below the work directory.
@@ -121,10 +125,18 @@ class HadoopFiles:
 
         def act() -> None:
             fs, root = self._open(path)
-            if not fs.delete(root, True) and fs.exists(root):
-                raise FileFailure(f"cannot remove {path}: the file system refuses")
+            places = self._staging_matching(fs, path) if path.endswith(ANY_ATTEMPT) else [root]
+            for place in places:
+                if not fs.delete(place, True) and fs.exists(place):
+                    raise FileFailure(f"cannot remove {place.toString()}: the file system refuses")
 
         _with_path(path, "remove", act)
+
+    def _staging_matching(self, fs: JavaObject, pattern: str) -> list[JavaObject]:
+        """Return the directories that a pattern of `model.staging` names. Only its last character is a wildcard."""
+        escaped = "".join(f"\\{char}" if char in _GLOB_CHARACTERS else char for char in pattern[:-1])
+        found = fs.globStatus(self._path(f"{escaped}*"))
+        return [] if found is None else [status.getPath() for status in found]
 
     def _is_own(self, path: str) -> bool:
         """Decide by the name alone; a path with `.` or `..` in it cannot be judged by its name."""

@@ -50,7 +50,9 @@ _RESTART_S: Final = 1.0
 _SLOT_CHECK_S: Final = 1.7
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
-_WRITES: Final = frozenset({"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "expire"})
+_WRITES: Final = frozenset(
+    {"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "record_history", "expire"}
+)
 
 
 class RetainedBlobs:

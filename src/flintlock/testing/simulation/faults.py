@@ -17,7 +17,6 @@ from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.network import SimulatedNetwork
 
-
 _MONTH_S: Final = 30 * 86400.0
 
 
