@@ -136,7 +136,8 @@ HA_CONNECTION_TIMEOUT: Final = Option(
 HA_SILENCE: Final = Option(
     key="high-availability.embedded.silence-timeout", parse=positive_duration_s, kind=_DURATION, default=10.0,
     description="How long a leader may write no heartbeat into the state directory before a standby kills it and"
-    " takes over. The death of a leader is noticed immediately; this timeout is for a frozen one.",
+    " takes over, unless the leader answers calls or the standby could not write either. The death of a leader is"
+    " noticed immediately; this timeout is for a frozen one.",
 )  # fmt: skip
 HA_RECOVERY: Final = Option(
     key="high-availability.recovery-time", parse=positive_duration_s, kind=_DURATION, default=15.0,

@@ -9,22 +9,35 @@ when the process has ended, so that a client that was configured with the addres
 the term ends; a JobManager never removes what a newer leader has written. A leader that dies leaves it behind: readers
 check its process, and the next leader overwrites it. Their format is `host.pid_files.ClusterFile`.
 
+A file that cannot be written, as on a full disk, is written as soon as that is possible: clients with an address, and
+TaskManagers that are registered, do without it.
+
 Rejected: all addresses in one file, which every JobManager would have to change under a lock; a stopped JobManager
 could keep that lock.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import structlog
 from msgspec import structs
 
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.entrypoints.process import write_json
 from flintlock.host.pid_files import LEADER_FILE, ClusterFile, identity, read_job_manager_file, read_pid_file, running
+from flintlock.model import log_events
 from flintlock.model.ids import Epoch
+from flintlock.model.repeated_failures import RepeatedFailure
+
+log = structlog.get_logger()
+
+_RETRY_S: Final = 1.0
 
 
 class Announcements:
@@ -80,3 +93,40 @@ class Announcements:
     def _is_own(self, path: Path) -> bool:
         found = read_job_manager_file(path)
         return found is not None and (found.pid, found.start_time) == (self._own.pid, self._own.start_time)
+
+
+async def keep_announced(announcements: Announcements, dispatcher: CurrentDispatcher) -> None:
+    """Announce where this JobManager listens, and when it leads, until cancelled. What cannot be written is retried."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_until_written(announcements.listen), name="announce-address")
+        try:
+            while True:
+                token = await dispatcher.wait_for_leader()
+                epoch = token.epoch
+                leading = tasks.create_task(
+                    _until_written(lambda epoch=epoch: announcements.lead(epoch)), name=f"announce-leader-{epoch}"
+                )
+                try:
+                    await dispatcher.wait_until_over(token)
+                finally:
+                    leading.cancel()
+                _try_to_write(announcements.step_down, RepeatedFailure())
+        finally:
+            _try_to_write(announcements.step_down, RepeatedFailure())
+
+
+async def _until_written(write: Callable[[], None]) -> None:
+    failure = RepeatedFailure()
+    while not _try_to_write(write, failure):
+        await asyncio.sleep(_RETRY_S)
+
+
+def _try_to_write(write: Callable[[], None], failure: RepeatedFailure) -> bool:
+    try:
+        write()
+    except OSError as error:
+        reason = str(error)
+        if failure.occurred(reason, asyncio.get_running_loop().time()):
+            log.warning(log_events.ANNOUNCEMENT_NOT_WRITTEN, reason=reason)
+        return False
+    return True

@@ -5,24 +5,48 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import HA_RECOVERY, HEARTBEAT_TIMEOUT, WORK_DIR
 from flintlock.entrypoints.process import ProcessSettings
+from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
 from flintlock.ha.backends import ha_backend
+from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.model.errors import Invalid
+from flintlock.model.errors import FlintlockError, Invalid, Unavailable
+from flintlock.rpc.transport import Connector
 from flintlock.taskmanager.lease import YIELD_PART
 
 
-def ha_services(settings: ProcessSettings, clock_ms: Callable[[], int]) -> AbstractAsyncContextManager[HaServices]:
+def ha_services(
+    settings: ProcessSettings, clock_ms: Callable[[], int], connector: Connector
+) -> AbstractAsyncContextManager[HaServices]:
     """Open the services that `high-availability.type` names. Raises Invalid for options that are missing or clash."""
     configuration = settings.configuration
     check_leases(configuration)
     return ha_backend(configuration).services(
-        configuration, settings.state_dir, new_session=_new_session, clock_ms=clock_ms, boot_time_s=boot_time_s
+        configuration,
+        settings.state_dir,
+        new_session=_new_session,
+        clock_ms=clock_ms,
+        boot_time_s=boot_time_s,
+        leader_answers=partial(_leader_answers, connector),
     )
+
+
+async def _leader_answers(connector: Connector, leader: LeaderInfo) -> bool:
+    """Call the leader; return whether it answered."""
+    try:
+        answer = await connector.connect(LeaderGateway, leader.rpc).check_liveness(
+            LeaderLivenessProbe(token=leader.token)
+        )
+    except Unavailable:
+        return False
+    except FlintlockError:
+        return True  # a process of another version, which does not know the call: it answered
+    return answer.in_term
 
 
 def check_leases(configuration: Configuration) -> None:

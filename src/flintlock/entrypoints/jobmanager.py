@@ -19,10 +19,11 @@ from flintlock.blob.server import BlobServer
 from flintlock.config.options import CLUSTER_ID, FAILURE_ENRICHERS, JM_BIND_HOST, JM_RPC_ADDRESS, JM_RPC_PORT
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
-from flintlock.entrypoints.announcements import Announcements
+from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
+from flintlock.entrypoints.log_metrics import DroppedLogLines
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.workers import worker_driver
@@ -76,11 +77,12 @@ class ClusterEntrypoint:
     async def run(self) -> ApplicationStatus:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
         ProcessCollector(registry=self._registry)
+        self._registry.register(DroppedLogLines(self._settings.log_output))
         async with (
             rotating_logs(self._configuration, self._settings.state_dir / "log"),
-            ha_services(self._settings, clock_ms) as ha,
-            self._rpc_server() as rpc,
             RpcChannels() as channels,
+            ha_services(self._settings, clock_ms, channels) as ha,
+            self._rpc_server() as rpc,
         ):
             blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
             await blobs.start()
@@ -138,7 +140,7 @@ class ClusterEntrypoint:
             rpc=rpc,
         )
         async with asyncio.TaskGroup() as tasks:
-            announcing = tasks.create_task(_announce(announcements, components.dispatcher), name="announcements")
+            announcing = tasks.create_task(keep_announced(announcements, components.dispatcher), name="announcements")
             try:
                 return await components.run(LeaderAddresses(rest=rest, rpc=rpc, host=socket.gethostname()))
             finally:
@@ -157,19 +159,6 @@ async def serve(settings: ProcessSettings, instrument: Instrument = plain) -> Ap
 def _epoch(dispatcher: CurrentDispatcher) -> Epoch | None:
     token = dispatcher.acting()
     return None if token is None else token.epoch
-
-
-async def _announce(announcements: Announcements, dispatcher: CurrentDispatcher) -> None:
-    """Announce where this JobManager listens, and when it leads, until cancelled."""
-    announcements.listen()
-    try:
-        while True:
-            token = await dispatcher.wait_for_leader()
-            announcements.lead(token.epoch)
-            await dispatcher.wait_until_over(token)
-            announcements.step_down()
-    finally:
-        announcements.step_down()
 
 
 def clock_ms() -> int:

@@ -10,7 +10,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, cast
@@ -21,6 +21,7 @@ import structlog
 from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
+from flintlock.host.log_output import LogOutput, note, stderr_output
 from flintlock.host.parent_death import die_with_parent
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
@@ -51,6 +52,7 @@ class ProcessSettings:
     state_dir: Path
     configuration: Configuration
     index: int = 0
+    log_output: LogOutput = field(default_factory=stderr_output)
 
 
 def start(
@@ -65,12 +67,14 @@ def start(
     arguments = _parser(name).parse_args()
     if arguments.die_with_parent is not None:
         die_with_parent(arguments.die_with_parent or os.getppid())
-    _configure_logs()
+    log_output = _configure_logs()
     try:
         state_dir = Path(arguments.state_dir).resolve()
         configuration = load(arguments.D).configuration
         state_dir.mkdir(parents=True, exist_ok=True)
-        settings = ProcessSettings(state_dir=state_dir, configuration=configuration, index=arguments.index)
+        settings = ProcessSettings(
+            state_dir=state_dir, configuration=configuration, index=arguments.index, log_output=log_output
+        )
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             status = runner.run(_until_stopped(main(settings), name))
     except Invalid as error:
@@ -145,7 +149,7 @@ def _parser(name: str) -> ArgumentParser:
 
 
 def _fail(name: str, code: int, reason: str) -> int:
-    sys.stderr.write(f"flintlock {name}: {reason}\n")
+    note(f"flintlock {name}: {reason}")
     return code
 
 
@@ -153,9 +157,12 @@ def _json(event: object, default: Callable[[Any], Any]) -> str:
     return msgspec.json.encode(event, enc_hook=default).decode()
 
 
-def _configure_logs() -> None:
-    """Write JSON lines, or coloured text if stderr is a terminal."""
-    renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer(_json)
+def _configure_logs() -> LogOutput:
+    """Write JSON lines to stderr, or coloured text if it is a terminal."""
+    output = stderr_output()
+    renderer = (
+        structlog.dev.ConsoleRenderer() if output.is_terminal() else structlog.processors.JSONRenderer(_json)
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -166,6 +173,7 @@ def _configure_logs() -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
+    return output

@@ -102,6 +102,7 @@ async def serve(settings: ProcessSettings) -> None:
             pin_blobs=blobs.pin,
             log_directory=state_dir / "log" / "jobs",
             new_instance=_new_instance,
+            dropped_log_lines=lambda: settings.log_output.dropped,
             free_memory=lambda: psutil.virtual_memory().available,
             clock_s=boot_time_s,
             set_watchdog_deadline=watchdog.watch,

@@ -11,7 +11,7 @@ from flintlock.model.ids import FencingToken
 
 
 class LeaderLivenessProbe(Struct, frozen=True, kw_only=True):
-    """JobManager to JobManager: answered once that term has ended."""
+    """JobManager to JobManager: about the leader of this term."""
 
     token: FencingToken
 
@@ -20,6 +20,12 @@ class TermEnd(Struct, frozen=True, kw_only=True):
     """The term is over; with a status, because the whole cluster shuts down."""
 
     shut_down: ApplicationStatus | None = None
+
+
+class LeaderAnswer(Struct, frozen=True, kw_only=True):
+    """The answering process lives; `in_term` says whether it is in the term that was asked about."""
+
+    in_term: bool
 
 
 class LeaderGateway(Protocol):
@@ -31,4 +37,8 @@ class LeaderGateway(Protocol):
         A caller notices the death of the leader by the breaking of the connection, long before a session would expire.
         A caller that is answered with a status ends, too.
         """
+        ...
+
+    async def check_liveness(self, message: LeaderLivenessProbe) -> LeaderAnswer:
+        """Answer at once. A process that is frozen, or whose event loop stands still, does not."""
         ...

@@ -19,6 +19,7 @@ from flintlock.config.configuration import Configuration, Option
 from flintlock.config.options import HA_TYPE
 from flintlock.ha.embedded.backend import EmbeddedBackend
 from flintlock.ha.leader_finding import LeaderFinder
+from flintlock.ha.leader_info import LeaderCheck
 from flintlock.ha.protocols import HaServices
 from flintlock.ha.zookeeper.backend import ZooKeeperBackend
 
@@ -37,6 +38,7 @@ class HaBackend(Protocol):
         new_session: Callable[[], str],
         clock_ms: Callable[[], int],
         boot_time_s: Callable[[], float],
+        leader_answers: LeaderCheck,
     ) -> AbstractAsyncContextManager[HaServices]:
         """Open what a JobManager needs. Raises Invalid if an option is missing, Refused, Unavailable."""
         ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -22,6 +23,10 @@ class LeaderInfo(Struct, frozen=True, kw_only=True):
     rest: str  # the URL for clients
     confirmed: bool = True
     host: str = ""  # the machine's own name: a loopback address means something there only
+
+
+LeaderCheck: TypeAlias = Callable[[LeaderInfo], Awaitable[bool]]
+"""Calls the leader; returns whether it answered. Takes as long as the answer: the caller limits the time."""
 
 
 class LeaderAddresses(Struct, frozen=True, kw_only=True):

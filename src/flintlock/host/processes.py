@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Self
 from flintlock.host.boot_clock import boot_id
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")  # in a second
 
 
 class ProcessStat(NamedTuple):
@@ -109,6 +110,12 @@ def read_process(pid: int, boot: str) -> ProcessStat | None:
     if fields is None or fields[0] in "ZX":
         return None
     return ProcessStat(pid, int(fields[1]), int(fields[2]), int(fields[3]), f"{boot}:{fields[19]}")
+
+
+def cpu_time_s(pid: int) -> float | None:
+    """Return how much CPU time the threads of a process have used; None where the system does not show it."""
+    fields = _stat_fields(pid)
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def children() -> frozenset[int]:

@@ -128,6 +128,14 @@ LEADERSHIP_LOST: Final = _event("Leadership", "leadership-lost", "This process l
 LEADER_SILENT: Final = _event(
     "Leadership", "leader-silent", "The leader's heartbeat in the store has stopped; a standby ends its process."
 )
+SILENT_LEADER_SPARED: Final = _event(
+    "Leadership",
+    "silent-leader-spared",
+    "The leader writes no heartbeat, but it answers, or this standby could not do better; it is not killed.",
+)
+LEADER_HEARTBEAT_WRITTEN_AGAIN: Final = _event(
+    "Leadership", "leader-heartbeat-written-again", "The leader can write its heartbeat again."
+)
 LEADER_HEARTBEAT_NOT_WRITTEN: Final = _event(
     "Leadership", "leader-heartbeat-not-written", "The leader could not write its heartbeat into the store."
 )
@@ -190,6 +198,16 @@ HA_DATA_NOT_REMOVED: Final = _event(
 PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was asked to end.")
 PROCESS_FAILED: Final = _event(
     "Processes", "process-failed", "A process ends because of an error that it cannot handle."
+)
+ANNOUNCEMENT_NOT_WRITTEN: Final = _event(
+    "Processes",
+    "announcement-not-written",
+    "The file with the addresses of a JobManager could not be written or removed; it is tried again.",
+)
+LOG_LINES_DROPPED: Final = _event(
+    "Processes",
+    "log-lines-dropped",
+    "Log lines could not be written (a full disk, a closed pipe) and are missing before this one.",
 )
 WATCHDOG_REPLACED: Final = _event(
     "Processes", "watchdog-replaced", "The watchdog had ended or was stopped; a new one was started."

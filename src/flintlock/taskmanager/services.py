@@ -46,6 +46,7 @@ class TaskManagerServices:
     log_directory: Path
     new_instance: Callable[[], InstanceId]
     free_memory: Callable[[], int] = lambda: 0
+    dropped_log_lines: Callable[[], int] = lambda: 0
     pin_blobs: PinBlobs = lambda _: nullcontext()
     prepare_log: Callable[[Path], None] = make_log_directory  # before each attempt; a simulation has no disk
     clock_s: Callable[[], float] = loop_s  # of leases

@@ -85,6 +85,7 @@ class LeasedWork:
             "engine_memory_bytes": self._measure(lambda: self._memory(self._session.engine_pids())),
             "engine_restarts": self._engine_restarts,
             "lease_left_s": self._lease.left_s(),
+            "log_lines_dropped": self._services.dropped_log_lines(),
         }
 
     def _memory(self, pids: Iterable[int]) -> int:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from flintlock.dispatcher.leadership.leader_watch import GRACE_S, LeaderWatch, is_loopback
-from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe, TermEnd
+from flintlock.gateways.leader import LeaderAnswer, LeaderGateway, LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused, Unavailable
@@ -39,6 +39,9 @@ class Leader:
         if message.token in self.terms:
             await self.over.wait()
         return TermEnd(shut_down=self.shut_down)
+
+    async def check_liveness(self, message: LeaderLivenessProbe) -> LeaderAnswer:
+        return LeaderAnswer(in_term=message.token in self.terms)
 
 
 class Register:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,12 +10,18 @@ from pathlib import Path
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.announcements import Announcements
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
+from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.process import write_json
 from flintlock.ha.embedded.backend import find_in_state_directory
 from flintlock.host.pid_files import identity, job_managers
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def announcements(state_dir: Path, name: str = "jobmanager", rest: str = "http://h:1") -> Announcements:
@@ -88,3 +95,18 @@ def test_stepping_down_takes_back_only_what_is_ones_own(tmp_path: Path) -> None:
     write_json(tmp_path / "cluster.json", newer)
     own.step_down()
     assert json.loads((tmp_path / "cluster.json").read_text())["epoch"] == 3
+
+
+@pytest.mark.anyio
+async def test_a_file_that_cannot_be_written_is_written_when_there_is_room_and_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way of the directory")
+    own = announcements(tmp_path)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        announcing = tasks.create_task(keep_announced(own, CurrentDispatcher(lambda _: None)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not announcing.done()
+        (tmp_path / "run").unlink()
+        while not job_managers(tmp_path):
+            await asyncio.sleep(0.01)
+        announcing.cancel()

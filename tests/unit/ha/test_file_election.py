@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from flintlock.ha.embedded import writer
 from flintlock.ha.embedded.election import LockFile
 from flintlock.ha.embedded.services import EmbeddedHaServices, embedded_ha
 from flintlock.ha.embedded.sqlite_file import SCHEMA_VERSION
-from flintlock.model.errors import Incompatible, InvariantBroken
+from flintlock.model.errors import Incompatible, InvariantBroken, Refused
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +64,7 @@ def test_releasing_it_frees_it_whatever_child_is_being_started(tmp_path: Path) -
 #: Takes the lock, starts a child that inherits what can be inherited, and waits to be killed.
 DYING = """
 import pathlib, subprocess, sys
+from flintlock.ha.embedded import writer
 from flintlock.ha.embedded.election import LockFile
 assert LockFile(pathlib.Path(sys.argv[1])).take()
 child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], close_fds=False)
@@ -171,3 +175,49 @@ async def test_a_standby_that_an_upgrade_has_overtaken_is_refused_with_the_reaso
         lock = LockFile(tmp_path / "leader.lock")
         assert lock.take(), "who can lead finds it free"
         lock.release()
+
+
+async def test_a_leader_whose_store_was_removed_ends_and_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as services, asyncio.timeout(30):
+        with pytest.raises(ExceptionGroup) as raised:
+            async with await anext(services.election.terms()):
+                (tmp_path / "store.db").rename(tmp_path / "moved.db")
+                await asyncio.get_running_loop().create_future()
+        (error,) = raised.value.exceptions
+        assert isinstance(error, Refused)
+        assert "was removed or replaced" in error.public
+
+
+async def test_a_standby_whose_store_was_replaced_does_not_lead(tmp_path: Path) -> None:
+    async with opened(tmp_path) as services, asyncio.timeout(30):
+        shutil.copy(tmp_path / "store.db", tmp_path / "restored.db")
+        (tmp_path / "restored.db").rename(tmp_path / "store.db")
+        with pytest.raises(Refused, match="was removed or replaced"):
+            await anext(services.election.terms())
+
+
+async def test_a_store_that_cannot_be_written_is_tried_again_with_growing_pauses_and_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "BUSY_TIMEOUT_MS", 1)
+    blocker = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    async with opened(tmp_path) as services, asyncio.timeout(30):
+        blocker.execute("BEGIN IMMEDIATE")
+        tried: list[float] = []
+        take = LockFile.take
+
+        def counted(lock: LockFile) -> bool:
+            tried.append(asyncio.get_running_loop().time())
+            return take(lock)
+
+        monkeypatch.setattr(LockFile, "take", counted)
+        with capture_logs() as logs:
+            async with asyncio.TaskGroup() as tasks:
+                leading = tasks.create_task(anext(aiter(services.election.terms())))
+                await until(lambda: len(tried) > 9)
+                blocker.execute("ROLLBACK")
+                await leading
+        assert sum(line["event"] == "leadership-not-taken" for line in logs) == 1
+        pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+        assert pauses[7] > 10 * 0.001, "they grow from the interval of polls"
+    blocker.close()

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,42 +26,55 @@ def row(at_ms: int, pid: int = 7) -> HeartbeatRow:
     return HeartbeatRow(1, "session", pid, at_ms)
 
 
+def silences(silence: SilenceDetector, rows: Iterable[HeartbeatRow | None]) -> list[bool]:
+    found: list[bool] = []
+    for number, polled in enumerate(rows):
+        silence.observe(polled, number * POLL_S)
+        found.append(silence.timed_out)
+    return found
+
+
 def test_a_heartbeat_that_stands_still_for_the_whole_timeout_is_a_silence() -> None:
     silence = SilenceDetector(timeout_s=2.0, poll_s=POLL_S)
 
-    polls = [silence.timed_out(row(1), number * POLL_S) for number in range(5)]
-
-    assert polls == [False, False, False, False, True]
-    assert silence.holder == 7
+    assert silences(silence, [row(1)] * 5) == [False, False, False, False, True]
+    assert silence.row == row(1)
 
 
 def test_every_new_heartbeat_resets_the_count() -> None:
     silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
 
-    assert not any(silence.timed_out(row(number // 2), number * POLL_S) for number in range(100))
+    assert not any(silences(silence, [row(number // 2) for number in range(100)]))
 
 
-def test_a_store_that_cannot_be_read_counts_as_silence() -> None:
-    silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
-    silence.timed_out(row(1), 0.0)
-
-    assert not silence.timed_out(None, 0.5)
-    assert silence.timed_out(None, 1.0)
-
-
-def test_a_holder_whose_heartbeat_was_never_read_is_never_killed() -> None:
+def test_a_row_that_this_process_cannot_read_is_not_the_leaders_silence() -> None:
     silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
 
-    assert not any(silence.timed_out(None, number * POLL_S) for number in range(100))
-    assert silence.holder is None
+    assert not any(silences(silence, [row(1), *[None] * 100]))
+    assert silences(silence, [row(1)]) == [False]
+
+
+def test_a_holder_whose_heartbeat_was_never_read_is_never_silent() -> None:
+    silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
+
+    assert not any(silences(silence, [None] * 100))
 
 
 def test_a_standby_that_slept_itself_gives_the_leader_time_to_wake_up() -> None:
     silence = SilenceDetector(timeout_s=2.0, poll_s=POLL_S)
-    silence.timed_out(row(1), 0.0)
+    for polled, now_s in ((row(1), 0.0), (row(1), 3600.0), (row(2), 3600.5)):
+        silence.observe(polled, now_s)
+        assert not silence.timed_out
 
-    assert not silence.timed_out(row(1), 3600.0)
-    assert not silence.timed_out(row(2), 3600.5)
+
+def test_a_leader_that_was_judged_is_silent_again_only_after_another_timeout() -> None:
+    silence = SilenceDetector(timeout_s=1.0, poll_s=POLL_S)
+    assert silences(silence, [row(1)] * 3)[-1]
+
+    silence.restart()
+    silence.observe(row(1), 1.5)
+
+    assert not silence.timed_out
 
 
 #: Takes the lock and waits; with a second argument it does so without the lock.

@@ -86,3 +86,18 @@ def test_a_full_disk_does_not_stop_the_reader() -> None:
         assert output.pump()
     os.close(writer)
     output.close()
+
+
+def test_output_goes_on_once_the_disk_takes_it_again_and_says_how_much_is_missing(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    output = CapturedOutput(reader)
+    log = tmp_path / "made-later" / "log"
+    output.open(str(log), 1 << 20)
+    os.write(writer, b"lost\n")
+    assert output.pump()
+    log.parent.mkdir()
+    os.write(writer, b"kept\n")
+    assert output.pump()
+    os.close(writer)
+    output.close()
+    assert log.read_text() == "\n[flintlock: 5 bytes could not be written here]\nkept\n"

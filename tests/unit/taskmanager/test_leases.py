@@ -308,6 +308,7 @@ async def test_heartbeats_carry_measures(harness: TaskManagerHarness) -> None:
             "runner_memory_bytes": 10,
             "engine_memory_bytes": 200,
             "engine_restarts": 1,
+            "log_lines_dropped": 0,
         }
 
 

@@ -25,7 +25,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProcessFactory
-from flintlock.gateways.leader import LeaderLivenessProbe, TermEnd
+from flintlock.gateways.leader import LeaderAnswer, LeaderLivenessProbe, TermEnd
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.model import log_events
@@ -84,6 +84,10 @@ class DispatcherRunner:
         """Answer when that term is over here."""
         term = self._terms.get(message.token)
         return TermEnd() if term is None else await term.ended()
+
+    async def check_liveness(self, message: LeaderLivenessProbe) -> LeaderAnswer:
+        """Answer at once whether this process is in that term."""
+        return LeaderAnswer(in_term=self.is_in(message.token))
 
     async def _lead(self, token: FencingToken) -> ApplicationStatus:
         term = self._terms.setdefault(token, _Term(token, self._current))

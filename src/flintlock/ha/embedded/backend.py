@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from flintlock.config.configuration import Configuration, Option
 from flintlock.config.options import HA_SILENCE, JM_RPC_ADDRESS, JM_RPC_PORT
 from flintlock.ha.leader_finding import LeaderFinder
+from flintlock.ha.leader_info import LeaderCheck
 from flintlock.ha.protocols import HaServices
 from flintlock.host.pid_files import job_managers, read_leader_file
 from flintlock.model.errors import Unavailable
@@ -32,12 +33,17 @@ class EmbeddedBackend:
         new_session: Callable[[], str],
         clock_ms: Callable[[], int],
         boot_time_s: Callable[[], float],  # noqa: ARG002 (the kernel's lock decides, not a clock)
+        leader_answers: LeaderCheck,
     ) -> AbstractAsyncContextManager[HaServices]:
         """Open the store of the state directory."""
         from flintlock.ha.embedded.services import embedded_ha  # clients need no SQLite
 
         return embedded_ha(
-            state_dir, new_session=new_session, now_ms=clock_ms, silence_s=configuration.get(self.leader_timeout)
+            state_dir,
+            new_session=new_session,
+            now_ms=clock_ms,
+            silence_s=configuration.get(self.leader_timeout),
+            leader_answers=leader_answers,
         )
 
     @asynccontextmanager

@@ -6,7 +6,10 @@ transaction, and from then on the stores refuse the former leader.
 
 The holder updates a heartbeat row (pid, time), through the stores' own fencing check: a leader that was superseded,
 because an operator removed the lock file under it, finds out there and steps down. The row also tells a standby which
-process to kill when the holder lives but does nothing (`silent_holder`).
+process to kill when the holder lives but does nothing (`silent_leader_watch`).
+
+With each heartbeat the leader checks that the store's file is still at its path: one that was removed stays open, and
+would take writes that are lost with the process.
 
 The lock is not inherited: the descriptor closes on exec, and a JobManager never forks without exec.
 
@@ -20,23 +23,28 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from flintlock.ha.embedded.silent_holder import HeartbeatRow, SilenceDetector, kill_holder
-from flintlock.ha.embedded.sqlite_file import check_version
+from flintlock.ha.embedded.silent_leader_watch import SilentLeaderWatch
+from flintlock.ha.embedded.sqlite_file import FileIdentity, check_version
 from flintlock.ha.embedded.stores import check_token
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
+
+#: The longest pause before a store that could not be written is tried again.
+_RETRY_S: Final = 2.0
 
 
 class LockFile:
@@ -82,22 +90,22 @@ class FileElection:
         *,
         path: Path,
         writer: GroupWriter,
+        identity: FileIdentity,
         new_session: Callable[[], str],
         now_ms: Callable[[], int],
         poll_s: float,
         heartbeat_s: float,
-        silence_s: float,
-        heartbeat: Callable[[], Awaitable[HeartbeatRow | None]],
+        watch: SilentLeaderWatch,
     ) -> None:
-        self._path: Final = path
         self._lock: Final = LockFile(path)
         self._writer: Final = writer
+        self._identity: Final = identity  # of the store's file
         self._new_session: Final = new_session
         self._now_ms: Final = now_ms
         self._poll_s: Final = poll_s
         self._heartbeat_s: Final = heartbeat_s
-        self._silence_s: Final = silence_s
-        self._heartbeat: Final = heartbeat
+        self._watch: Final = watch  # of the leader, while this process stands by
+        self._backoff: Final = Backoff(initial_s=poll_s, maximum_s=_RETRY_S)
         self._resigned = False  # set by `resign`, for good
 
     def resign(self) -> None:
@@ -124,35 +132,49 @@ class FileElection:
         return None
 
     async def _gain(self) -> FencingToken:
-        check_s = self._heartbeat_s / 2
-        silence = SilenceDetector(timeout_s=self._silence_s, poll_s=max(check_s, self._poll_s))
-        next_check_s = 0.0
+        """Return the token of a new term, once the lock was taken; a leader that is frozen is killed meanwhile."""
+        token: FencingToken | None = None
+        failure: Exception | None = None  # of taking it: it is raised as it is, not in the TaskGroup's group
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(self._watch.run(), name="silent-leader-watch")
+                try:
+                    token = await self._take()
+                except Exception as error:  # noqa: BLE001  # raised again below
+                    failure = error
+                finally:
+                    watching.cancel()
+        except BaseException:
+            self._lock.release()
+            raise
+        if token is None:
+            raise failure or InvariantBroken("the lock was neither taken nor refused")
+        return token
+
+    async def _take(self) -> FencingToken:
+        """Poll the lock until it is free and the epoch is raised."""
+        failures, problem = 0, RepeatedFailure()
         while True:
             if self._resigned:
                 await asyncio.get_running_loop().create_future()  # until cancelled
             try:
                 if self._lock.take():
                     return await self._begin()
+                failures = 0  # another process leads
+                problem.ended()
             except (OSError, Unavailable) as error:
                 # A full disk, or a store that is locked: another JobManager may succeed, and so may this one later.
-                log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=str(error))
-            now_s = asyncio.get_running_loop().time()
-            if now_s >= next_check_s:
-                next_check_s = now_s + check_s
-                if silence.timed_out(await self._last_heartbeat(), now_s) and silence.holder is not None:
-                    done = await asyncio.to_thread(kill_holder, silence.holder, self._path)
-                    log.warning(log_events.LEADER_SILENT, pid=silence.holder, silent_s=self._silence_s, done=done)
-                    next_check_s = now_s + self._silence_s
-            await asyncio.sleep(self._poll_s)
-
-    async def _last_heartbeat(self) -> HeartbeatRow | None:
-        try:
-            return await self._heartbeat()
-        except FlintlockError:
-            return None  # a frozen holder may have left the store locked: an unreadable row is no sign of life
+                failures += 1
+                reason = str(error)
+                if problem.occurred(reason, asyncio.get_running_loop().time()):
+                    log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=reason)
+            await asyncio.sleep(self._backoff.delay_s(failures) if failures else self._poll_s)
 
     async def _begin(self) -> FencingToken:
-        """Raise the epoch; the first heartbeat is part of it. If that fails the lock is released."""
+        """Raise the epoch; the first heartbeat is part of it. If that fails the lock is released.
+
+        Raises Refused if the store's file was removed or replaced.
+        """
         session, pid, at_ms = self._new_session(), os.getpid(), self._now_ms()
 
         def work(connection: sqlite3.Connection) -> FencingToken:
@@ -166,6 +188,7 @@ class FileElection:
             return token
 
         try:
+            self._identity.check()
             return await self._writer.write(work)
         except BaseException:
             self._lock.release()
@@ -198,9 +221,11 @@ class FileElection:
             await self._writer.write(work)
 
     async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
-        """Write heartbeats; step down when a newer epoch has begun."""
+        """Write heartbeats; step down when a newer epoch has begun. Raises Refused if the store's file is gone."""
+        problem = RepeatedFailure()
         while True:
             await asyncio.sleep(self._heartbeat_s)
+            self._identity.check()
             pid, at_ms = os.getpid(), self._now_ms()
 
             def work(connection: sqlite3.Connection, pid: int = pid, at_ms: int = at_ms) -> None:
@@ -215,7 +240,11 @@ class FileElection:
                 return
             except FlintlockError as error:
                 # The lock is still held. Whether jobs can go on, their own writes will show.
-                log.warning(log_events.LEADER_HEARTBEAT_NOT_WRITTEN, epoch=token.epoch, reason=str(error))
+                if problem.occurred(error.public, asyncio.get_running_loop().time()):
+                    log.warning(log_events.LEADER_HEARTBEAT_NOT_WRITTEN, epoch=token.epoch, reason=error.public)
+            else:
+                if problem.ended():
+                    log.info(log_events.LEADER_HEARTBEAT_WRITTEN_AGAIN, epoch=token.epoch)
 
 
 def _write_heartbeat(connection: sqlite3.Connection, token: FencingToken, pid: int, at_ms: int) -> None:

@@ -19,6 +19,7 @@ from flintlock.ha.payloads import LEADER_INFO
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable
 from flintlock.model.ids import FencingToken
+from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
 
@@ -52,14 +53,17 @@ class SqliteLeaderRegister:
     async def changes(self) -> AsyncIterator[LeaderInfo | None]:
         """Yield what is known now, then each change."""
         yielded: list[LeaderInfo | None] = []  # the last one, if there was one
+        problem = RepeatedFailure()
         while True:
             try:
                 info = await self.current()
+                problem.ended()
                 if yielded != [info]:
                     yielded = [info]
                     yield info
             except Unavailable as error:
-                log.warning(log_events.LEADER_UNREADABLE, reason=error.public)
+                if problem.occurred(error.public, asyncio.get_running_loop().time()):
+                    log.warning(log_events.LEADER_UNREADABLE, reason=error.public)
             await asyncio.sleep(self._poll_s)
 
     async def declare_dead(self, dead: FencingToken) -> bool:  # noqa: ARG002  # a Protocol's

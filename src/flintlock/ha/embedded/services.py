@@ -18,22 +18,29 @@ from typing import Final
 from flintlock.ha.embedded.election import FileElection
 from flintlock.ha.embedded.leader import SqliteLeaderRegister
 from flintlock.ha.embedded.silent_holder import HeartbeatRow
-from flintlock.ha.embedded.sqlite_file import open_reader, open_writer
+from flintlock.ha.embedded.silent_leader_watch import SilentLeaderWatch
+from flintlock.ha.embedded.sqlite_file import FileIdentity, open_reader, open_writer
 from flintlock.ha.embedded.stores import SqliteStores, StoreFile, remove_all_records
 from flintlock.ha.embedded.writer import GroupWriter
+from flintlock.ha.leader_info import LeaderCheck, LeaderInfo
 from flintlock.model.ids import FencingToken
 
 STORE_FILE: Final = "store.db"
 LOCK_FILE: Final = "leader.lock"
 
 
+async def never_answers(leader: LeaderInfo) -> bool:  # noqa: ARG001
+    """Find no leader alive: for processes that cannot call others."""
+    return False
+
+
 class EmbeddedHaServices:
     """Election and stores of one state directory, as long as `embedded_ha` is open."""
 
-    def __init__(self, file: StoreFile, election: FileElection, poll_s: float) -> None:
+    def __init__(self, file: StoreFile, election: FileElection, leader: SqliteLeaderRegister) -> None:
         self._file: Final = file
         self.election: Final = election
-        self.leader: Final = SqliteLeaderRegister(file, poll_s)
+        self.leader: Final = leader
         self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> SqliteStores:
@@ -54,32 +61,44 @@ async def embedded_ha(
     poll_s: float = 0.05,
     heartbeat_s: float = 1.0,
     silence_s: float = 10.0,
+    leader_answers: LeaderCheck = never_answers,
 ) -> AsyncGenerator[EmbeddedHaServices]:
     """Open the state directory, creating it if it does not exist; on exit all writes are durable and it is closed.
 
     A standby polls every `poll_s` whether it can lead, and kills a leader whose heartbeat has not changed for
-    `silence_s`, where the system can do that safely. Raises Refused, with the reason, for a store that this version
+    `silence_s` and to whom `silent_leader_watch` finds no excuse, where the system can do that safely. Raises Refused, with the reason, for a store that this version
     must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
     writer = GroupWriter(await asyncio.to_thread(open_writer, path))
+    identity = FileIdentity(path)
     writer.start()
     readers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
     try:
         reader = await asyncio.get_running_loop().run_in_executor(readers, open_reader, path)
         try:
             file = StoreFile(writer, reader, readers)
+            register = SqliteLeaderRegister(file, poll_s)
             election = FileElection(
                 path=state_dir / LOCK_FILE,
                 writer=writer,
+                identity=identity,
                 new_session=new_session,
                 now_ms=now_ms,
                 poll_s=poll_s,
                 heartbeat_s=heartbeat_s,
-                silence_s=silence_s,
-                heartbeat=partial(_heartbeat, file),
+                watch=SilentLeaderWatch(
+                    store=path,
+                    lock=state_dir / LOCK_FILE,
+                    writer=writer,
+                    poll_s=max(heartbeat_s / 2, poll_s),
+                    silence_s=silence_s,
+                    heartbeat=partial(_heartbeat, file),
+                    leader=register.current,
+                    answers=leader_answers,
+                ),
             )
-            yield EmbeddedHaServices(file, election, poll_s)
+            yield EmbeddedHaServices(file, election, register)
         finally:
             readers.shutdown(wait=True)  # reads are short
             reader.close()

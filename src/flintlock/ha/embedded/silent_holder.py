@@ -1,8 +1,8 @@
 """A leader that holds the lock but does nothing: detected by its heartbeat, killed by a standby.
 
 A stopped process keeps its locks. On one host a standby can resolve that: when the holder's heartbeat row has not
-changed for a whole timeout, it kills that process. The kernel then frees the lock, and the standby takes it as after
-any other death.
+changed for a whole timeout, and more is proved (`silent_leader_watch`), it kills that process. The kernel then frees the
+lock, and the standby takes it as after any other death.
 
 Killing the wrong process must be impossible, since pids are used again. The process is first pinned by a
 `ProcessHandle`, then inspected: only one that has the lock file open is the holder; the signal goes to the pinned
@@ -39,28 +39,31 @@ class HeartbeatRow(Struct, frozen=True):
 
 
 class SilenceDetector:
-    """Measures how long a heartbeat row has not changed, counting only the time in which it was polled."""
+    """Measures how long a heartbeat row has not changed, counting only the time in which it was polled and read."""
 
     def __init__(self, *, timeout_s: float, poll_s: float) -> None:
         self._timeout_s: Final = timeout_s
         self._longest_gap_s: Final = 2 * poll_s  # what one poll can add: in a longer gap this process slept
-        self._row: HeartbeatRow | None = None  # the newest
         self._polled_s = 0.0  # when it was last polled
-        self._silent_s = 0.0  # back to 0 with every new row
-
-    def timed_out(self, row: HeartbeatRow | None, now_s: float) -> bool:
-        """Record what was polled (None: it could not be read); return whether its writer was silent for too long."""
-        if row is not None and row != self._row:
-            self._row, self._silent_s = row, 0.0
-        else:
-            self._silent_s += min(now_s - self._polled_s, self._longest_gap_s)
-        self._polled_s = now_s
-        return self._row is not None and self._silent_s >= self._timeout_s
+        self.row: HeartbeatRow | None = None  # the newest; written by `observe`
+        self.silent_s = 0.0  # back to 0 with every new row; written by `observe` and `restart`
 
     @property
-    def holder(self) -> int | None:
-        """The pid of the process that wrote the newest row."""
-        return None if self._row is None else self._row.pid
+    def timed_out(self) -> bool:
+        """Whether the writer of the row was silent for too long."""
+        return self.row is not None and self.silent_s >= self._timeout_s
+
+    def observe(self, row: HeartbeatRow | None, now_s: float) -> None:
+        """Record what was polled. None: this process could not read it, which says nothing about its writer."""
+        if row is not None and row != self.row:
+            self.row, self.silent_s = row, 0.0
+        elif row is not None:
+            self.silent_s += min(now_s - self._polled_s, self._longest_gap_s)
+        self._polled_s = now_s
+
+    def restart(self) -> None:
+        """Count from zero: the writer has shown that it lives, or was judged."""
+        self.silent_s = 0.0
 
 
 def kill_holder(pid: int, lock: Path) -> str:

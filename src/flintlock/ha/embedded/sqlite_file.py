@@ -20,6 +20,7 @@ from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, Invari
 SCHEMA_VERSION: Final = 5
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
+_WRITE_LOCK_BYTE: Final = 120  # of the -shm file
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
 
 #: `idempotency_keys` refers to no graph: a key outlives its job. Large payloads have tables of their own, so that a
@@ -89,6 +90,60 @@ def open_writer(path: Path) -> sqlite3.Connection:
             raise
         raise Unavailable(f"the store {path} cannot be opened: {reason_of(error)}") from error
     return connection
+
+
+class FileIdentity:
+    """Which file was opened at a path. One that was removed or replaced stays open, and takes writes that no one finds.
+
+    Made when the file has just been opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._opened: Final = path.stat()
+
+    def check(self) -> None:
+        """Raise Refused if the path does not lead to the opened file any more."""
+        try:
+            same = os.path.samestat(self._opened, self._path.stat())
+        except FileNotFoundError:
+            same = False
+        except OSError:
+            return  # the file system does not answer: that says nothing about the file
+        if not same:
+            raise Refused(
+                f"the store {self._path} was removed or replaced while this JobManager had it open: what is written to"
+                " the old file is lost. Put it back, or start with another state directory"
+            )
+
+
+def rewrite_header(connection: sqlite3.Connection) -> None:
+    """Write a page of the file without changing it, so that a transaction has something to commit."""
+    check_version(connection)
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+
+def write_lock_holder(path: Path) -> int | None:
+    """Return the process that has the write lock of the file now; None if there is none, or the system hides it.
+
+    The lock is one byte of SQLite's shared memory (https://sqlite.org/walformat.html). It is not asked by fcntl: closing
+    the descriptor used for that would release the locks of this process's own connections.
+    """
+    try:
+        inode = path.with_name(f"{path.name}-shm").stat().st_ino
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        match line.split():
+            case [_, "POSIX", _, "WRITE", pid, place, first, last] if (
+                place.rpartition(":")[2] == str(inode) and int(first) <= _WRITE_LOCK_BYTE and last != "EOF"
+                and int(last) >= _WRITE_LOCK_BYTE
+            ):
+                return int(pid)
+            case _:
+                continue
+    return None
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

@@ -23,6 +23,7 @@ from flintlock.config.options import (
     HA_STORAGE_DIR,
 )
 from flintlock.ha.leader_finding import LeaderFinder, following_register
+from flintlock.ha.leader_info import LeaderCheck
 from flintlock.ha.protocols import HaServices
 from flintlock.model.errors import Invalid
 
@@ -44,6 +45,7 @@ class ZooKeeperBackend:
         new_session: Callable[[], str],
         clock_ms: Callable[[], int],  # noqa: ARG002 (no clock of one host decides)
         boot_time_s: Callable[[], float],
+        leader_answers: LeaderCheck,  # noqa: ARG002 (the session decides)
     ) -> AsyncGenerator[HaServices]:
         """Connect to the ensemble as a JobManager."""
         _require(configuration, HA_QUORUM, HA_STORAGE_DIR)

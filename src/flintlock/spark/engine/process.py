@@ -31,6 +31,7 @@ from msgspec import Struct
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.host.cgroups import Group
+from flintlock.host.log_output import note
 from flintlock.host.parent_death import die_with_parent
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
@@ -192,7 +193,7 @@ class EngineProcess:
         while not self._stopping.wait(ORPHAN_INTERVAL_S):
             try:
                 for name in driver.cancel_orphans():
-                    sys.stderr.write(f"{name} was started for a session that is closed: cancelled\n")
+                    note(f"{name} was started for a session that is closed: cancelled")
             except Py4JError:
                 continue  # if the JVM has ended, the watching thread reports it
 
@@ -223,7 +224,7 @@ class EngineProcess:
         try:
             end_workers(jvm_pid, self._driver.server_ids(release.user_id, release.session_id))
         except Py4JError as error:
-            sys.stderr.write(f"Python workers of {release.user_id} cannot be ended: {_describe(error)}\n")
+            note(f"Python workers of {release.user_id} cannot be ended: {_describe(error)}")
 
     def _perform(self, command: EngineCommand) -> EngineReply:
         driver, files = self._driver, self._files

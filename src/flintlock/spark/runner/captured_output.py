@@ -2,7 +2,8 @@
 
 A runner prints into a pipe, which the template empties. So a program that prints without end fills no disk, and is
 never blocked by it either: what exceeds the limit is read and dropped, except for its last few lines, which show how it
-ended. When a runner has ended, the rest of the pipe is read before its end is reported.
+ended. When a runner has ended, the rest of the pipe is read before its end is reported. Output that cannot be written
+(a full disk) is dropped, too; once writing works again, the log says how much is missing, and goes on.
 
 Rejected: a limit on the size of files (it would apply to every file that user code writes); a log that is cut
 periodically (a gigabyte can be written in between); closing the pipe (user code would die of printing).
@@ -29,19 +30,20 @@ class CapturedOutput:
     def __init__(self, reader: int) -> None:
         os.set_blocking(reader, False)
         self.reader: Final = reader
-        self._log: int | None = None  # set by open; None again when it cannot be written any more
+        self._path: str | None = None  # of the log; set by `open`
+        self._log: int | None = None  # the open log; None until it could be opened
         self._remaining = 0  # bytes until the limit
         self._dropped = 0  # bytes beyond the limit
         self._last = b""  # the end of the dropped bytes
+        self._unwritten = 0  # bytes that the disk did not take since the last that it took
 
     def open(self, path: str, limit: int) -> None:
         """Write to this file from now on, at most `limit` bytes and the end of the output.
 
-        If the file cannot be opened or written, the output is lost; the task continues.
+        What cannot be written is lost; the task continues, and so does the log when it can be written again.
         """
-        with suppress(OSError):
-            self._log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._remaining = limit
+        self._path, self._remaining = path, limit
+        self._write(b"")  # a task that prints nothing has a log, too
 
     def pump(self) -> bool:
         """Copy some of the pipe's content to the log; False at the end of the pipe."""
@@ -64,6 +66,8 @@ class CapturedOutput:
         if self._dropped:
             tail = self._last[self._last.find(b"\n") + 1 :] if self._dropped > len(self._last) else self._last
             self._write(f"\n[flintlock: {self._dropped - len(tail)} bytes are left out here]\n".encode() + tail)
+        elif self._unwritten:
+            self._write(b"")
         os.close(self.reader)
         if self._log is not None:
             os.close(self._log)
@@ -78,9 +82,18 @@ class CapturedOutput:
             self._last = (self._last + rest)[-LAST_BYTES:]
 
     def _write(self, data: bytes) -> None:
-        while data and self._log is not None:
-            try:
+        """Write to the log, after a note of what is missing before it; what cannot be written is counted."""
+        if self._path is None:
+            return
+        try:
+            if self._log is None:
+                self._log = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if self._unwritten:
+                note = f"\n[flintlock: {self._unwritten} bytes could not be written here]\n".encode()
+                while note:
+                    note = note[os.write(self._log, note) :]
+                self._unwritten = 0
+            while data:
                 data = data[os.write(self._log, data) :]
-            except OSError:  # a full disk, perhaps
-                os.close(self._log)
-                self._log = None
+        except OSError:  # a full disk, perhaps
+            self._unwritten += len(data)

@@ -40,6 +40,7 @@ os.environ.setdefault(*EAGER_COMMIT)
 _ours: Final = tuple(name for name in ONE_THREAD if name not in os.environ)
 os.environ.update({name: ONE_THREAD[name] for name in _ours})
 
+from flintlock.host.log_output import note  # noqa: E402
 from flintlock.host.parent_death import adopt_orphans, die_with_parent  # noqa: E402
 from flintlock.host.processes import children, kill_group, threads  # noqa: E402
 from flintlock.spark.framing import FrameDecoder, frame  # noqa: E402
@@ -213,7 +214,7 @@ def main(descriptor: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started the cluster
     process.import_everything()
     if threads() > 1:
-        sys.stderr.write("the template of runners has more than one thread: a runner may hang when it is forked\n")
+        note("the template of runners has more than one thread: a runner may hang when it is forked")
     gc.collect()
     gc.freeze()  # so that no collection in a runner copies the pages they share
     Template(socket.socket(fileno=descriptor)).serve()
