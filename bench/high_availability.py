@@ -28,6 +28,7 @@ from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import StoredJob
 from flintlock.model.operations import Result, Sql
+from flintlock.rpc.client import RpcChannels
 
 JOBS: Final = 10_000
 _WIDTH: Final = 200
@@ -74,7 +75,7 @@ def _recovery(store: str, scratch: Path, settings: dict[str, str]) -> Iterator[F
 
 async def _fill(settings: ProcessSettings) -> None:
     """Store the jobs as a leader that dies right after it has acknowledged them would."""
-    async with ha_services(settings, _now_ms) as ha, _leading(ha) as stores:
+    async with RpcChannels() as channels, ha_services(settings, _now_ms, channels) as ha, _leading(ha) as stores:
         waiting = iter(range(JOBS))
 
         async def put() -> None:

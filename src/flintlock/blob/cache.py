@@ -23,6 +23,7 @@ from flintlock.blob import files
 from flintlock.blob.files import IncomingFile, Offload, on_disk
 from flintlock.blob.pins import Pins
 from flintlock.gateways.blobs import BlobGateway, BlobRange
+from flintlock.host.file_errors import concerns_one_file
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import BlobKey
 
@@ -120,12 +121,15 @@ class BlobCache:
 
 
 def _is_intact(path: Path, key: BlobKey) -> bool:
-    """Return whether the copy exists and is intact; a damaged one is removed."""
+    """Return whether the copy exists and is intact; one that is damaged, or cannot be read, is removed."""
     try:
         if files.file_digest(path) == files.digest_of(key):
             return True
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if not concerns_one_file(error):
+            raise
     path.unlink(missing_ok=True)
     return False
 

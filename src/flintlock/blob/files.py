@@ -2,6 +2,9 @@
 
 A file that is being written is in `incoming/` under a lock that ends with its writer, so that a process that starts
 later can distinguish what a crash left behind from what another process is writing.
+
+A file that cannot be read is that blob's matter (Corrupt), if a file beside it can be written and read; else the whole
+directory is out of order, which is everybody's (Unavailable).
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ import hashlib
 import math
 import os
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from flintlock.model.errors import NotFound, Unavailable
+from flintlock.host.file_errors import concerns_one_file
+from flintlock.model.errors import Corrupt, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, is_blob_key
 
 P = ParamSpec("P")
@@ -36,11 +41,16 @@ class Offload(Protocol):
 
 
 async def on_disk(offload: Offload, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do file I/O away from the event loop. Raises Unavailable where the disk is full or broken."""
+    """Do file I/O away from the event loop. Raises Unavailable where the disk is full or broken; Corrupt."""
     try:
         return await offload(work, *args, **kwargs)
     except OSError as error:
-        raise Unavailable(f"the files of blobs cannot be written or read now: {error}") from error
+        raise unavailable(error) from error
+
+
+def unavailable(error: OSError) -> Unavailable:
+    """Return the error for a directory of blobs that cannot be used now."""
+    return Unavailable(f"the files of blobs cannot be written or read now: {error}")
 
 
 def missing(key: BlobKey) -> NotFound:
@@ -191,18 +201,48 @@ def link_file(source: Path, target: Path) -> bool:
     return True
 
 
-def read_range(path: Path, offset: int, limit: int) -> tuple[bytes, int]:
-    """Return bytes from `offset` on, and the file's size."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        file.seek(offset)
-        return file.read(limit), size
+def read_range(path: Path, key: BlobKey, offset: int, limit: int) -> tuple[bytes, int]:
+    """Return bytes from `offset` on, and the file's size. Raises Corrupt for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(offset)
+            return file.read(limit), size
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(path.parent.parent, key, error) from error
+
+
+def _unreadable(directory: Path, key: BlobKey, error: OSError) -> Exception:
+    """Return the error to raise for a blob's file that could not be read: its own, or that of the whole directory."""
+    if not concerns_one_file(error):
+        return error
+    try:
+        _check_directory(directory)
+    except OSError as general:
+        return general
+    return Corrupt(f"blob {key} cannot be read: {error}")
+
+
+def _check_directory(directory: Path) -> None:
+    """Write a file there and read it. Raises OSError."""
+    path = directory / INCOMING / f"check-{uuid.uuid4().hex}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.write_bytes(b"x")
+        path.read_bytes()
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def sweep(directory: Path) -> None:
-    """Remove what crashes left behind: incomplete files that no process writes any more, and empty directories."""
+    """Remove what crashes left behind: incomplete files that no process writes any more, and empty directories.
+
+    What cannot be removed stays.
+    """
     for path in _entries(directory / INCOMING):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,19 +263,41 @@ def names_of(directory: Path, key: BlobKey) -> list[Path]:
 
 
 def all_names(directory: Path, before_s: float = math.inf) -> dict[BlobKey, list[Path]]:
-    """Return the files of all blobs; with `before_s`, of those all of whose files are older."""
-    keys = (key_of(entry.name) for entry in _entries(directory))
-    found = {key: names_of(directory, key) for key in keys if is_blob_key(key)}
+    """Return the files of all blobs; with `before_s`, of those all of whose files are older.
+
+    Blobs whose files cannot be listed are left out.
+    """
+    found: dict[BlobKey, list[Path]] = {}
+    for key in [key_of(entry.name) for entry in _entries(directory)]:
+        try:
+            found |= {key: names_of(directory, key)} if is_blob_key(key) else {}
+        except OSError as error:
+            if not concerns_one_file(error):
+                raise
     return {key: names for key, names in found.items() if names and all(_older(name, before_s) for name in names)}
 
 
 def first_intact(directory: Path, key: BlobKey) -> Path | None:
-    """Return a file whose content has the key's hash; damaged ones are removed."""
-    for path in names_of(directory, key):
-        with suppress(FileNotFoundError):
+    """Return a file whose content has the key's hash; damaged ones are removed. None if there is none.
+
+    Raises Corrupt if there are files, and none can be read.
+    """
+    unreadable: OSError | None = None
+    try:
+        names = names_of(directory, key)
+    except OSError as error:
+        names, unreadable = [], error
+    for path in names:
+        try:
             if file_digest(path) == digest_of(key):
                 return path
             remove_file(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            unreadable = error
+    if unreadable is not None:
+        raise _unreadable(directory, key, unreadable) from unreadable
     return None
 
 

@@ -120,7 +120,8 @@ class BlobServer:
     async def read_blob(self, message: BlobRange) -> BlobChunk:
         """Return a piece of a blob, at most `MAX_CHUNK_BYTES`.
 
-        Raises NotFound; Invalid for a range that is none; Corrupt, naming the blob, for one whose content is another.
+        Raises NotFound; Invalid for a range that is none; Corrupt, naming the blob, for one whose content is another or
+        cannot be read; Unavailable.
         """
         if message.offset < 0 or message.limit < 0:
             raise Invalid(f"no range of a blob: offset {message.offset}, limit {message.limit}")
@@ -128,16 +129,19 @@ class BlobServer:
         for _ in range(2):  # the file that was found may have been removed since, and another exist
             path = await self.path_of(message.key)
             try:
-                data, size = await self._offload(files.read_range, path, message.offset, limit)
+                data, size = await self._offload(files.read_range, path, message.key, message.offset, limit)
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise files.unavailable(error) from error
             return BlobChunk(data=data, size=size)
         raise files.missing(message.key)
 
     async def path_of(self, key: BlobKey) -> Path:
         """Return a local file with the blob's content, checked against its hash when first requested.
 
-        Raises NotFound if there is no intact one; Corrupt if the one that exists has another content.
+        Raises NotFound if there is no intact one; Corrupt if the one that exists has another content, or cannot be
+        read; Unavailable.
         """
         return await self._store.path_of(key)
 

@@ -111,8 +111,11 @@ class DirectoryStore:
         return True
 
     def claim(self, key: BlobKey) -> bool:
-        """Record the blob's names; one of them is created by this process."""
-        names = set(files.names_of(self._directory, key))
+        """Record the blob's names; one of them is created by this process. Raises Unavailable."""
+        try:
+            names = set(files.names_of(self._directory, key))
+        except OSError as error:
+            raise files.unavailable(error) from error
         own = self._new_name(key)
         if self._own.isdisjoint(names) and any(files.link_file(name, own) for name in sorted(names)):
             self._own.add(own)

@@ -93,6 +93,8 @@ def config_problems(values: Mapping[str, str], options: Iterable[Option[Any]], s
     for key, text in values.items():
         option = known.get(key)
         if key.startswith("spark."):
+            if any(character.isspace() for character in key):
+                problems.append((key, "has white space in its name: Spark would not know it"))
             continue
         if option is None:
             problems.append((key, "unknown option" + suggestions.suggestion(key, known, cutoff=0.5)))

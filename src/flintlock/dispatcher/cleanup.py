@@ -2,15 +2,19 @@
 
 Every resource is removed concurrently with the others and retried by itself, for as long as it takes: one that is
 stuck (no TaskManager to remove files) delays only what comes after it (`REMOVED_AFTER`) and the mark that the job is
-clean. The state of a cleanup is not stored: when the Dispatcher stops, the dirty result remains, and the next leader
-starts the cleanup from the beginning. So every removal is idempotent.
+clean. Once the job's retention is over, what still cannot be removed is given up, and logged with what it is: a file
+system that is gone must not keep the job, and its cleanup, for ever. Only the job's graph is not given up, which is the
+store's own and would run again.
+
+The state of a cleanup is not stored: when the Dispatcher stops, the dirty result remains, and the next leader starts
+the cleanup from the beginning. So every removal is idempotent.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -28,11 +32,25 @@ Removals: TypeAlias = Mapping[CleanupResource, Callable[[], Awaitable[None]]]
 """How each resource of a job is removed."""
 
 
-async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: LeaderGate, *, failures: int = 0) -> None:
+#: How often a removal has failed in one term before it can be given up: TaskManagers may have to register first.
+TRIES_BEFORE_GIVING_UP: Final = 10
+
+
+async def clean_up(
+    job_id: JobId,
+    removals: Removals,
+    backoff: Backoff,
+    gate: LeaderGate,
+    *,
+    failures: int = 0,
+    retention_over: Callable[[], bool] = lambda: False,
+    directories: Sequence[str] = (),
+) -> None:
     """Remove everything, with as many tries as it takes; return when all is removed. A paused leader waits.
 
-    `failures` counts the rounds that failed before. If cancelled, it leaves the rest. Raises (in a group) Fenced: a
-    newer leader cleans up.
+    `failures` counts the rounds that failed before. What cannot be removed although the retention is over, and it was
+    tried often enough, is given up; `directories` are then named in the log. If cancelled, it leaves the rest. Raises
+    (in a group) Fenced: a newer leader cleans up.
     """
     gone = {resource: asyncio.Event() for resource in removals}
 
@@ -40,7 +58,12 @@ async def clean_up(job_id: JobId, removals: Removals, backoff: Backoff, gate: Le
         before = REMOVED_AFTER.get(resource)
         if before is not None and before in gone:
             await gone[before].wait()
-        await _until_gone(job_id, resource, removals[resource], backoff, gate=gate, failures=failures)
+        left = await _until_gone(
+            job_id, resource, removals[resource], backoff, retention_over, gate=gate, failures=failures
+        )
+        if left is not None:
+            named = {"directories": [*directories]} if resource is CleanupResource.FILES else {}
+            log.error(log_events.JOB_CLEANUP_GIVEN_UP, job_id=job_id, resource=resource, error=left, **named)
         gone[resource].set()
 
     async with asyncio.TaskGroup() as tasks:
@@ -73,10 +96,12 @@ async def _until_gone(
     resource: CleanupResource,
     remove: Callable[[], Awaitable[None]],
     backoff: Backoff,
+    retention_over: Callable[[], bool],
     *,
     gate: LeaderGate,
     failures: int,
-) -> None:
+) -> str | None:
+    """Return None when the resource is removed; the last error if it is given up."""
     if failures:
         await asyncio.sleep(backoff.delay_s(failures))
     while True:
@@ -85,8 +110,10 @@ async def _until_gone(
             await remove()
         except Fenced:
             raise
-        except Exception as error:  # noqa: BLE001 - retried without limit, whatever the error
+        except Exception as error:  # noqa: BLE001 - retried, whatever the error
             failures += 1
+            if resource is not CleanupResource.GRAPH and failures >= TRIES_BEFORE_GIVING_UP and retention_over():
+                return str(error)
             delay_s = backoff.delay_s(failures)
             log.warning(
                 log_events.JOB_CLEANUP_RETRIED,
@@ -98,4 +125,4 @@ async def _until_gone(
             )
             await asyncio.sleep(delay_s)
         else:
-            return
+            return None

@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.config.options import CLEANUP_INITIAL, CLEANUP_MAX
+from flintlock.config.options import CLEANUP_INITIAL, CLEANUP_MAX, JOB_RETENTION
 from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.ended import EndedJobs
@@ -110,6 +110,7 @@ class Dispatcher:
             writes=self._writes,
             blobs=services.blobs,
             backoff=Backoff(initial_s=configuration.get(CLEANUP_INITIAL), maximum_s=configuration.get(CLEANUP_MAX)),
+            retention_s=configuration.get(JOB_RETENTION),
             clock_ms=services.clock_ms,
             retention_clock=clock,
             metrics=services.metrics,

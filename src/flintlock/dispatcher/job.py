@@ -86,6 +86,7 @@ class JobServices:
     writes: TermWrites
     blobs: BlobReferences
     backoff: Backoff
+    retention_s: float  # of ended jobs
     clock_ms: Callable[[], int]
     retention_clock: RetentionClock
     metrics: DispatcherMetrics | None
@@ -372,12 +373,23 @@ class DispatchedJob:
         await self.changes.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
         blobs, scratch = self._result.blobs, self._result.scratch
         removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
-        await clean_up(self.job_id, removals, self._services.backoff, self._services.term.gate)
+        await clean_up(
+            self.job_id,
+            removals,
+            self._services.backoff,
+            self._services.term.gate,
+            retention_over=self._is_retention_over,
+            directories=scratch,
+        )
         with log_and_continue(
             log_events.JOB_RESULT_NOT_MARKED_CLEAN, job_id=self.job_id
         ):  # the next leader cleans up once more
             await self._services.writes.mark_clean(self.job_id)
             log.info(log_events.JOB_CLEANED_UP, job_id=self.job_id)
+
+    def _is_retention_over(self) -> bool:
+        before_ms = core.expired_before_ms(self._services.retention_clock.now_ms(), self._services.retention_s)
+        return self._result is not None and self._result.retained_from_ms < before_ms
 
     def _removals(self, resources: tuple[CleanupResource, ...], scratch: tuple[str, ...]) -> Removals:
         services, job_id = self._services, self.job_id

@@ -6,8 +6,10 @@ rest is recovered; fatal are only a store that cannot be listed at all, and reco
 which are intact. A store that does not answer is retried by the rule of `ha.leader_gate`; one that can be reached and
 does not answer for `PATIENCE_S` is fatal too, so that a JobManager that can read it may lead.
 
-A job of which nothing was ever deployed is quarantined too if one of its artifacts is missing or damaged. One that has
-run has its artifacts on the TaskManagers: it is adopted, and fails with the reason if it needs them from here again.
+A job of which nothing was ever deployed is quarantined too if one of its artifacts is missing, damaged or unreadable.
+One that has run has its artifacts on the TaskManagers: it is adopted, and fails with the reason if it needs them from
+here again. The same holds for all jobs while the files of blobs as a whole do not answer: one file, or one disk, that
+cannot be read must not keep the other jobs without a leader.
 
 A job that is archived but has no result has not ended: its leader died in between. It is continued, and its JobMaster
 finds in its progress that nothing is left to do.
@@ -104,6 +106,7 @@ class _Recovering:
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
+        self._blobs_unavailable = False  # their files as a whole did not answer in time: no more of them are checked
 
     async def recover(self) -> Recovery:
         dirty = await self._read(self._stores.results.dirty)
@@ -202,11 +205,18 @@ class _Recovering:
             return None
 
     async def _check_artifacts(self, stored: StoredJob) -> None:
-        """Raise Corrupt if an artifact of the job is missing or differs from what was uploaded."""
+        """Raise Corrupt if an artifact of the job is missing, unreadable or differs from what was uploaded."""
         wanted = core.blobs_of(stored.graph)
         if not wanted:
             return
-        unsound = await self._read(lambda: self._blobs.find_damaged(wanted))
+        if self._blobs_unavailable:
+            return
+        try:
+            unsound = await self._read(lambda: self._blobs.find_damaged(wanted))
+        except Unavailable as error:
+            self._blobs_unavailable = True
+            log.warning(log_events.ARTIFACTS_NOT_CHECKED, reason=error.public)
+            return
         for artifact in stored.graph.artifacts:
             if artifact.blob in unsound:
                 raise Corrupt(f"its artifact {artifact.name!r} cannot be had: {unsound[artifact.blob]}")
@@ -218,7 +228,8 @@ class _Recovering:
                 await self._operations(job_id), self._stores.operations, self._gate, self._clock_ms
             )
             await recorder.fail_unfinished(f"job {job_id} was quarantined: {reason}")
-        await self._writes.quarantine(job_id, reason)
+        with log_and_continue(log_events.JOB_NOT_QUARANTINED, job_id=job_id):  # a damaged page: it stays where it is
+            await self._writes.quarantine(job_id, reason)
 
     async def _archive(self, snapshot: JobSnapshot) -> None:
         """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""

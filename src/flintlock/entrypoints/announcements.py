@@ -117,7 +117,7 @@ async def keep_announced(announcements: Announcements, dispatcher: CurrentDispat
 
 async def _until_written(write: Callable[[], None]) -> None:
     failure = RepeatedFailure()
-    while not _try_to_write(write, failure):
+    while not _try_to_write(write, failure):  # noqa: ASYNC110 (nothing tells when a disk has room)
         await asyncio.sleep(_RETRY_S)
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 import platform
 import signal
-import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from flintlock.host.parent_death import die_with_parent
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import add_cause
-from flintlock.model.errors import Invalid, Refused, Unavailable
+from flintlock.model.errors import Corrupt, Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
 
 EXIT_USAGE: Final = 2
@@ -79,7 +78,7 @@ def start(
             status = runner.run(_until_stopped(main(settings), name))
     except Invalid as error:
         return _fail(name, EXIT_USAGE, "\n".join(error.problems))
-    except (Refused, Unavailable) as error:
+    except (Refused, Unavailable, Corrupt) as error:
         return _fail(name, EXIT_UNUSABLE, error.public)
     except OSError as error:
         return _fail(name, EXIT_UNUSABLE, str(error))
@@ -87,7 +86,7 @@ def start(
         invalid = [error for error in flatten_errors(group) if isinstance(error, Invalid)]
         if len(invalid) == len(flatten_errors(group)):
             return _fail(name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
-        if all(isinstance(error, Refused | Unavailable | OSError) for error in flatten_errors(group)):
+        if all(isinstance(error, Refused | Unavailable | Corrupt | OSError) for error in flatten_errors(group)):
             return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in flatten_errors(group)))
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
@@ -160,9 +159,7 @@ def _json(event: object, default: Callable[[Any], Any]) -> str:
 def _configure_logs() -> LogOutput:
     """Write JSON lines to stderr, or coloured text if it is a terminal."""
     output = stderr_output()
-    renderer = (
-        structlog.dev.ConsoleRenderer() if output.is_terminal() else structlog.processors.JSONRenderer(_json)
-    )
+    renderer = structlog.dev.ConsoleRenderer() if output.is_terminal() else structlog.processors.JSONRenderer(_json)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -100,6 +100,21 @@ RETENTION_CLOCK_NOT_RECORDED: Final = _event(
 LEADER_PROCESS_STATE_CHANGED: Final = _event(
     "Leadership", "leader-process-state-changed", "The leader process of a term was started or stopped."
 )
+JOB_CLEANUP_GIVEN_UP: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-cleanup-given-up",
+    "What a job left behind could not be removed until its retention was over; it stays where the line says.",
+)
+ARTIFACTS_NOT_CHECKED: Final = _event(
+    "Jobs (Dispatcher)",
+    "artifacts-not-checked",
+    "The files of artifacts did not answer during recovery; jobs that need them fail by themselves.",
+)
+JOB_NOT_QUARANTINED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-not-quarantined",
+    "The record of an unreadable job could not be moved into quarantine; the job is listed as FAILED.",
+)
 JOBS_RECOVERED: Final = _event("Leadership", "jobs-recovered", "A new leader has read the stored jobs.")
 LEADER_FENCED: Final = _event(
     "Leadership", "leader-fenced", "A newer leader has written to the store; this term is over."
@@ -127,6 +142,15 @@ LEADERSHIP_GAINED: Final = _event("Leadership", "leadership-gained", "This proce
 LEADERSHIP_LOST: Final = _event("Leadership", "leadership-lost", "This process leads no more.")
 LEADER_SILENT: Final = _event(
     "Leadership", "leader-silent", "The leader's heartbeat in the store has stopped; a standby ends its process."
+)
+STORAGE_NOT_REACHED: Final = _event(
+    "Leadership",
+    "storage-not-reached",
+    "The storage directory does not answer this JobManager; as a standby it does not lead, as a leader it steps down if"
+    " another JobManager reaches the directory.",
+)
+STORAGE_REACHED_AGAIN: Final = _event(
+    "Leadership", "storage-reached-again", "The storage directory answers this JobManager again."
 )
 SILENT_LEADER_SPARED: Final = _event(
     "Leadership",
@@ -203,6 +227,11 @@ ANNOUNCEMENT_NOT_WRITTEN: Final = _event(
     "Processes",
     "announcement-not-written",
     "The file with the addresses of a JobManager could not be written or removed; it is tried again.",
+)
+STORE_MISSING: Final = _event(
+    "Processes",
+    "store-missing",
+    "The state directory has been used before, and its store.db is missing or empty; the cluster starts without jobs.",
 )
 LOG_LINES_DROPPED: Final = _event(
     "Processes",

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,11 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
+from flintlock.blob import files
 from flintlock.blob.files import IncomingFile
 from flintlock.blob.server import MAX_CHUNK_BYTES, SMALL_BYTES, BlobServer
 from flintlock.gateways.blobs import BlobChunk, BlobRange
-from flintlock.model.errors import Invalid, NotFound
+from flintlock.model.errors import Corrupt, Invalid, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, JobId
 
 pytestmark = pytest.mark.anyio
@@ -392,6 +394,7 @@ async def test_a_restarted_server_that_refers_by_key_alone_has_a_name_of_its_own
 #: Begins an upload and waits to be killed.
 UPLOADING = """
 import pathlib, sys
+from flintlock.blob import files
 from flintlock.blob.files import IncomingFile
 IncomingFile(pathlib.Path(sys.argv[1]), "half").write(b"half of it")
 print("up", flush=True)
@@ -454,3 +457,36 @@ async def test_upload_ids_come_from_outside(tmp_path: Path) -> None:
     await put(server, b"content")
 
     assert [path.name for path in names(tmp_path)] == ["upload-1"], "the first went to the half-written file"
+
+
+async def test_a_file_that_cannot_be_read_is_that_blobs_matter(server: BlobServer, tmp_path: Path) -> None:
+    key = await put(server, b"x")
+    sound = await put(server, b"y")
+    (name,) = files.names_of(tmp_path, key)
+    name.unlink()
+    name.mkdir()
+    again = await started(tmp_path)
+
+    damaged = await again.find_damaged([key, sound])
+    assert damaged == {key: f"blob {key} cannot be read: [Errno 21] Is a directory: '{name}'"}
+    with pytest.raises(Corrupt, match="cannot be read"):
+        await server.read_blob(BlobRange(key=key))
+
+
+async def test_a_directory_in_which_nothing_can_be_read_is_unavailable(server: BlobServer, tmp_path: Path) -> None:
+    key = await put(server, b"x")
+    (name,) = files.names_of(tmp_path, key)
+    name.unlink()
+    name.mkdir()
+    again = await started(tmp_path)
+    incoming = tmp_path / files.INCOMING
+    shutil.rmtree(incoming, ignore_errors=True)
+    incoming.write_text("in the way")
+
+    with pytest.raises(Unavailable):
+        await again.find_damaged([key])
+
+
+async def test_a_leftover_that_cannot_be_removed_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+    (tmp_path / files.INCOMING / "a directory" / "with a file").mkdir(parents=True)
+    await BlobServer(tmp_path).start()

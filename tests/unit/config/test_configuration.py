@@ -173,3 +173,9 @@ def test_values_are_read_by_their_options_and_later_ones_win() -> None:
     assert (below.get(SLOTS), below.get(DELAY), below.has(DELAY)) == (4, 1.0, False)
     assert (above.get(SLOTS), above.get(DELAY), above.has(DELAY)) == (5, 3.0, True)
     assert Configuration().get(SLOTS) == 2
+
+
+def test_white_space_in_the_name_of_a_setting_of_spark_is_a_problem() -> None:
+    values = {"spark.sql.shuffle.partitions ": "7", "spark.sql.shuffle.partitions": "7"}
+    (problem,) = config_problems(values, KNOWN, Scope.JOB)
+    assert problem == ("spark.sql.shuffle.partitions ", "has white space in its name: Spark would not know it")

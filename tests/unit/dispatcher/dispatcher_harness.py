@@ -135,6 +135,7 @@ class FakeBlobs:
         self.references: dict[JobId, tuple[BlobKey, ...]] = {}
         self.missing: set[BlobKey] = set()
         self.fail_with: Exception | None = None
+        self.unreadable: Exception | None = None  # raised when blobs are checked
         self.expired_after_s: list[float] = []  # one entry for each call
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
@@ -150,6 +151,8 @@ class FakeBlobs:
         self.references.pop(job_id, None)
 
     async def find_damaged(self, keys: Collection[BlobKey]) -> dict[BlobKey, str]:
+        if self.unreadable is not None:
+            raise self.unreadable
         return {key: f"no blob {key} is stored here" for key in keys if key in self.missing}
 
     async def retain_only(self, jobs: Mapping[JobId, Collection[BlobKey]]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 
 import pytest
+from structlog.testing import capture_logs
 from tests.unit.dispatcher.dispatcher_harness import (
     CODE,
     A,
@@ -69,7 +70,7 @@ async def test_scratch_of_an_ended_job_is_removed_by_a_task_manager() -> None:
 
 
 @virtual_time
-async def test_each_resource_is_retried_by_itself_with_growing_waits_and_without_limit() -> None:
+async def test_each_resource_is_retried_by_itself_with_growing_waits() -> None:
     harness = DispatcherHarness()
     harness.resource_manager.fail_with = Unavailable("no TaskManager")
     async with harness.leading() as dispatcher:
@@ -88,6 +89,44 @@ async def test_each_resource_is_retried_by_itself_with_growing_waits_and_without
         await asyncio.sleep(3600)
         dispatcher.assert_empty()
         assert not harness.cluster.results[A].dirty
+
+
+@virtual_time
+async def test_what_cannot_be_removed_until_the_retention_is_over_is_given_up_and_named() -> None:
+    harness = DispatcherHarness(config={"job-result-store.retention": "2 d"})
+    harness.resource_manager.fail_with = Unavailable("no such file system")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("s3b://bucket/.flintlock-a",))
+        await asyncio.sleep(47 * 3600)
+        assert harness.cluster.results[A].dirty
+        with capture_logs() as logs:
+            await asyncio.sleep(2 * 3600)
+        dispatcher.assert_empty()
+        (given_up,) = [line for line in logs if line["event"] == "job-cleanup-given-up"]
+        assert given_up["directories"] == ["s3b://bucket/.flintlock-a"]
+        assert "no such file system" in given_up["error"]
+        await asyncio.sleep(24 * 3600)
+        assert A not in harness.cluster.results, "it is forgotten as every other job"
+        tries = len(harness.resource_manager.removals_s)
+        await asyncio.sleep(48 * 3600)
+        assert len(harness.resource_manager.removals_s) == tries, "nothing is retried any more"
+
+
+@virtual_time
+async def test_a_cleanup_that_begins_after_the_retention_waits_for_taskmanagers_to_register() -> None:
+    harness = DispatcherHarness(config={"job-result-store.retention": "1 h"})
+    harness.resource_manager.fail_with = Unavailable("no TaskManager")
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).finish(scratch=("work",))
+        await settle()
+    await asyncio.sleep(24 * 3600)  # no JobManager runs
+    async with harness.leading() as dispatcher:
+        await asyncio.sleep(60)
+        assert harness.cluster.results[A].dirty
+        harness.resource_manager.fail_with = None
+        await asyncio.sleep(120)
+        dispatcher.assert_empty()
+        assert harness.resource_manager.removed == [RemoveFiles(job_id=A, directories=("work",))]
 
 
 @virtual_time

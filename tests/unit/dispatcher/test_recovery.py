@@ -309,6 +309,21 @@ async def test_job_whose_artifact_is_missing_or_damaged_is_quarantined_while_the
 
 
 @virtual_time
+async def test_blobs_that_do_not_answer_keep_no_job_without_a_leader() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        for job_id in (A, B):
+            await dispatcher.submit_job(submission(job_id, blobs=[CODE]))
+    harness.blobs.unreadable = Unavailable("the files of blobs cannot be written or read now")
+    async with asyncio.timeout(3 * PATIENCE_S), harness.leading() as dispatcher:
+        await settle()
+
+        assert await status(dispatcher, A) is JobStatus.RUNNING
+        assert await status(dispatcher, B) is JobStatus.RUNNING
+        assert not harness.cluster.quarantined
+
+
+@virtual_time
 async def test_job_that_has_run_is_adopted_even_if_its_artifact_is_missing() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:

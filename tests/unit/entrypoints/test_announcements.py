@@ -107,6 +107,6 @@ async def test_a_file_that_cannot_be_written_is_written_when_there_is_room_and_e
         await asyncio.sleep(0)
         assert not announcing.done()
         (tmp_path / "run").unlink()
-        while not job_managers(tmp_path):
+        while not job_managers(tmp_path):  # noqa: ASYNC110 (a file)
             await asyncio.sleep(0.01)
         announcing.cancel()

@@ -12,7 +12,7 @@ import pytest
 
 from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
 from flintlock.model.application import ApplicationStatus
-from flintlock.model.errors import InvariantBroken, Unavailable
+from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,11 @@ def test_an_error_has_a_code_of_its_own() -> None:
     async def fatal(_: ProcessSettings) -> ApplicationStatus:
         raise InvariantBroken("a bug")
 
+    async def damaged(_: ProcessSettings) -> ApplicationStatus:
+        raise Corrupt("the store is damaged")
+
     assert start("test", unusable) == EXIT_UNUSABLE
+    assert start("test", damaged) == EXIT_UNUSABLE
     assert start("test", fatal) == EXIT_FATAL
 
 

@@ -16,11 +16,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
+from structlog.testing import capture_logs
 from tests.contract.records import job_result, region_record, rows, snapshot, stored_job
 
 from flintlock.ha.embedded.services import EmbeddedHaServices, embedded_ha
 from flintlock.ha.protocols import Stores
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Corrupt, Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.tasks import REGION_MOVES, RegionPhase
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
@@ -253,3 +254,44 @@ async def test_summaries_of_thousands_of_ended_jobs_read_no_snapshot(tmp_path: P
     async with AsyncExitStack() as stack:
         services = await opened(tmp_path, stack)
         assert len(await services.stores(FencingToken(Epoch(1), "session")).ended.summaries()) == 2_000
+
+
+def test_a_used_state_directory_without_its_store_starts_empty_and_says_so(tmp_path: Path) -> None:
+    async def start() -> None:
+        async with (
+            embedded_ha(tmp_path, new_session=lambda: "session", now_ms=lambda: 0) as services,
+            await anext(services.election.terms()),
+        ):
+            pass
+
+    with capture_logs() as logs:
+        asyncio.run(start())
+        asyncio.run(start())
+    assert not [line for line in logs if line["event"] == "store-missing"]
+    (tmp_path / "store.db").unlink()
+    with capture_logs() as logs:
+        asyncio.run(start())
+    assert [line["log_level"] for line in logs if line["event"] == "store-missing"] == ["warning"]
+
+
+def test_a_write_ahead_log_without_its_database_is_not_destroyed(tmp_path: Path) -> None:
+    (tmp_path / "store.db-wal").write_bytes(b"committed transactions")
+
+    async def start() -> None:
+        async with embedded_ha(tmp_path, new_session=lambda: "session", now_ms=lambda: 0):
+            pass
+
+    with pytest.raises(Refused, match="put the file back"):
+        asyncio.run(start())
+    assert (tmp_path / "store.db-wal").read_bytes() == b"committed transactions"
+
+
+def test_a_damaged_text_is_corrupt_and_not_unavailable(tmp_path: Path) -> None:
+    async def read() -> None:
+        async with embedded_ha(tmp_path, new_session=lambda: "session", now_ms=lambda: 0) as services:
+            with sqlite3.connect(tmp_path / "store.db") as connection:
+                connection.execute("INSERT INTO job_graphs VALUES (CAST(x'ff41' AS TEXT), x'00')")
+            await services.stores(FencingToken(Epoch(1), "session")).graphs.ids()
+
+    with pytest.raises(Corrupt, match="the store is damaged"):
+        asyncio.run(read())

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from tests.contract.records import JOB_A, JOB_B
 
-from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, payload_files
+from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable, payload_files
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch
 
@@ -27,7 +29,7 @@ async def files(tmp_path: Path) -> AsyncGenerator[PayloadFiles]:
     opened = payload_files(str(tmp_path), "c")
     await opened.claim()
     yield opened
-    opened.close()
+    await opened.close()
 
 
 async def test_each_payload_gets_a_name_of_its_own_and_is_read_back(files: PayloadFiles) -> None:
@@ -96,7 +98,7 @@ async def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGener
     opened = payload_files(f"file://{tmp_path}/ha" if request.param == "file" else f"memory://{tmp_path}", "c")
     await opened.claim()
     yield opened
-    opened.close()
+    await opened.close()
 
 
 async def test_a_whole_file_is_copied_and_read_in_pieces(anywhere: PayloadFiles, tmp_path: Path) -> None:
@@ -128,13 +130,43 @@ async def test_a_cancelled_write_leaves_nothing_once_its_thread_is_done(files: P
             for _ in range(turns):
                 await asyncio.sleep(0)
             writing.cancel()
-    files.close()
+    await files.close()
 
     assert [*(tmp_path / "c" / "blobs").iterdir()] == []
 
 
 async def test_closed_it_says_so(files: PayloadFiles) -> None:
-    files.close()
+    await files.close()
 
     with pytest.raises(Unavailable, match="closed"):
         await files.write("graphs", JOB_A, E1, b"x")
+
+
+async def test_a_file_that_cannot_be_read_is_its_records_matter(files: PayloadFiles, tmp_path: Path) -> None:
+    name = await files.write("graphs", JOB_A, E1, b"x")
+    (tmp_path / "c" / name).unlink()
+    (tmp_path / "c" / name).mkdir()
+
+    with pytest.raises(PayloadUnreadable, match="Is a directory"):
+        await files.read(name)
+
+
+async def test_a_directory_of_which_nothing_can_be_read_is_unavailable(files: PayloadFiles, tmp_path: Path) -> None:
+    name = await files.write("graphs", JOB_A, E1, b"x")
+    for unreadable in (name, files.marker):
+        (tmp_path / "c" / unreadable).unlink()
+        (tmp_path / "c" / unreadable).mkdir()
+
+    with pytest.raises(Unavailable, match=r"storageDir cannot be read"):
+        await files.read(name)
+
+
+async def test_a_storage_directory_that_hangs_is_given_up_and_closed(tmp_path: Path) -> None:
+    opened = PayloadFiles(LocalFileSystem(), str(tmp_path / "c"), limit_s=0.05)
+    await opened.claim()
+    os.mkfifo(tmp_path / "c" / "graphs" / "hangs")
+
+    with pytest.raises(Unavailable, match=r"does not answer"):
+        await opened.read("graphs/hangs")
+    async with asyncio.timeout(30):
+        await opened.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from flintlock.ha.embedded import writer
 from flintlock.ha.embedded.services import STORE_FILE, EmbeddedHaServices, embedded_ha
@@ -119,11 +120,11 @@ async def standby(state_dir: Path, answers: Answers) -> AsyncGenerator[tuple[Emb
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110 (of another process)
         await asyncio.sleep(0.01)
 
 
-def spared(logs: list[dict[str, object]], reason: str) -> int:
+def spared(logs: list[EventDict], reason: str) -> int:
     return sum(1 for line in logs if line["event"] == "silent-leader-spared" and reason in str(line["reason"]))
 
 

@@ -401,3 +401,14 @@ def test_any_document_is_read_or_refused_with_a_problem(document: object) -> Non
     assert all(str(problem) for problem in problems)
     if spec is not None:
         draft_graph(spec, JOB, {})
+
+
+@pytest.mark.parametrize("mode", ["error", "errorifexists", "default"])
+def test_spark_has_several_names_for_the_default_save_mode(mode: str) -> None:
+    steps = {"a": {"sql": "SELECT 1"}, "out": {"sink": {"format": "json", "path": "/x", "mode": mode}, "inputs": ["a"]}}
+    spec, problems = read_spec({"version": 1, "name": "n", "steps": steps})
+    assert problems == ()
+    assert spec is not None
+    sink = spec.steps["out"].sink
+    assert sink is not None
+    assert sink.mode is SaveMode.ERROR_IF_EXISTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -458,3 +459,11 @@ def test_a_new_id_is_drawn_for_every_submission(rest: RestHarness) -> None:
     """Two submissions without a key are two jobs."""
     assert submit(rest) != submit(rest)
     assert JobId(NEW_ID) in {submission.graph.job_id for submission in rest.dispatcher.submissions}
+
+
+def test_a_body_in_an_encoding_that_is_not_read_is_415(rest: RestHarness) -> None:
+    response = rest.call("POST", "/jobs", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert response.json() == {"errors": ["Content-Encoding 'gzip' is not supported: send the body as it is"]}
+    plain = rest.call("POST", "/jobs", content=json.dumps(SPEC), headers={"content-encoding": "identity"})
+    assert plain.status_code == 202

@@ -426,9 +426,8 @@ def _schema_text(schema: object) -> object:
 
 
 def _save_mode(mode: str) -> str:
-    """Accept the other spellings that Spark accepts."""
-    spelled = mode.lower() if isinstance(cast("object", mode), str) else mode
-    return {"error": "errorifexists", "default": "errorifexists"}.get(spelled, spelled)
+    """Accept capital letters, as Spark does."""
+    return mode.lower() if isinstance(cast("object", mode), str) else mode
 
 
 def _named_py_files(paths: Iterable[Path]) -> list[ArtifactFile]:

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from flintlock.ha.embedded.election import FileElection
 from flintlock.ha.embedded.leader import SqliteLeaderRegister
 from flintlock.ha.embedded.silent_holder import HeartbeatRow
@@ -23,7 +25,11 @@ from flintlock.ha.embedded.sqlite_file import FileIdentity, open_reader, open_wr
 from flintlock.ha.embedded.stores import SqliteStores, StoreFile, remove_all_records
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.ha.leader_info import LeaderCheck, LeaderInfo
+from flintlock.model import log_events
+from flintlock.model.errors import Refused
 from flintlock.model.ids import FencingToken
+
+log = structlog.get_logger(__name__)
 
 STORE_FILE: Final = "store.db"
 LOCK_FILE: Final = "leader.lock"
@@ -66,10 +72,11 @@ async def embedded_ha(
     """Open the state directory, creating it if it does not exist; on exit all writes are durable and it is closed.
 
     A standby polls every `poll_s` whether it can lead, and kills a leader whose heartbeat has not changed for
-    `silence_s` and to whom `silent_leader_watch` finds no excuse, where the system can do that safely. Raises Refused, with the reason, for a store that this version
-    must not touch; Unavailable for one that cannot be opened now.
+    `silence_s` if `silent_leader_watch` proves that it is frozen, where the system can do that safely. Raises Refused,
+    with the reason, for a store that this version must not touch; Unavailable for one that cannot be opened now.
     """
     path = state_dir / STORE_FILE
+    _check_not_lost(path, state_dir / LOCK_FILE)
     writer = GroupWriter(await asyncio.to_thread(open_writer, path))
     identity = FileIdentity(path)
     writer.start()
@@ -105,6 +112,33 @@ async def embedded_ha(
     finally:
         readers.shutdown(wait=True)
         await writer.close()
+
+
+def _check_not_lost(store: Path, lock: Path) -> None:
+    """Refuse, or warn of, a state directory that has been used and has no store any more.
+
+    Opening creates an empty store. Beside a write-ahead log without its database, it would remove what is left.
+    """
+    if _size(store):
+        return
+    if _size(store.with_name(f"{store.name}-wal")):
+        raise Refused(
+            f"{store} is missing or empty, but {store.name}-wal beside it has data of it: put the file back, or remove"
+            " both to start with an empty cluster"
+        )
+    if lock.exists():
+        log.warning(
+            log_events.STORE_MISSING,
+            store=str(store),
+            reason="a JobManager has led here before: its jobs are unknown from now on",
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 async def _heartbeat(file: StoreFile) -> HeartbeatRow | None:

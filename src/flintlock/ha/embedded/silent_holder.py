@@ -1,8 +1,8 @@
 """A leader that holds the lock but does nothing: detected by its heartbeat, killed by a standby.
 
 A stopped process keeps its locks. On one host a standby can resolve that: when the holder's heartbeat row has not
-changed for a whole timeout, and more is proved (`silent_leader_watch`), it kills that process. The kernel then frees the
-lock, and the standby takes it as after any other death.
+changed for a whole timeout, and more is proved (`silent_leader_watch`), it kills that process. The kernel then frees
+the lock, and the standby takes it as after any other death.
 
 Killing the wrong process must be impossible, since pids are used again. The process is first pinned by a
 `ProcessHandle`, then inspected: only one that has the lock file open is the holder; the signal goes to the pinned

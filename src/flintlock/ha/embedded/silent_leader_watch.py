@@ -90,7 +90,7 @@ class SilentLeaderWatch:
                 if silence.silent_s == 0.0:
                     self._spared.ended()
                 continue
-            sign = await self._sign_of_life(row)
+            sign = await self._sign_of_life()
             if sign is not None:
                 self._spare(row, sign)
                 silence.restart()
@@ -106,7 +106,7 @@ class SilentLeaderWatch:
                 self._spare(silence.row, f"this JobManager cannot read its heartbeat: {error.public}")
             return None
 
-    async def _sign_of_life(self, row: HeartbeatRow) -> str | None:
+    async def _sign_of_life(self) -> str | None:
         """Return how the silent leader shows that it is not frozen; None if it does not."""
         try:
             leader = await self._leader()

@@ -21,6 +21,7 @@ SCHEMA_VERSION: Final = 5
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 _WRITE_LOCK_BYTE: Final = 120  # of the -shm file
+_BAD_TEXT: Final = "Could not decode to UTF-8"  # what Python says of a damaged text, without a code
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
 
 #: `idempotency_keys` refers to no graph: a key outlives its job. Large payloads have tables of their own, so that a
@@ -126,7 +127,7 @@ def rewrite_header(connection: sqlite3.Connection) -> None:
 def write_lock_holder(path: Path) -> int | None:
     """Return the process that has the write lock of the file now; None if there is none, or the system hides it.
 
-    The lock is one byte of SQLite's shared memory (https://sqlite.org/walformat.html). It is not asked by fcntl: closing
+    The lock is one byte of SQLite's shared memory (https://sqlite.org/walformat.html). It is not read by fcntl: closing
     the descriptor used for that would release the locks of this process's own connections.
     """
     try:
@@ -137,7 +138,9 @@ def write_lock_holder(path: Path) -> int | None:
     for line in lines:
         match line.split():
             case [_, "POSIX", _, "WRITE", pid, place, first, last] if (
-                place.rpartition(":")[2] == str(inode) and int(first) <= _WRITE_LOCK_BYTE and last != "EOF"
+                place.rpartition(":")[2] == str(inode)
+                and int(first) <= _WRITE_LOCK_BYTE
+                and last != "EOF"
                 and int(last) >= _WRITE_LOCK_BYTE
             ):
                 return int(pid)
@@ -160,7 +163,7 @@ def translated(error: sqlite3.Error, doing: str) -> FlintlockError:
     """Return an SQLite error as one of ours: Corrupt for a damaged file, InvariantBroken for a bug, or Unavailable."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError):
         return InvariantBroken(f"the store was misused, {doing}: {reason_of(error)}")
-    if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error).startswith(_BAD_TEXT):
         return Corrupt(f"the store is damaged, {doing}: {reason_of(error)}")
     return Unavailable(f"the store did not answer, {doing}: {reason_of(error)}")
 
@@ -231,6 +234,8 @@ def _check_version(version: object, store: str) -> None:
 
 
 def _create_schema(connection: sqlite3.Connection, path: Path) -> None:
+    if _pragma(connection, "user_version") == SCHEMA_VERSION:
+        return  # nothing to write: a standby can start while another process holds the write lock
     connection.execute("BEGIN IMMEDIATE")  # of two processes that start together one creates it, the other finds it
     try:
         found = _pragma(connection, "user_version")

@@ -19,7 +19,7 @@ from typing import Final
 from flintlock.gateways.blobs import BlobChunk, BlobRange
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.operations import Create, Delete, SetData
-from flintlock.ha.zookeeper.payload_files import PayloadGone
+from flintlock.ha.zookeeper.payload_files import PayloadGone, PayloadUnreadable
 from flintlock.ha.zookeeper.writer import Change, Storage, TermStore, for_each, names_below
 from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, FencingToken, is_blob_key
@@ -55,6 +55,8 @@ class ZooKeeperBlobCopies:
                 if node.version == seen:
                     raise Corrupt(f"the copy of blob {key} is gone: {pointer.file}") from None
                 seen = node.version  # it may have been replaced meanwhile: read once more
+            except PayloadUnreadable as error:
+                raise Corrupt(f"the copy of blob {key} cannot be read: {error}") from error
             else:
                 return BlobChunk(data=data, size=pointer.size)
 

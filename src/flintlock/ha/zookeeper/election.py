@@ -9,7 +9,8 @@ has begun, and by its own clock (`leadership_deadline`). It sends the ensemble t
 by whose answers it knows that its session lives; writes count as well. Giving leadership up removes the latch, so the
 next one leads at once.
 
-A process that has led contends with a new latch, behind the others.
+A process that has led contends with a new latch, behind the others. A candidate that does not reach the storage
+directory lets others lead that do, and so does a leader (`storage_health`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 import structlog
@@ -27,6 +28,7 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import LeadershipDeadline
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Check, Delete, LinkState, Op, SetData
+from flintlock.ha.zookeeper.storage_health import READY, STEP_DOWN_S, StorageHealth
 from flintlock.ha.zookeeper.writer import read_epoch
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Incompatible, Unavailable
@@ -40,6 +42,9 @@ BEAT_AT: Final = 0.1
 #: The pause before contending again after a failure.
 _RETRY_S: Final = 0.1
 
+#: How often the latches of others are read while this process does not reach the storage directory.
+_STORAGE_POLL_S: Final = 1.0
+
 
 class LatchElection:
     """A LeaderElection by latch. One in each process, or their latches would wait for each other."""
@@ -52,12 +57,17 @@ class LatchElection:
         new_session: Callable[[], str],
         clock_s: Callable[[], float],
         chores: Callable[[FencingToken], Coroutine[Any, Any, None]] | None = None,
+        storage_health: StorageHealth | None = None,
     ) -> None:
         self._link: Final = link
         self._paths: Final = paths
         self._new_session: Final = new_session
         self._clock_s: Final = clock_s
         self._chores: Final = chores  # run during each term, and end with it
+        self._storage: Final = storage_health  # None: there is no directory to check
+        self._waiting: str | None = None  # the latch of a candidate, until it leads
+        if storage_health is not None:
+            storage_health.on_change = self._publish_storage
         self._leftover: Final[set[str]] = set()  # candidates of this process whose latch may still exist
         self._given_up: Final[set[FencingToken]] = set()  # all former terms of this process
         self._terms: Final[dict[FencingToken, _Term]] = {}  # from the raising of its epoch until it is given up
@@ -112,16 +122,17 @@ class LatchElection:
         while True:
             if self._resigned:
                 await asyncio.get_running_loop().create_future()  # until cancelled
-            candidate, latch = uuid.uuid4().hex, None
+            candidate, latch, self._waiting = uuid.uuid4().hex, None, None
             self._leftover.add(candidate)  # until it leads: whatever happens, its latch must not stay
             try:
                 await self._link.connected()
                 await self._remove_leftover(candidate)
-                latch = await self._link.create_sequential(f"{self._paths.latches}/{candidate}-", b"")
+                data = b"" if self._storage is None else self._storage.latch_data
+                latch = self._waiting = await self._link.create_sequential(f"{self._paths.latches}/{candidate}-", data)
                 name = latch.rsplit("/", 1)[-1]
                 while await self._is_first(name):
-                    if self._resigned:
-                        self._remove_soon(candidate, latch)
+                    if self._resigned or not await self._may_lead(latch):
+                        self._remove_soon(candidate, latch)  # and contend behind the others
                         break
                     term = await self._begin(name)
                     if term is not None:
@@ -154,6 +165,42 @@ class LatchElection:
             changed = asyncio.Event()
             if await self._link.exists(f"{self._paths.latches}/{latches[before]}", changed):
                 await changed.wait()
+
+    async def _may_lead(self, latch: str) -> bool:
+        """Wait until this process reaches the storage directory; False once another candidate reaches it sooner."""
+        while self._storage is not None and not self._storage.reached:
+            if await self._another_is_ready(latch):
+                return False
+            await self._wait_for_storage()
+        return True
+
+    async def _another_is_ready(self, latch: str) -> bool:
+        """Return whether another candidate says that it reaches the storage directory. Raises Unavailable."""
+        paths = [f"{self._paths.latches}/{name}" for name in await self._link.children(self._paths.latches)]
+        nodes = await asyncio.gather(*(self._link.get(path) for path in paths if path != latch))
+        return any(node is not None and node.data == READY for node in nodes)
+
+    async def _wait_for_storage(self) -> None:
+        """Wait until what is known of the storage directory has changed, or for a second."""
+        changed = asyncio.Event() if self._storage is None else self._storage.changed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STORAGE_POLL_S):
+                await changed.wait()
+
+    def _publish_storage(self) -> None:
+        """Have the latch of a waiting candidate say whether it reaches the storage directory."""
+        if self._waiting is not None and self._storage is not None:
+            self._link.transact_soon([SetData(self._waiting, self._storage.latch_data, -1)])
+
+    async def _watch_storage(self, term: _Term) -> None:
+        """End the term when this process has not reached the storage directory for a while, and another does."""
+        while self._storage is not None:
+            if self._storage.failing_s() >= STEP_DOWN_S:
+                with suppress(Unavailable):
+                    if await self._another_is_ready(term.latch):
+                        term.end("it does not reach high-availability.storageDir, and another JobManager does")
+                        return
+            await asyncio.sleep(_STORAGE_POLL_S)
 
     async def _begin(self, latch: str) -> _Term | None:
         """Raise the epoch in a transaction that succeeds only while the latch exists. None: check again."""
@@ -203,6 +250,8 @@ class LatchElection:
             async with RevocableScope() as scope, asyncio.TaskGroup() as tasks:
                 deadline = tasks.create_task(self._watch_deadline(term, scope), name=f"deadline-{token.epoch}")
                 beside = [deadline, tasks.create_task(self._beat(term), name=f"beat-{token.epoch}")]
+                if self._storage is not None:
+                    beside.append(tasks.create_task(self._watch_storage(term), name=f"storage-{token.epoch}"))
                 if self._chores is not None:
                     beside.append(tasks.create_task(self._chores(token), name=f"chores-{token.epoch}"))
                 try:

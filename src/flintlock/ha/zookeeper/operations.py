@@ -41,7 +41,7 @@ class Create(Struct, frozen=True):
 
 
 class SetData(Struct, frozen=True):
-    """Replace a znode's data, if it has this version."""
+    """Replace a znode's data, if it has this version (-1: any)."""
 
     path: str
     data: bytes

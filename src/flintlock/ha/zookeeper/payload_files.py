@@ -10,6 +10,10 @@ as no write of that epoch succeeds once a newer one has begun; `sweep` removes t
 Any file system that fsspec supports. A local one is flushed to the disk, file and directory; another one is trusted
 when it reports that a file is written. Many files are read and written at once, in threads: the kernel combines their
 flushes, and recovery reads many at a time.
+
+A storage directory that hangs (a network file system whose server is gone) is not waited for: each call has a time
+limit, and so has closing. A file that cannot be read although the directory's marker can is that record's matter
+(`PayloadUnreadable`); everything else is the directory's, and Unavailable.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -28,6 +32,8 @@ import fsspec.core as fsspec_core
 import structlog
 from fsspec.implementations.local import LocalFileSystem
 
+from flintlock.host.daemon_threads import DaemonThreads
+from flintlock.host.file_errors import concerns_one_file
 from flintlock.model import log_events
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch
@@ -42,6 +48,13 @@ THREADS: Final = 16
 #: How many of these may be large: copies of whole files, which must not delay a submission.
 COPIES: Final = 4
 
+#: How long one payload may take to be read or written, and a copy of a whole file.
+LIMIT_S: Final = 30.0
+COPY_LIMIT_S: Final = 900.0
+
+#: How long closing waits for what is under way.
+_CLOSE_S: Final = 2.0
+
 #: One folder for each kind of record.
 KINDS: Final = ("graphs", "results", "progress", "ended", "blobs")
 
@@ -54,10 +67,14 @@ class PayloadGone(Exception):
     """The file that a pointer names does not exist."""
 
 
+class PayloadUnreadable(Exception):
+    """The file that a pointer names exists, and cannot be read, though the storage directory can."""
+
+
 class PayloadFiles:
     """The payloads of one cluster. Built by `payload_files`."""
 
-    def __init__(self, fs: Any, root: str) -> None:
+    def __init__(self, fs: Any, root: str, limit_s: float = LIMIT_S) -> None:
         self._fs: Final = fs
         self._root: Final = root
         self._local: Final = isinstance(fs, LocalFileSystem)
@@ -65,7 +82,8 @@ class PayloadFiles:
             ""  # the file that distinguishes this directory from an empty one; set by `claim`, and named in ZooKeeper
         )
         self._copying: Final = asyncio.Semaphore(COPIES)
-        self._threads: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="payloads")
+        self._limit_s: Final = limit_s
+        self._threads: Final = DaemonThreads(THREADS, "payloads")
 
     async def write(self, kind: str, owner: str, epoch: Epoch, payload: bytes) -> str:
         """Store a payload under a new name and return the name, once it is durable. Raises Unavailable.
@@ -80,13 +98,19 @@ class PayloadFiles:
         """Store the content of a local file, as `write` does. Raises Unavailable."""
         name = _new_name(kind, owner, epoch)
         async with self._copying:
-            await self._do("written", name, lambda: self._copy(name, source), undo=lambda: self._remove_quietly(name))
+            await self._do(
+                "written",
+                name,
+                lambda: self._copy(name, source),
+                undo=lambda: self._remove_quietly(name),
+                limit_s=COPY_LIMIT_S,
+            )
         return name
 
     async def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return a payload, or a piece of it.
 
-        Raises PayloadGone; Unavailable, also where the whole directory is missing.
+        Raises PayloadGone, PayloadUnreadable; Unavailable, also where the whole directory is missing or unreadable.
         """
 
         def work() -> bytes:
@@ -94,21 +118,25 @@ class PayloadFiles:
 
         try:
             return await self._do("read", name, work)
-        except PayloadGone:
+        except (PayloadGone, PayloadUnreadable):
             await self.check_directory()
             raise
 
     async def check_directory(self) -> None:
         """Raise Unavailable if this is not the cluster's storage directory: a disk that is not mounted, an empty one.
 
-        Otherwise every job would be mistaken for an unreadable one.
+        Neither may it be one of which this process can read nothing, as another user's. Otherwise every job would be
+        mistaken for an unreadable one.
         """
-        there = await self._do("found", self.marker, lambda: cast("bool", self._fs.exists(self._path(self.marker))))
-        if not there:
+        try:
+            await self._do("read", self.marker, lambda: cast("bytes", self._fs.cat_file(self._path(self.marker))))
+        except PayloadUnreadable as error:
+            raise Unavailable(f"high-availability.storageDir cannot be read: {error}") from error
+        except PayloadGone:
             raise Unavailable(
                 f"{self._path(self.marker)} does not exist: high-availability.storageDir is not mounted, or not the one"
                 " that this cluster has used so far"
-            )
+            ) from None
 
     async def discard(self, names: Collection[str]) -> None:
         """Remove files without a pointer. One that cannot be removed is left behind, and logged."""
@@ -130,9 +158,9 @@ class PayloadFiles:
         await self.discard(leftover)
         return len(leftover)
 
-    def close(self) -> None:
-        """End the threads; running work is finished."""
-        self._threads.shutdown(wait=True)
+    async def close(self) -> None:
+        """End the threads. Work that hangs is given up after a while; what it leaves behind is swept."""
+        await asyncio.to_thread(self._threads.close, _CLOSE_S)
 
     async def claim(self) -> None:
         """Initialise the storage directory: folders and a marker, durably. Raises Unavailable."""
@@ -158,15 +186,31 @@ class PayloadFiles:
         except PayloadGone:
             return
 
-    async def _do(self, what: str, name: str, work: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
+    async def _do(
+        self,
+        what: str,
+        name: str,
+        work: Callable[[], T],
+        undo: Callable[[], None] | None = None,
+        limit_s: float | None = None,
+    ) -> T:
+        limit_s = limit_s or self._limit_s
         try:
             done = self._threads.submit(work)
+            limit = asyncio.timeout(limit_s)
             try:
-                return await asyncio.wrap_future(done)
-            except asyncio.CancelledError:
-                if undo is not None:
+                async with limit:
+                    return await asyncio.wrap_future(done)
+            except (asyncio.CancelledError, TimeoutError) as error:
+                if undo is not None and (isinstance(error, asyncio.CancelledError) or limit.expired()):
                     self._undo(done, undo)
+                if limit.expired():
+                    raise Unavailable(
+                        f"{name} was not {what} within {limit_s:g} s: high-availability.storageDir does not answer"
+                    ) from error
                 raise
+        except Unavailable:
+            raise
         except FileNotFoundError as error:
             if what in ("read", "removed"):
                 raise PayloadGone(name) from error
@@ -174,6 +218,8 @@ class PayloadFiles:
         except RuntimeError as error:  # what an executor raises after its shutdown
             raise Unavailable(f"{name} cannot be {what}: the store is closed") from error
         except Exception as error:  # file systems of fsspec raise exceptions of any kind
+            if what == "read" and isinstance(error, OSError) and concerns_one_file(error):
+                raise PayloadUnreadable(f"{name}: {error}") from error
             raise Unavailable(f"{name} cannot be {what} (high-availability.storageDir): {error}") from error
 
     def _undo(self, work: Future[Any], undo: Callable[[], None]) -> None:

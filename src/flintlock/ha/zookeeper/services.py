@@ -7,6 +7,7 @@ fence that every write passes; `jobs` and `records` are the stores, `blobs` the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -20,6 +21,7 @@ from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Create
 from flintlock.ha.zookeeper.payload_files import PayloadFiles, payload_files
 from flintlock.ha.zookeeper.records import ZooKeeperStores
+from flintlock.ha.zookeeper.storage_health import StorageHealth
 from flintlock.ha.zookeeper.sweep import Sweeper, sweep_later
 from flintlock.ha.zookeeper.writer import FencedWriter, Storage, read_epoch
 from flintlock.model.errors import Corrupt
@@ -84,18 +86,30 @@ async def zookeeper_ha(
         with suppress(Corrupt):  # its election reports it; Incompatible: the cluster has been led by a newer version
             await read_epoch(link, paths)
         await _open_storage(link, paths, files)
+        health = StorageHealth(files.check_directory)
         election = LatchElection(
             link=link,
             paths=paths,
             new_session=new_session,
             clock_s=clock_s,
             chores=lambda token: sweep_later(storage, token),
+            storage_health=health,
         )
-        storage = Storage(link, paths, files, FencedWriter(link, paths, election.guard))
-        yield ZooKeeperHaServices(storage, election)
+        storage: Storage = Storage(link, paths, files, FencedWriter(link, paths, election.guard))
+        failure: Exception | None = None  # the body's own: it is raised as it is, not in the TaskGroup's group
+        async with asyncio.TaskGroup() as tasks:
+            checking = tasks.create_task(health.run(), name="storage-health")
+            try:
+                yield ZooKeeperHaServices(storage, election)
+            except Exception as error:  # noqa: BLE001  # raised again below
+                failure = error
+            finally:
+                checking.cancel()
+        if failure is not None:
+            raise failure
     finally:
         await link.close()
-        files.close()
+        await files.close()
 
 
 @asynccontextmanager

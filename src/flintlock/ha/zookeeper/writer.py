@@ -22,7 +22,7 @@ from flintlock.ha.store_rules import fence
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Check, Create, Op, Refusal, RefusalReason, SetData
-from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone
+from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable
 from flintlock.model.errors import Corrupt, FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 
@@ -189,6 +189,8 @@ class TermStore:
                 if node.version == seen:
                     raise Corrupt(f"the payload of {owner} is gone: {name}") from None
                 seen = node.version  # it may have been replaced meanwhile: read once more
+            except PayloadUnreadable as error:
+                raise Corrupt(f"the payload of {owner} cannot be read: {error}") from error
 
     async def _names(self, parent: str) -> list[str]:
         """Return the names in all shards of a tree, sorted."""

@@ -69,7 +69,7 @@ def _problems(kind: Any, value: object, path: tuple[str, ...], suggestions: Sugg
             yield from document_problems(choice, cast("object", value), path, suggestions)
             return
         if isinstance(value, str) and _is(choice, StrEnum):
-            yield from _enum_problems([str(item) for item in cast("type[StrEnum]", choice)], value, path, suggestions)
+            yield from _enum_problems(cast("type[StrEnum]", choice), value, path, suggestions)
             return
     try:
         msgspec.convert(value, kind)
@@ -78,9 +78,12 @@ def _problems(kind: Any, value: object, path: tuple[str, ...], suggestions: Sugg
 
 
 def _enum_problems(
-    names: list[str], value: str, path: tuple[str, ...], suggestions: Suggestions
+    kind: type[StrEnum], value: str, path: tuple[str, ...], suggestions: Suggestions
 ) -> Iterator[DocumentProblem]:
-    if value not in names:
+    try:
+        kind(value)  # which knows other spellings, too
+    except ValueError:
+        names = [str(item) for item in kind]
         hint = suggestions.suggestion(value, names)
         yield (path, f"{abbreviated(value)!r} is not one of {', '.join(names)}{hint}")
 

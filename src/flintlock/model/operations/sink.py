@@ -34,6 +34,11 @@ class SaveMode(StrEnum):
     ERROR_IF_EXISTS = "errorifexists"
     IGNORE = "ignore"
 
+    @classmethod
+    def _missing_(cls, value: object) -> SaveMode | None:
+        """Accept Spark's other names of a mode."""
+        return cls.ERROR_IF_EXISTS if value in ("error", "default") else None
+
 
 class Sink(StepOperation, frozen=True, kw_only=True, tag="sink"):
     """Write the one input."""

@@ -127,6 +127,9 @@ def error_response(error: FlintlockError) -> HttpResponse:
 
 def _serve(row: Route, services: RestServices) -> Serve:
     async def serve(request: Request) -> Response:
+        encoding = request.headers.get("content-encoding", "identity").lower()
+        if encoding != "identity":
+            raise HTTPException(415, f"Content-Encoding {encoding!r} is not supported: send the body as it is")
         try:
             call = RestCall(request=request, services=services, max_wait_s=row.max_wait_s)
             return _response(await row.handler(call))

@@ -42,6 +42,14 @@ class FileFailure(Exception):
     """A file system operation failed: the message names the file and the reason."""
 
 
+#: What a file system raises for a directory that cannot exist: no file system of that scheme, no such bucket.
+_NO_SUCH_PLACE: Final = (
+    "org.apache.hadoop.fs.UnsupportedFileSystemException",
+    "org.apache.hadoop.fs.s3a.UnknownStoreException",
+    "java.io.FileNotFoundException",
+)
+
+
 class HadoopFiles:
     """The file systems of the engine's Hadoop configuration. Thread-safe."""
 
@@ -113,6 +121,8 @@ class HadoopFiles:
     def remove_tree(self, path: str) -> None:
         """Remove a directory that is Flintlock's own, or all staging directories of a pattern. Idempotent.
 
+        One that cannot exist, because there is no such file system or bucket, counts as removed.
+
         Raises:
             Refused: The directory is neither named `.flintlock-*` nor below the work directory.
             FileFailure: The file system refuses.
@@ -124,11 +134,15 @@ class HadoopFiles:
             )
 
         def act() -> None:
-            fs, root = self._open(path)
-            places = self._staging_matching(fs, path) if path.endswith(ANY_ATTEMPT) else [root]
-            for place in places:
-                if not fs.delete(place, True) and fs.exists(place):
-                    raise FileFailure(f"cannot remove {place.toString()}: the file system refuses")
+            try:
+                fs, root = self._open(path)
+                places = self._staging_matching(fs, path) if path.endswith(ANY_ATTEMPT) else [root]
+                for place in places:
+                    if not fs.delete(place, True) and fs.exists(place):
+                        raise FileFailure(f"cannot remove {place.toString()}: the file system refuses")
+            except Py4JJavaError as error:
+                if not _is(error, *_NO_SUCH_PLACE):
+                    raise
 
         _with_path(path, "remove", act)
 

@@ -1,0 +1,122 @@
+"""A leader that does not reach the storage directory gives way to a candidate that does, and to no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from flintlock.ha.zookeeper import tree
+from flintlock.ha.zookeeper.election import LatchElection
+from flintlock.ha.zookeeper.operations import Create
+from flintlock.ha.zookeeper.storage_health import CHECK_LIMIT_S, CHECK_S, STEP_DOWN_S, StorageHealth
+from flintlock.model.errors import Unavailable
+from flintlock.model.ids import Epoch
+from flintlock.testing.fake_zookeeper import FakeEnsemble, FakeLink
+from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
+from flintlock.testing.virtual_time import virtual_time
+
+PATHS = tree.Tree("/flintlock", "test")
+NOTICED_S = CHECK_S + CHECK_LIMIT_S + 1.0
+
+
+class Directory:
+    """A storage directory as one host sees it."""
+
+    def __init__(self) -> None:
+        self.hangs = False
+        self.fails = False
+
+    async def check(self) -> None:
+        while self.hangs:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.1)
+        if self.fails:
+            raise Unavailable("it is not mounted")
+
+
+class Candidates:
+    """JobManagers with a directory each; records which of them leads."""
+
+    def __init__(self) -> None:
+        self.network = SimulatedNetwork(Random(1))
+        self.ensemble = FakeEnsemble(self.network, 4.0)
+        self.ensemble.ensure(PATHS.latches)
+        nobody = tree.EpochRecord(epoch=Epoch(0), session="")
+        self.ensemble.transact((Create(PATHS.epoch, tree.EPOCH.encode(nobody)),), 0)
+        self.processes: dict[str, SimulatedProcess] = {}
+        self.directories: dict[str, Directory] = {}
+        self.leading: list[str] = []  # one after the other
+
+    def join(self, name: str) -> None:
+        process = self.processes[name] = self.network.process(name)
+        directory = self.directories[name] = Directory()
+
+        async def run() -> None:
+            link, health = FakeLink(self.ensemble, process), StorageHealth(directory.check)
+            process.spawn(link.run(), "link")
+            process.spawn(health.run(), "health")
+            election = LatchElection(
+                link=link,
+                paths=PATHS,
+                new_session=lambda: name,
+                clock_s=asyncio.get_running_loop().time,
+                storage_health=health,
+            )
+            async for term in election.terms():
+                async with term:
+                    self.leading.append(name)
+                    await asyncio.get_running_loop().create_future()
+
+        process.spawn(run(), "election")
+
+
+async def until(condition: Callable[[], bool], limit_s: float) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.1)
+
+
+async def two() -> Candidates:
+    candidates = Candidates()
+    candidates.join("a")
+    await until(lambda: candidates.leading == ["a"], 10)
+    candidates.join("b")
+    await asyncio.sleep(NOTICED_S)
+    return candidates
+
+
+@pytest.mark.parametrize("trouble", ["hangs", "fails"])
+@virtual_time
+async def test_a_leader_that_does_not_reach_the_directory_gives_way_to_a_standby_that_does(trouble: str) -> None:
+    candidates = await two()
+    setattr(candidates.directories["a"], trouble, True)
+
+    await until(lambda: candidates.leading == ["a", "b"], STEP_DOWN_S + NOTICED_S + 5)
+
+
+@virtual_time
+async def test_a_directory_that_hangs_for_everybody_changes_no_leader() -> None:
+    candidates = await two()
+    for directory in candidates.directories.values():
+        directory.hangs = True
+
+    await asyncio.sleep(10 * STEP_DOWN_S)
+
+    assert candidates.leading == ["a"]
+    candidates.directories["b"].hangs = False  # it comes back for one of them first
+    await until(lambda: candidates.leading == ["a", "b"], NOTICED_S + 5)
+
+
+@virtual_time
+async def test_a_candidate_that_does_not_reach_the_directory_does_not_lead_before_one_that_does() -> None:
+    candidates = await two()
+    candidates.join("c")
+    candidates.directories["b"].hangs = True
+    await asyncio.sleep(NOTICED_S)
+
+    candidates.processes["a"].crash()
+
+    await until(lambda: len(candidates.leading) > 1, 20)
+    assert candidates.leading == ["a", "c"]
