@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 from msgspec import structs
 from pyspark.sql import DataFrame
 from tests.cluster.processes import until
-from tests.cluster.runner_harness import RunnerHarness, contents, pickle_step, running_harness, step
+from tests.cluster.runner_harness import Ran, RunnerHarness, contents, pickle_step, running_harness, step
 
-from flintlock.model.commands import CancelTask
+from flintlock.model.commands import CancelTask, CommandAccepted, PingTask, TaskAnswer
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
 from flintlock.model.ids import RegionId, StepName
@@ -26,6 +27,7 @@ from flintlock.model.operations import Function, Result, SaveMode, Sink, Source,
 from flintlock.model.regions import regions_of
 from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import Analysis, FailureKind, ResultRows, TaskFailed, TaskFinished, TaskRunning
+from flintlock.spark.runner import queries
 from flintlock.spark.runner.handle import ForkedRunner
 
 NUMBERS = step("numbers", Sql(query="SELECT id, id % 3 AS k FROM range(30)"))
@@ -545,6 +547,101 @@ finally:
     ran = b.loop.run(scenario())
     assert ran.failure.exception == "Interrupted"
     assert ran.log.splitlines() == ["begun", "cleaned up"]
+
+
+class Queried:
+    """A program that runs, and what its runner answers meanwhile."""
+
+    def __init__(self, b: RunnerHarness, text: str, **more: Any) -> None:
+        self.task = b.program(text, **more)
+        self._b = b
+
+    async def during(self, act: Callable[[ForkedRunner], Coroutine[Any, Any, None]]) -> Ran:
+        """Run the program; `act` begins once it has printed "begun", while its messages are read."""
+        log = self._b.log_of(self.task)
+        async with asyncio.TaskGroup() as tasks:
+
+            async def act_later(runner: ForkedRunner) -> None:
+                async def acted() -> None:
+                    await self._b.until(lambda: log.exists() and "begun" in log.read_text())
+                    await act(runner)
+
+                tasks.create_task(acted(), name="act")
+
+            async with asyncio.timeout(60):
+                return await self._b.ran(self.task, during=act_later)
+
+
+def test_a_runner_answers_while_user_code_runs(b: RunnerHarness) -> None:
+    """Python code that never waits, too; and the task is none the worse for it."""
+    text = "import os\nprint('begun', flush=True)\nwhile not os.path.exists('go'):\n    sum(range(1000))\n"
+    queried = Queried(b, text)
+    answers: list[TaskAnswer] = []
+
+    async def ask(runner: ForkedRunner) -> None:
+        answers.extend(await asyncio.gather(*(runner.command(PingTask(attempt=queried.task.attempt)) for _ in "123")))
+        (runner.scratch / "go").touch()
+
+    assert b.loop.run(queried.during(ask)).finished
+    assert answers == [CommandAccepted()] * 3
+
+
+def test_a_runner_whose_interpreter_is_blocked_does_not_answer_and_is_not_flooded(
+    b: RunnerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Native code that keeps the GIL: clear errors within a limited time. The answers that come later are dropped."""
+    monkeypatch.setattr(queries, "ANSWER_S", 0.3)
+    monkeypatch.setattr(queries, "MAX_UNANSWERED", 2)
+    text = "import ctypes\nprint('begun', flush=True)\nctypes.PyDLL(None).sleep(3)\nprint('done')\n"
+    queried = Queried(b, text)
+    said: list[str] = []
+
+    async def ask(runner: ForkedRunner) -> None:
+        for _ in range(3):
+            with pytest.raises(Unavailable) as error:
+                await runner.command(PingTask(attempt=queried.task.attempt))
+            said.append(error.value.public)
+
+    ran = b.loop.run(queried.during(ask))
+    assert ran.finished
+    assert ran.log.splitlines() == ["begun", "done"]
+    assert ["did not answer within 0.3 s" in said[0], "did not answer" in said[1]] == [True, True]
+    assert said[2] == "the runner is busy: it has not answered the last 2 queries"
+
+
+@pytest.mark.parametrize("end", ["cancel", "kill"])
+def test_a_query_to_a_runner_that_ends_is_an_error_at_once(b: RunnerHarness, end: str) -> None:
+    """Not after the time in which a runner has to answer."""
+    text = """
+import threading
+print("begun", flush=True)
+threading.Event().wait()
+"""
+    queried = Queried(b, text)
+    said: list[str] = []
+
+    async def ask(runner: ForkedRunner) -> None:
+        pid = await runner.started()
+        os.kill(pid, signal.SIGSTOP)  # so that it cannot answer
+        ping = runner.command(PingTask(attempt=queried.task.attempt))
+        call = asyncio.get_running_loop().create_task(ping, name="ping")
+        await asyncio.sleep(0)
+        if end == "cancel":
+            await runner.command(CancelTask(attempt=queried.task.attempt))
+            os.kill(pid, signal.SIGCONT)
+        else:
+            os.kill(pid, signal.SIGKILL)
+        try:
+            assert await call == CommandAccepted()  # it may have been faster than its end
+            assert end == "cancel"
+        except Unavailable as error:
+            said.append(error.public)
+        await runner.exited()
+        with pytest.raises(Unavailable, match="has ended its task"):
+            await runner.command(PingTask(attempt=queried.task.attempt))
+
+    assert b.loop.run(queried.during(ask)).failure
+    assert said in ([], ["the runner has ended its task"])
 
 
 def test_a_runner_that_does_not_obey_is_killed_with_all_it_started(b: RunnerHarness) -> None:

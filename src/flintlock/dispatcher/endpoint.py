@@ -44,6 +44,8 @@ from flintlock.model.commands import (
     JobOperations,
     OperationQuery,
     RescaleJob,
+    TaskAnswer,
+    TaskQuery,
     TriggerOperation,
 )
 from flintlock.model.errors import Conflict, InvariantBroken, NotFound, Unavailable
@@ -262,6 +264,16 @@ class Dispatcher:
         if found is None:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
+
+    async def query_task(self, message: TaskQuery) -> TaskAnswer:
+        """Have a running attempt answer. See DispatcherGateway."""
+        self.check_leading()
+        job_id = message.attempt.job_id
+        running = await self._running(job_id)
+        if running is None:
+            snapshot = await self._ended_job(job_id)
+            raise Conflict(f"job {job_id} is {snapshot.status}: none of its attempts runs")
+        return await running[0].initialised().query_task(message)
 
     async def _operations(self, job_id: JobId) -> JobOperations:
         recorded = await self._stores.operations.read(job_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from flintlock.model.application import ShutDownCluster
-from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, TriggerOperation
+from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, TaskAnswer, TaskQuery, TriggerOperation
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -67,6 +67,14 @@ class DispatcherGateway(Protocol):
 
     async def operation(self, message: OperationQuery) -> JobOperation:
         """Return an operation, of an ended job too. Raises NotFound."""
+        ...
+
+    async def query_task(self, message: TaskQuery) -> TaskAnswer:
+        """Have a running attempt's runner answer a query, while user code runs. Changes nothing.
+
+        Raises NotFound for an attempt that does not exist, Conflict for one that does not run (any more), Unavailable
+        if its runner does not answer: it ends, is busy or is stopped, or its TaskManager cannot be reached.
+        """
         ...
 
     async def client_heartbeat(self, message: ClientHeartbeat) -> None:

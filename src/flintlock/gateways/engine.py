@@ -83,9 +83,11 @@ class TaskRunner(Protocol):
         ...
 
     async def command(self, command: TaskCommand) -> TaskAnswer:
-        """Pass a command to the task and return its answer. Raises Unavailable if the runner ends before it answers.
+        """Pass a command to the task and return its answer.
 
         CancelTask: Spark's work is interrupted, user code gets an exception; answered once it is sent. Idempotent.
+        TaskQuery: answered by the process. Raises Unavailable if the runner ends before it answers, does not answer in
+        time, or has too many queries to answer.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from flintlock.model.commands import JobCommand
+from flintlock.model.commands import JobCommand, TaskAnswer, TaskQuery
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import DeployedTasks, NoResources, SlotGrant, TaskManagerLost, UnwantedTasks
@@ -52,6 +52,10 @@ class JobMasterRunner(Protocol):
         CancelJob: harmless for a CANCELED job; raises Conflict if the job can no longer be cancelled. RescaleJob:
         regions that have not been sent to a TaskManager yet request their slots again.
         """
+        ...
+
+    async def query_task(self, query: TaskQuery) -> TaskAnswer:
+        """Have the runner of the attempt answer. The errors are those of `DispatcherGateway.query_task`."""
         ...
 
     def requirements(self) -> JobRequirements:

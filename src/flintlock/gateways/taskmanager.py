@@ -30,6 +30,8 @@ class TaskManagerGateway(Protocol):
         """Carry out a command to an attempt and return its answer.
 
         CancelTask: begin to end the attempt and return; its end is reported, for an unknown one too. Idempotent.
+        TaskQuery: return the answer of the attempt's runner. Raises NotFound for an attempt that is not here, Conflict
+        for one that does not run (yet, or any more), Unavailable if its runner ends or does not answer in time.
         """
         ...
 

@@ -60,14 +60,20 @@ from flintlock.jobmaster.events import (
     Suspended,
     TimedOut,
 )
-from flintlock.jobmaster.execution_graph import ExecutionGraph, initial_state, plan_of, ranges_of
+from flintlock.jobmaster.execution_graph import (
+    ExecutionGraph,
+    address_of_running,
+    initial_state,
+    plan_of,
+    ranges_of,
+)
 from flintlock.jobmaster.history import with_history
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
-from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob
+from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.ids import RegionId, RequestId
 from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
@@ -87,6 +93,7 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 
 _COMMAND_TIMEOUT_S: Final = 2.0
+_QUERY_TIMEOUT_S: Final = 8.0  # longer than a TaskManager waits for a runner, whose own error says more
 _ENRICH_TIMEOUT_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 1.0
 _DECLARATION_BACKOFF: Final = Backoff(initial_s=0.1, maximum_s=5.0)
@@ -213,6 +220,20 @@ class JobMaster:
                 self._handle(CancelRequested())
             case RescaleJob(vertices=vertices):
                 self._handle(RequirementsChanged(ranges_of(self._state.plan, vertices)))
+
+    async def query_task(self, query: TaskQuery) -> TaskAnswer:
+        """Pass a query to the TaskManager of a running attempt and return its answer. The job's state is not affected.
+
+        Raises NotFound or Conflict for an attempt that does not run, Unavailable if no answer comes in time.
+        """
+        if self._scope is None:
+            raise self._stopped_error()
+        address = address_of_running(self._state, query.attempt)
+        try:
+            async with asyncio.timeout(_QUERY_TIMEOUT_S):
+                return await self._services.task_managers(address).command(query)
+        except TimeoutError:
+            raise Unavailable(f"the TaskManager at {address} did not answer within {_QUERY_TIMEOUT_S:g} s") from None
 
     def requirements(self) -> JobRequirements:
         """Return how many slots each step may use."""
@@ -426,6 +447,8 @@ class JobMaster:
         match effect.order:
             case CancelTask():
                 self._handle(CancelAnswered(attempt, unreachable))
+            case _:
+                pass  # a query's answer is for its client, not for the job
 
     async def _probe(self, effect: SendProbe) -> None:
         """Ask whether an incarnation is alive: while it is, the call does not return."""

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
-from flintlock.model.errors import Corrupt
+from flintlock.model.errors import Conflict, Corrupt, NotFound
 from flintlock.model.ids import AttemptId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import ExceptionEntry, ParallelismRange, RestartHistory, StoredJob
@@ -192,6 +192,24 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
         history_size=configuration.get(options.EXCEPTION_HISTORY),
         work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
     )
+
+
+def address_of_running(job: ExecutionGraph, attempt: AttemptId) -> str:
+    """Return the address of the TaskManager on which user code of this attempt runs.
+
+    Raises NotFound for an attempt that the job does not have, Conflict for one that does not run (yet, or any more).
+    """
+    known = 0 <= attempt.region < len(job.regions) and attempt.job_id == job.plan.job_id
+    current = job.regions[attempt.region].current if known else None
+    if current is None or attempt.attempt > current.attempt or attempt.attempt < 0:
+        raise NotFound(f"there is no attempt {attempt}")
+    if attempt.attempt < current.attempt:
+        raise Conflict(f"attempt {attempt} is over: the current one is number {current.attempt}")
+    if current.state is not E.RUNNING:
+        raise Conflict(f"attempt {attempt} is {current.state}: only a running one answers")
+    if job.regions[attempt.region].committed:
+        raise Conflict(f"attempt {attempt} has done its work, which is being published: only a running one answers")
+    return current.address
 
 
 def initial_state(plan: JobPlan, job: StoredJob, progress: tuple[RegionRecord, ...], now_ms: int) -> ExecutionGraph:

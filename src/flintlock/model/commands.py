@@ -3,12 +3,13 @@
 A command is one message, the same struct from where it is given to where it is carried out:
 
     JobCommand    client -> REST -> DispatcherGateway.command -> DispatchedJob -> JobMasterRunner.command
-    TaskCommand   JobMaster -> TaskManagerGateway.command -> EngineSession -> Runner.command -> the runner's process
+    TaskCommand   JobMaster -> TaskManagerGateway.command -> EngineSession -> TaskRunner.command -> the runner's process
+    TaskQuery     client -> REST -> DispatcherGateway.query_task -> JobMasterRunner.query_task -> as a TaskCommand
 
 So a new command is a new member of its union and a case at each end, where a type checker points at what is missing;
 nothing between the ends is edited. The next members of `JobCommand` are StopJob, TriggerSavepoint and
-TriggerCheckpoint; a command to a running task that has something to answer adds a member to `TaskAnswer` too.
-`CONTRIBUTING.md` lists the places.
+TriggerCheckpoint. A query is a command to one running attempt that changes nothing and is answered by its runner's
+process, while user code runs; what it answers is a member of `TaskAnswer`. `CONTRIBUTING.md` lists the places.
 
 A command whose outcome takes time is triggered as an *operation* (`JobOperation`): it has a trigger id, which the
 client may choose, and is durable before it is acknowledged and again when it has been carried out. Operations are
@@ -140,11 +141,18 @@ class CancelTask(Struct, frozen=True, kw_only=True, tag="cancel"):
     attempt: AttemptId
 
 
-TaskCommand: TypeAlias = CancelTask
+class PingTask(Struct, frozen=True, kw_only=True, tag="ping"):
+    """Answer (CommandAccepted): shows that the attempt's runner responds."""
+
+    attempt: AttemptId
+
+
+TaskQuery: TypeAlias = PingTask
+TaskCommand: TypeAlias = CancelTask | TaskQuery
 
 
 class CommandAccepted(Struct, frozen=True, kw_only=True, tag="accepted"):
-    """The command is being carried out; what it leads to is reported."""
+    """The command has arrived; what it leads to, if anything, is reported."""
 
 
 TaskAnswer: TypeAlias = CommandAccepted

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.gateways.engine import SparkSessionKey
-from flintlock.model.commands import TaskCommand
+from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.tasks import (
@@ -139,6 +139,15 @@ class CommandTask(Struct, frozen=True, kw_only=True, tag="command"):
     """TaskManager to runner: a command to its task."""
 
     command: TaskCommand
+    number: int = 0  # of a query, which is answered under this number; 0: no answer is expected
+
+
+class CommandAnswered(Struct, frozen=True, kw_only=True, tag="answered"):
+    """Runner to TaskManager: the answer to a query. `problem` says why there is none."""
+
+    number: int
+    answer: TaskAnswer | None = None
+    problem: str = ""
 
 
 class Worked(Struct, frozen=True, kw_only=True, tag="worked"):
@@ -180,7 +189,15 @@ ToTemplate: TypeAlias = Fork | Kill | Capture
 FromTemplate: TypeAlias = TemplateReady | Forked | Exited
 ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | CommandTask
 FromRunner: TypeAlias = (
-    Prepared | TaskRunning | TaskProgress | StagedSink | Worked | ProgramExited | TaskFailed | Analyzed
+    Prepared
+    | TaskRunning
+    | TaskProgress
+    | StagedSink
+    | CommandAnswered
+    | Worked
+    | ProgramExited
+    | TaskFailed
+    | Analyzed
 )
 
 TO_TEMPLATE: Final[msgspec.msgpack.Decoder[ToTemplate]] = msgspec.msgpack.Decoder(ToTemplate)

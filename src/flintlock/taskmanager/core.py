@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.errors import Refused
+from flintlock.model.errors import Conflict, NotFound, Refused
 from flintlock.model.ids import AttemptId
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import (
@@ -156,6 +156,14 @@ class TaskManagerCore:
     def discard(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
         """Begin to cancel an attempt that no JobMaster wants; an unknown one changes nothing."""
         return self.cancel(attempt) if attempt in self._attempts else ()
+
+    def check_runs(self, attempt: AttemptId) -> None:
+        """Raise NotFound for an attempt that is not here, Conflict for one that does not run (yet, or any more)."""
+        own = self._attempts.get(attempt)
+        if own is None:
+            raise NotFound(f"attempt {attempt} is not on this TaskManager: it has ended, or never was here")
+        if own.phase is not TaskPhase.RUNNING:
+            raise Conflict(f"attempt {attempt} is {own.phase}: only a running one answers")
 
     def kill(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
         """Kill an attempt's runner, also while it is being cancelled; the attempt counts as cancelled."""

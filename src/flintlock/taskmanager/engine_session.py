@@ -21,8 +21,8 @@ import structlog
 
 from flintlock.gateways.engine import Engine, RunnerPool, TaskRunner
 from flintlock.model import log_events
-from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
-from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Refused
+from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
+from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId
 from flintlock.model.tasks import (
     DeployTask,
@@ -97,11 +97,20 @@ class EngineSession:
         self._perform(self._core.deploy(order))
 
     async def command(self, command: TaskCommand) -> TaskAnswer:
-        """Carry out a command to an attempt and return its answer."""
+        """Carry out a command to an attempt and return its answer. See TaskManagerGateway."""
         match command:
             case CancelTask(attempt=attempt):
                 self._perform(self._core.cancel(attempt))
                 return CommandAccepted()
+            case _:
+                return await self._query(command)
+
+    async def _query(self, query: TaskQuery) -> TaskAnswer:
+        self._core.check_runs(query.attempt)
+        runner = self._attempts[query.attempt].runner
+        if runner is None:
+            raise Unavailable(f"attempt {query.attempt} has no runner yet")
+        return await runner.command(query)
 
     def discard(self, attempt: AttemptId) -> None:
         """Begin to cancel an attempt that no JobMaster wants. Harmless if it is not here."""

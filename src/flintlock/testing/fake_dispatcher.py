@@ -8,7 +8,17 @@ from msgspec import structs
 
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.checking.graphcheck import check_graph
-from flintlock.model.commands import CancelJob, JobCommand, JobOperation, OperationQuery, RescaleJob, TriggerOperation
+from flintlock.model.commands import (
+    CancelJob,
+    CommandAccepted,
+    JobCommand,
+    JobOperation,
+    OperationQuery,
+    RescaleJob,
+    TaskAnswer,
+    TaskQuery,
+    TriggerOperation,
+)
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobs import (
@@ -38,6 +48,8 @@ class FakeDispatcher:
         self.awaited: list[AwaitJob] = []
         self.client_heartbeats: list[ClientHeartbeat] = []
         self.required: dict[JobId, JobRequirements] = {}
+        self.queries: list[TaskQuery] = []
+        self.answer: TaskAnswer = CommandAccepted()  # to each of them
         self.operations: dict[TriggerId, JobOperation] = {}
         self.results: dict[tuple[JobId, str], ResultRows] = {}
         self.now_ms = now_ms  # the start time of submitted jobs
@@ -128,6 +140,13 @@ class FakeDispatcher:
                 self.cancelled.append(job_id)
             case RescaleJob(job_id=job_id, vertices=vertices):
                 self.required[job_id] = JobRequirements(job_id=job_id, vertices=vertices)
+
+    async def query_task(self, message: TaskQuery) -> TaskAnswer:
+        """Record the query and return `answer`."""
+        self._fail()
+        self._job(message.attempt.job_id)
+        self.queries.append(message)
+        return self.answer
 
     async def trigger(self, message: TriggerOperation) -> JobOperation:
         """Record an operation; it stays in progress until the test completes it."""

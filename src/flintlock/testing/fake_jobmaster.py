@@ -8,7 +8,7 @@ from typing import Final
 
 from flintlock.gateways.jobmaster import JobListener
 from flintlock.model.causes import CauseId, current_cause
-from flintlock.model.commands import CancelJob, JobCommand, RescaleJob
+from flintlock.model.commands import CancelJob, CommandAccepted, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, FlintlockError, NotFound
 from flintlock.model.ids import AttemptId, JobId, StepName
 from flintlock.model.jobs import ExceptionEntry, JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
@@ -121,6 +121,7 @@ class FakeJobMasterRunner:
         self.publishing = False  # it can no longer be cancelled
         self.answers_with: Exception | None = None  # raised by the query of its snapshot
         self.stops_in_s = 0.0  # how long it takes to end when its `run` is cancelled
+        self.queries: list[TaskQuery] = []
         self.required: list[JobRequirements] = []  # latest last
         self.cause: CauseId | None = None  # of its `run`
         self.suspended = False  # its `run` was cancelled, and has ended
@@ -176,6 +177,11 @@ class FakeJobMasterRunner:
                 self.cancel()
             case RescaleJob(job_id=job_id, vertices=vertices):
                 self.required.append(JobRequirements(job_id=job_id, vertices=vertices))
+
+    async def query_task(self, query: TaskQuery) -> TaskAnswer:
+        """Record the query."""
+        self.queries.append(query)
+        return CommandAccepted()
 
     def cancel(self) -> None:
         """End the job, unless it disobeys."""

@@ -266,6 +266,15 @@ class FakeRunner:
                 if self._spark.random.random() > 0.25:
                     self._stop.set()
                 return CommandAccepted()
+            case _:
+                return await self._answer()
+
+    async def _answer(self) -> TaskAnswer:
+        """Answer a query after a while, if the process is still alive then."""
+        await asyncio.sleep(self._spark.random.uniform(0.0, 0.5))
+        if self._worker is None or self._worker.done():
+            raise Unavailable("the runner has ended its task")
+        return CommandAccepted()
 
     async def kill(self) -> None:
         """End it by force."""

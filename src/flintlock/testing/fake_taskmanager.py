@@ -35,6 +35,7 @@ class FakeTaskManager:
         self.logs: dict[str, bytes] = {}  # by attempt, as text
         self.fail_with: FlintlockError | None = None
         self.on_deploy: Callable[[DeployTask], Awaitable[None]] | None = None
+        self.silent = False  # commands are recorded, and never answered
         self.tries = 0  # calls of any kind, failed ones too
         self.over: set[InstanceId] = set()  # instances that have ended
         self.gone = asyncio.Event()  # set when the current instance has ended
@@ -52,6 +53,8 @@ class FakeTaskManager:
         self._try()
         self.commands.append(message)
         self.causes.append((type(message).__name__, current_cause()))
+        if self.silent:
+            await asyncio.get_running_loop().create_future()
         return CommandAccepted()
 
     async def publish(self, message: PublishFiles) -> None:

@@ -18,9 +18,9 @@ from tests.unit.dispatcher.dispatcher_harness import (
 )
 
 from flintlock.dispatcher import ended
-from flintlock.model.commands import CancelJob
+from flintlock.model.commands import CancelJob, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, NotFound, Unavailable
-from flintlock.model.ids import JobId
+from flintlock.model.ids import AttemptId, JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
 from flintlock.testing.virtual_time import virtual_time
@@ -236,3 +236,21 @@ async def test_ended_job_whose_archive_cannot_be_read_is_shown_from_its_result()
         assert await status(dispatcher) is JobStatus.FINISHED
         with pytest.raises(Conflict, match="FINISHED"):
             await dispatcher.command(CancelJob(job_id=A))
+
+
+@virtual_time
+async def test_query_of_a_task_is_answered_by_the_job_master_of_its_job() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        ping = PingTask(attempt=AttemptId(job_id=A, region=RegionId(0), attempt=0))
+        assert isinstance(await outcome_of(dispatcher.query_task(ping)), NotFound)
+        runner = await harness.submitted(dispatcher)
+
+        assert await dispatcher.query_task(ping) == CommandAccepted()
+        assert runner.queries == [ping]
+
+        runner.finish()
+        await empty(dispatcher)
+        refusal = await outcome_of(dispatcher.query_task(ping))
+        assert isinstance(refusal, Conflict)
+        assert "FINISHED: none of its attempts runs" in refusal.public

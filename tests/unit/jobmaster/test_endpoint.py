@@ -29,7 +29,7 @@ from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_maste
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.causes import CauseId, caused_by
-from flintlock.model.commands import CancelJob
+from flintlock.model.commands import CancelJob, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
 from flintlock.model.ids import InstanceId, JobId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
@@ -766,3 +766,63 @@ async def test_late_messages_to_a_job_master_that_has_stopped_are_unavailable() 
     )
     with pytest.raises(Unavailable):
         await gateway.task_manager_lost(lost)
+
+
+@virtual_time
+async def test_a_query_goes_to_the_task_manager_of_the_running_attempt() -> None:
+    harness = EndpointHarness()
+    async with harness.running():
+        await harness.report(TaskRunning())
+        before = harness.master.snapshot()
+
+        assert await harness.master.query_task(PingTask(attempt=attempt_id(0, 0))) == CommandAccepted()
+
+        assert harness.machine.commands == [PingTask(attempt=attempt_id(0, 0))]
+        assert harness.master.snapshot() is before  # a query changes nothing
+
+
+@virtual_time
+async def test_a_query_for_an_attempt_that_does_not_run_reaches_no_task_manager() -> None:
+    """One that does not exist is NotFound; one that has not started, is over or is being published is a Conflict."""
+    harness = EndpointHarness(FILES, RETRY)
+    async with harness.running():
+        with pytest.raises(Conflict, match="is DEPLOYING"):
+            await harness.master.query_task(PingTask(attempt=attempt_id(0, 0)))
+        for unknown in (attempt_id(0, 1), attempt_id(1, 0), attempt_id(-1, 0), attempt_id(0, -1)):
+            with pytest.raises(NotFound):
+                await harness.master.query_task(PingTask(attempt=unknown))
+        await harness.report(TaskRunning())
+        await harness.report(TaskFailed(failure=failure()))
+        with pytest.raises(Conflict, match="is FAILED"):
+            await harness.master.query_task(PingTask(attempt=attempt_id(0, 0)))
+        await asyncio.sleep(6)
+        with pytest.raises(Conflict, match="over: the current one is number 1"):
+            await harness.master.query_task(PingTask(attempt=attempt_id(0, 0)))
+        await harness.report(TaskRunning(), attempt=1)
+        await harness.report(TaskFinished(sinks=(staged("part-0"),)), attempt=1)
+        with pytest.raises(Conflict, match="being published"):
+            await harness.master.query_task(PingTask(attempt=attempt_id(0, 1)))
+
+        assert [command for command in harness.machine.commands if isinstance(command, PingTask)] == []
+
+
+@virtual_time
+async def test_a_query_that_a_task_manager_does_not_answer_ends_in_time() -> None:
+    harness = EndpointHarness()
+    async with harness.running():
+        await harness.report(TaskRunning())
+        harness.machine.silent = True
+        began_s = asyncio.get_running_loop().time()
+
+        with pytest.raises(Unavailable, match="did not answer within 8 s"):
+            await harness.master.query_task(PingTask(attempt=attempt_id(0, 0)))
+
+        assert asyncio.get_running_loop().time() - began_s == pytest.approx(8, abs=0.1)
+        assert harness.state() is ExecutionState.RUNNING
+
+
+@virtual_time
+async def test_a_job_master_that_does_not_run_answers_no_query() -> None:
+    harness = EndpointHarness()
+    with pytest.raises(Unavailable, match="has stopped"):
+        await harness.master.query_task(PingTask(attempt=attempt_id(0, 0)))

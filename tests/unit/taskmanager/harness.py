@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
-from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
+from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -51,6 +51,8 @@ class ScriptedRunner:
         self.artifacts: Mapping[str, str] = {}
         self.pid: int | None = FIRST_RUNNER_PID + attempt.attempt
         self.interrupted = False
+        self.queries: list[TaskQuery] = []
+        self.answer: asyncio.Future[TaskAnswer] = asyncio.get_running_loop().create_future()  # to every query
         self.killed = False
 
     def send(self, *messages: Message) -> None:
@@ -75,6 +77,9 @@ class ScriptedRunner:
                 if self._harness.stops_on_interrupt:
                     self._messages.put_nowait(None)
                 return CommandAccepted()
+            case query:
+                self.queries.append(query)
+                return await self.answer
 
     async def kill(self) -> None:
         """Stop."""

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.taskmanager.harness import TaskManagerHarness, until
 from tests.unit.taskmanager.orders import attempt_id, failed, order
 
-from flintlock.model.commands import CancelTask
-from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Unavailable
+from flintlock.model.commands import CancelTask, CommandAccepted, PingTask
+from flintlock.model.errors import Conflict, Corrupt, FlintlockError, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, StepName
 from flintlock.model.tasks import (
     FailureKind,
@@ -354,3 +354,41 @@ async def test_a_publication_ends_with_its_engine(harness: TaskManagerHarness) -
         await until(lambda: len(harness.engines) == 2)
 
         assert harness.news(A) == [PublicationFailed(reason="the Spark engine died: exit code 137")]
+
+
+@virtual_time
+async def test_a_query_is_answered_by_the_runner_of_a_running_attempt(harness: TaskManagerHarness) -> None:
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        runner = await harness.runner(A)
+        runner.send(TaskRunning())
+        await until(lambda: harness.news(A) == [TaskRunning()])
+        call = asyncio.get_running_loop().create_task(task_manager.command(PingTask(attempt=A)), name="query")
+        await until(lambda: runner.queries == [PingTask(attempt=A)])
+        assert not call.done()
+        runner.answer.set_result(CommandAccepted())
+
+        assert await call == CommandAccepted()
+
+
+@virtual_time
+async def test_a_query_for_an_attempt_that_does_not_run_is_refused(harness: TaskManagerHarness) -> None:
+    """Unknown: NotFound. Starting, being cancelled or ended: never passed to a runner."""
+    async with harness.running() as task_manager:
+        with pytest.raises(NotFound, match="not on this TaskManager"):
+            await task_manager.command(PingTask(attempt=B))
+        await task_manager.deploy(order(A))
+        runner = await harness.runner(A)
+        with pytest.raises(Conflict, match="is STARTING"):
+            await task_manager.command(PingTask(attempt=A))
+        runner.send(TaskRunning())
+        await until(lambda: harness.news(A) == [TaskRunning()])
+        harness.stops_on_interrupt = False
+        await task_manager.command(CancelTask(attempt=A))
+        with pytest.raises(Conflict, match="is CANCELING"):
+            await task_manager.command(PingTask(attempt=A))
+        await until(lambda: harness.news(A)[-1] == TaskCanceled())
+        with pytest.raises(NotFound, match="has ended"):
+            await task_manager.command(PingTask(attempt=A))
+
+        assert runner.queries == []

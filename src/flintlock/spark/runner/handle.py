@@ -41,10 +41,12 @@ from flintlock.spark.engine.publish_plan import FileListing, StagedSink, has_dat
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerControl, RunnerDefaults
 from flintlock.spark.runner.exit_reasons import ending, lost, program_exited
+from flintlock.spark.runner.queries import RunnerQueries
 from flintlock.spark.runner_messages import (
     FROM_RUNNER,
     Analyze,
     Analyzed,
+    CommandAnswered,
     CommandTask,
     Exited,
     FromRunner,
@@ -98,6 +100,7 @@ class ForkedRunner:
         self._session: SparkSessionKey | None = None  # set by prepare
         self._started: Final[asyncio.Future[int]] = asyncio.get_running_loop().create_future()
         self._exited: Final[asyncio.Future[Exited]] = asyncio.get_running_loop().create_future()
+        self._queries: Final = RunnerQueries(self._send)
         self._in_use = False  # whether it has a task
         self.taken = False  # whether the pool has handed it out
 
@@ -226,10 +229,11 @@ class ForkedRunner:
                         await self._wait_for_exit()
                         yield TaskFailed(failure=program_exited(code, _program(task.graph), tail(log_path)))
                         return
-                    case Analyzed() | None:
+                    case Analyzed() | CommandAnswered() | None:
                         yield TaskFailed(failure=await self._lost(log_path))
                         return
         finally:
+            self._queries.close("the runner is being ended")
             self._writer.close()
 
     async def analyze(self, graph: JobGraph, log_path: str, artifacts: Mapping[str, str]) -> Analyzed:
@@ -268,6 +272,8 @@ class ForkedRunner:
                 if self.alive:
                     self._send(CommandTask(command=command))
                 return CommandAccepted()
+            case _:
+                return await self._queries.ask(command)
 
     async def kill(self) -> None:
         """Kill it, with all that it started, and return once it is gone."""
@@ -382,6 +388,22 @@ class ForkedRunner:
             return None
 
     async def _next(self) -> FromRunner | None:
+        """Return the next message that is not an answer; those go to who waits for them."""
+        while True:
+            message = await self._read()
+            match message:
+                case CommandAnswered():
+                    self._queries.receive(message)
+                    continue
+                case TaskRunning():
+                    self._queries.open()
+                case TaskProgress() | Prepared() | StagedSink():
+                    pass
+                case _:
+                    self._queries.close("the runner has ended its task")
+            return message
+
+    async def _read(self) -> FromRunner | None:
         try:
             return await read_message(self._reader, FROM_RUNNER)
         except msgspec.DecodeError:  # user code wrote to a descriptor that is not its own

@@ -2,9 +2,9 @@
 
 Forked from the template, it may be asked to open its Spark session before there is a task (`Prepare`). With its task it
 gets a directory of its own to work in, and all output of it and of its children goes into the attempt's log from then
-on, through the template. One thread receives interrupts; everything else happens in the main one. Its last message is
-the outcome; then the template ends the process without a regular exit, because a gRPC channel that is still open can
-hang an interpreter's exit.
+on, through the template. One thread receives commands, and each query is answered by a thread of its own; everything
+else happens in the main one. Its last message is the outcome; then the template ends the process without a regular
+exit, because a gRPC channel that is still open can hang an interpreter's exit.
 
 When the TaskManager's end of the socket closes, the runner and its process group kill themselves.
 """
@@ -30,7 +30,7 @@ from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.host.memory_limit import limit_memory, relax_memory
-from flintlock.model.commands import CancelTask, TaskCommand
+from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Function, Program
@@ -55,12 +55,14 @@ from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.programs import ExitCode, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.session_config import session_config
+from flintlock.spark.runner.answers import answer
 from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
 from flintlock.spark.runner.interruption import Interruption
 from flintlock.spark.runner_messages import (
     TO_RUNNER,
     Analyze,
     Analyzed,
+    CommandAnswered,
     CommandTask,
     FromRunner,
     Limits,
@@ -106,6 +108,8 @@ _LATER: Final = (
 )
 #: How long a runner that is done waits for its TaskManager to close the connection.
 LINGER_S: Final = 5.0
+#: A longer answer to a query is not sent.
+MAX_ANSWER_BYTES: Final = 16 << 20
 _INTERRUPTED: Final = Failure(kind=FailureKind.USER_CODE, message="the task was cancelled", exception="Interrupted")
 
 
@@ -284,7 +288,7 @@ class RunnerProcess:
         return self._backend
 
     def _start_receiving(self) -> threading.Thread:
-        """Start the thread that receives interrupts."""
+        """Start the thread that receives commands."""
         receiver = self._receiver = threading.Thread(target=self._receive, name="flintlock-control", daemon=True)
         receiver.start()
         return receiver
@@ -298,17 +302,42 @@ class RunnerProcess:
 
     def _handle(self, message: ToRunner) -> None:
         match message:
-            case CommandTask(command=command):
-                self._execute(command)
+            case CommandTask():
+                self._execute(message)
             case TargetsChecked():
                 self._targets.put(message)
             case _:
                 pass  # a runner has one task
 
-    def _execute(self, command: TaskCommand) -> None:
-        match command:
+    def _execute(self, message: CommandTask) -> None:
+        match message.command:
             case CancelTask():
                 self._interruption.request(self._stop_spark)
+            case query:
+                self._answer_in_thread(message.number, query)
+
+    def _answer_in_thread(self, number: int, query: TaskQuery) -> None:
+        """Answer without delaying the receiving thread: a cancel may follow."""
+        name = f"flintlock-query-{number}"
+        try:
+            threading.Thread(target=self._answer, args=(number, query), name=name, daemon=True).start()
+        except RuntimeError as error:  # the memory limit leaves no room for its stack
+            self._send_answer(CommandAnswered(number=number, problem=str(error)))
+
+    def _answer(self, number: int, query: TaskQuery) -> None:
+        try:
+            answered = CommandAnswered(number=number, answer=answer(query))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the TaskManager waits for an answer
+            answered = CommandAnswered(number=number, problem=f"{type(error).__name__}: {error}")
+        self._send_answer(answered)
+
+    def _send_answer(self, answered: CommandAnswered) -> None:
+        data = frame(answered)
+        if len(data) > MAX_ANSWER_BYTES:
+            data = frame(CommandAnswered(number=answered.number, problem=f"the answer has {len(data)} bytes"))
+        with self._send_lock, suppress(OSError):  # a TaskManager that is gone: the receiving thread notices
+            if not self._over:  # the outcome is the last message
+                self._channel.sendall(data)
 
     def _stop_spark(self) -> None:
         if self._backend is not None:
