@@ -42,6 +42,6 @@ class ThreadInfo(CamelCase, frozen=True, kw_only=True):
 
 
 class ThreadDump(CamelCase, frozen=True, kw_only=True):
-    """GET /jobmanager/thread-dump."""
+    """The stacks of a process: its threads, and the tasks of its event loop if it has one."""
 
     thread_infos: list[ThreadInfo]

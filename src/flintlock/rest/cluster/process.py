@@ -1,4 +1,4 @@
-"""What a JobManager process reports about itself: its log files, its interpreter, its threads and tasks.
+"""What a JobManager process reports about itself: its log files, its interpreter, its stacks.
 
 The log is found by where the process's own output goes, not by its name: under a service manager that may be nowhere
 here, while the directory has a file of that name from an earlier process.
@@ -10,19 +10,17 @@ import asyncio
 import os
 import platform
 import sys
-import threading
-import traceback
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from flintlock.api import process as shapes
 from flintlock.host.log_rotation import log_of
+from flintlock.model.diagnostics import ThreadStack
 from flintlock.rest.secrets import arguments_without_secrets
 
 _PIECE: Final = 1 << 18
-_DEEPEST: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,31 +72,10 @@ def environment() -> shapes.Environment:
     )
 
 
-def thread_dump() -> shapes.ThreadDump:
-    """Return the stack of every thread, and of every task of the running event loop."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    threads = [
-        shapes.ThreadInfo(
-            thread_name=names.get(ident, f"thread {ident}"),
-            stringified_thread_info=f'"{names.get(ident, ident)}" id={ident}\n'
-            + "".join(traceback.format_stack(frame, limit=-_DEEPEST)),
-        )
-        for ident, frame in sys._current_frames().items()  # pyright: ignore[reportPrivateUsage] Python has no other way
-    ]
-    tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
+def thread_dump(stacks: Iterable[ThreadStack]) -> shapes.ThreadDump:
+    """Return stacks in Flink's form."""
     return shapes.ThreadDump(
         thread_infos=[
-            *threads,
-            *(
-                shapes.ThreadInfo(thread_name=f"task {task.get_name()}", stringified_thread_info=_stack(task))
-                for task in tasks
-            ),
+            shapes.ThreadInfo(thread_name=stack.name, stringified_thread_info=stack.text) for stack in stacks
         ]
     )
-
-
-def _stack(task: asyncio.Task[object]) -> str:
-    lines = [f'"{task.get_name()}" asyncio task\n']
-    for frame in task.get_stack(limit=_DEEPEST):
-        lines += traceback.format_list(traceback.extract_stack(frame, limit=1))
-    return "".join(lines)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from flintlock.api import process as shapes
+from flintlock.host.thread_dump import task_stacks, thread_stacks
 from flintlock.model.errors import NotFound
 from flintlock.rest.cluster import process
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
@@ -56,7 +57,7 @@ async def stdout(call: RestCall) -> HttpResponse:
 
 async def thread_dump(_: RestCall) -> HttpResponse:
     """The stack of every thread and every task of the JobManager."""
-    return json_response(process.thread_dump())
+    return json_response(process.thread_dump((*thread_stacks(), *task_stacks())))
 
 
 def _file(path: Path) -> HttpResponse:
