@@ -101,6 +101,23 @@ def test_output_of_user_code_is_captured(standing: Processes, tmp_path: Path) ->
     assert "to stdout" not in (standing.state_dir / "jobmanager.log").read_text()
 
 
+def test_threads_shows_where_user_code_stands(standing: Processes, tmp_path: Path) -> None:
+    """From the command line to the runner's process and back, while user code runs; not once the job has ended."""
+    script = tmp_path / "waits.py"
+    script.write_text("import threading\ndef stand_here():\n    threading.Event().wait()\nstand_here()\n")
+    submitted = flintlock("run", "-m", standing.url, "-d", script, cwd=tmp_path)
+    job = submitted.stdout.split()[-1]
+
+    def stands() -> str | None:
+        seen = flintlock("threads", job, "-m", standing.url, cwd=tmp_path)
+        return seen.stdout if "in stand_here" in seen.stdout else None
+
+    assert '"MainThread" id=' in until("a stack of user code", stands)
+    assert flintlock("cancel", job, "-m", standing.url, cwd=tmp_path).returncode == 0
+    ended = flintlock("threads", job, "-m", standing.url, cwd=tmp_path)
+    assert (ended.returncode, "runs now" in ended.stderr) == (2, True)
+
+
 def test_a_script_that_exits_with_another_code_has_failed(standing: Processes, tmp_path: Path) -> None:
     """A program's exit code decides between FINISHED and FAILED."""
     script = tmp_path / "exits.py"

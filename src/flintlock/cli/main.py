@@ -39,6 +39,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "cancel": CommandRow(home="flintlock.cli.jobs:cancel", help="Cancel a job."),
     "rescale": CommandRow(home="flintlock.cli.jobs:rescale", help="Change how many slots a job may use."),
     "logs": CommandRow(home="flintlock.cli.output:logs", help="Print the output of a job's own code."),
+    "threads": CommandRow(home="flintlock.cli.output:threads", help="Print what a job's running code does now."),
     "result": CommandRow(home="flintlock.cli.output:result", help="Print a job's result."),
     "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
     "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),

@@ -1,4 +1,4 @@
-"""`flintlock logs` and `result`: the output of a job."""
+"""`flintlock logs`, `threads` and `result`: what a job prints, does and returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 
 from flintlock.cli.jobs import find_job
 from flintlock.cli.settings import cluster_options, connect, json_option, print_json
-from flintlock.model.errors import NotFound, Refused
+from flintlock.model.errors import Conflict, NotFound, Refused
+from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
     from flintlock.api.jobs import JobAttempts, LogPart
@@ -44,6 +45,37 @@ def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf:
             handle.ended_within(_TICK_S)
     if as_json:
         print_json({"logs": parts})
+
+
+@click.command()
+@click.argument("job")
+@json_option
+@cluster_options
+def threads(*, job: str, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
+    """Print the stack of every Python thread of each running task. JOB is an id, the beginning of one, or a name."""
+    with connect(urls, conf, state_dir) as client:
+        handle = find_job(client, job)
+        regions = handle.attempts().regions
+        dumps: list[dict[str, object]] = []
+        for number, region in enumerate(regions):
+            if region.latest is None or region.latest.state is not ExecutionState.RUNNING:
+                continue
+            step = region.steps[0]
+            subtask = sum(step in earlier.steps for earlier in regions[:number])
+            try:
+                found = handle.threads(step, subtask)
+            except Conflict as error:  # it has ended meanwhile
+                click.echo(error.public, err=True)
+                continue
+            dumps.append({"region": region.id, "attempt": region.latest.attempt, "threadInfos": found})
+            if not as_json:
+                click.echo(f"==> region {region.id} ({', '.join(region.steps)}), attempt {region.latest.attempt} <==")
+                for thread in found:
+                    click.echo(thread.stringified_thread_info)
+    if as_json:
+        print_json({"attempts": dumps})
+    elif not dumps:
+        raise Conflict(f"no task of job {handle.id} runs now")
 
 
 @click.command()

@@ -23,6 +23,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
 
+from flintlock.model.diagnostics import ThreadStack
 from flintlock.model.errors import Conflict
 from flintlock.model.ids import AttemptId, JobId, TriggerId, VertexId
 from flintlock.model.jobs import ParallelismRange
@@ -147,7 +148,13 @@ class PingTask(Struct, frozen=True, kw_only=True, tag="ping"):
     attempt: AttemptId
 
 
-TaskQuery: TypeAlias = PingTask
+class DumpThreads(Struct, frozen=True, kw_only=True, tag="dump-threads"):
+    """Answer with the stacks of the runner's threads (ThreadsDumped)."""
+
+    attempt: AttemptId
+
+
+TaskQuery: TypeAlias = PingTask | DumpThreads
 TaskCommand: TypeAlias = CancelTask | TaskQuery
 
 
@@ -155,4 +162,10 @@ class CommandAccepted(Struct, frozen=True, kw_only=True, tag="accepted"):
     """The command has arrived; what it leads to, if anything, is reported."""
 
 
-TaskAnswer: TypeAlias = CommandAccepted
+class ThreadsDumped(Struct, frozen=True, kw_only=True, tag="threads-dumped"):
+    """What each Python thread of the runner does now, the main thread, in which user code runs, first."""
+
+    threads: tuple[ThreadStack, ...]
+
+
+TaskAnswer: TypeAlias = CommandAccepted | ThreadsDumped

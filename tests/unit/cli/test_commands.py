@@ -13,6 +13,8 @@ import pytest
 from tests.unit.client.answering import Server, job_entry, serving, wait_for
 
 from flintlock.cli.main import COMMANDS, run_app
+from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import vertex_id
 
 JOB = "0123456789abcdef" * 2
 OTHER = "0123fedcba987654" * 2
@@ -288,6 +290,35 @@ def test_logs_of_several_attempts_have_headers(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.splitlines() == [
         "==> region 0 (s0), attempt 0 on tm-1 <==", "a", "==> region 1 (s1), attempt 0 on tm-1 <==", "b",
     ]  # fmt: skip
+
+
+def threads_path(region: int) -> str:
+    return f"GET /jobs/{JOB}/vertices/{vertex_id(JobId(JOB), f's{region}')}/subtasks/0/thread-dump"
+
+
+def test_threads_of_all_running_tasks_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that has ended meanwhile is reported, and hides no other."""
+    dump = {"threadInfos": [{"threadName": "MainThread", "stringifiedThreadInfo": '"MainThread" id=1'}]}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, attempts("RUNNING", "FINISHED", "RUNNING", "RUNNING"))] * 2,
+        threads_path(1): [(409, {"errors": ["attempt 1 is FINISHED"]})] * 2,
+        threads_path(2): [(200, dump)] * 2,
+    }
+    with serving(answers) as server:
+        assert run_app(["threads", JOB, "-m", server.url]) == 0
+        printed = capsys.readouterr()
+        assert run_app(["threads", JOB, "--json", "-m", server.url]) == 0
+
+    assert printed.out.splitlines() == ["==> region 2 (s2), attempt 0 <==", '"MainThread" id=1']
+    assert "attempt 1 is FINISHED" in printed.err
+    (only,) = json.loads(capsys.readouterr().out)["attempts"]
+    assert only == {"region": 2, "attempt": 0, **dump}
+
+
+def test_threads_of_a_job_without_running_tasks_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({f"GET /jobs/{JOB}/attempts": [(200, attempts("FINISHED", "FINISHED"))]}) as server:
+        assert run_app(["threads", JOB, "-m", server.url]) == 2
+    assert f"no task of job {JOB} runs now" in capsys.readouterr().err
 
 
 def test_a_result_is_printed_completely_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

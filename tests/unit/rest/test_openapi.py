@@ -19,7 +19,8 @@ from msgspec import structs
 from schemathesis.config import SchemathesisConfig
 from tests.unit.rest.rest_harness import RESOURCES, A, B, RestHarness, ended, running
 
-from flintlock.model.commands import JobOperation, RescaleJob
+from flintlock.model.commands import JobOperation, RescaleJob, ThreadsDumped
+from flintlock.model.diagnostics import ThreadStack
 from flintlock.model.ids import StepName, TriggerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
@@ -70,6 +71,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     rest.dispatcher.operations[TRIGGER] = JobOperation(
         trigger_id=TRIGGER, command=RescaleJob(job_id=B, parallelism=2), started_ms=1
     ).completed(None, 2)
+    rest.dispatcher.answer = ThreadsDumped(threads=(ThreadStack(name="MainThread", text="stands"),))
     server = uvicorn.Server(uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="uvicorn")
     thread.start()

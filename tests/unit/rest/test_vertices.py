@@ -8,7 +8,10 @@ import pytest
 from msgspec import structs
 from tests.unit.rest.rest_harness import T0, A, B, RestHarness, execution, graph, running, step
 
-from flintlock.model.ids import StepName
+from flintlock.model.commands import DumpThreads, ThreadsDumped
+from flintlock.model.diagnostics import ThreadStack
+from flintlock.model.errors import Conflict, Unavailable
+from flintlock.model.ids import AttemptId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import ExecutionInfo, JobSnapshot
 from flintlock.model.operations import Program, Sink, Source, Sql
@@ -252,3 +255,22 @@ def test_a_graph_that_cannot_be_planned_is_shown_without_its_regions(rest: RestH
     assert len(rest.get(f"/jobs/{A}")["plan"]["nodes"]) == 5
     assert rest.get(f"/jobs/{A}")["vertices"] == []
     rest.refused(404, "GET", at("clean"))
+
+
+def test_the_threads_of_a_running_subtask_are_returned_in_flinks_form(rest: RestHarness) -> None:
+    """The current attempt of its region is asked, and what it answers has the fields of Flink's thread dump."""
+    rest.dispatcher.answer = ThreadsDumped(threads=(ThreadStack(name="MainThread", text='"MainThread" id=1\n'),))
+
+    answer = rest.get(at("clean", "/subtasks/0/thread-dump"))
+
+    assert answer == {"threadInfos": [{"threadName": "MainThread", "stringifiedThreadInfo": '"MainThread" id=1\n'}]}
+    assert rest.dispatcher.queries == [DumpThreads(attempt=AttemptId(job_id=A, region=RegionId(0), attempt=1))]
+
+
+def test_a_runner_that_does_not_answer_is_an_error_with_its_reason(rest: RestHarness) -> None:
+    rest.dispatcher.fail_with = Conflict("attempt is FINISHED: only a running one answers")
+    rest.refused(409, "GET", at("clean", "/subtasks/0/thread-dump"))
+    rest.dispatcher.fail_with = Unavailable("the runner is busy")
+    rest.refused(503, "GET", at("clean", "/subtasks/0/thread-dump"))
+    rest.dispatcher.fail_with = None
+    rest.refused(503, "GET", at("clean", "/subtasks/0/thread-dump"))  # answered, but not with threads

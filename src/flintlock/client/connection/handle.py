@@ -20,12 +20,14 @@ from flintlock.api.jobs import (
     ResultTable,
     VertexRequirements,
 )
+from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.display.progress import failure_lines, failure_of
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
@@ -134,6 +136,15 @@ class JobHandle:
     def cancel(self, *, patience_s: float | None = None) -> None:
         """Cancel the job; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
         self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"}, patience_s=patience_s)
+
+    def threads(self, step: str, subtask: int = 0) -> tuple[ThreadInfo, ...]:
+        """Return what each Python thread of the runner does in which a step runs now.
+
+        `subtask`: which of the regions that share the step. Raises NotFound for an unknown step, Conflict for one that
+        does not run, Unavailable if its runner does not answer.
+        """
+        path = f"/jobs/{self.id}/vertices/{vertex_id(self.id, step)}/subtasks/{subtask}/thread-dump"
+        return tuple(self._http.get(path, ThreadDump, patience_s=0.0).thread_infos)
 
     def requirements(self) -> dict[str, VertexRequirements]:
         """Return what each step may use, by its vertex id. Raises NotFound."""

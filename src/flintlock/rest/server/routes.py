@@ -139,6 +139,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         errors=_JOB,
     ),
     _get(f"{_VERTEX}/subtasks/{{subtaskindex}}", vertices.subtask, of_vertices.Subtask, errors=_JOB),
+    _get(
+        f"{_VERTEX}/subtasks/{{subtaskindex}}/thread-dump", vertices.thread_dump, of_process.ThreadDump,
+        errors=(*_JOB, 409),
+    ),
     _get(f"{_VERTEX}/subtasks/{{subtaskindex}}/metrics", metrics.subtask, _METRICS, _GET, errors=_JOB),
     _get("/jobs/{jobid}/results", jobs.results, shapes.ResultNames, errors=_JOB),
     Route(

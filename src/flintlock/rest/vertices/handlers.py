@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from flintlock.api import vertices as shapes
-from flintlock.model.errors import Invalid
+from flintlock.model.commands import DumpThreads, ThreadsDumped
+from flintlock.model.errors import Invalid, Unavailable
+from flintlock.model.ids import AttemptId
 from flintlock.model.jobs import JobQuery
+from flintlock.rest.cluster import process
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 from flintlock.rest.vertices import translate
 
@@ -27,6 +30,17 @@ async def task_managers(call: RestCall) -> HttpResponse:
 async def subtask(call: RestCall) -> HttpResponse:
     """One subtask of a step; steps of batch jobs have one, number 0."""
     return json_response(translate.subtask(await subtask_of(call)))
+
+
+async def thread_dump(call: RestCall) -> HttpResponse:
+    """The stack of every Python thread of the runner in which a subtask runs now."""
+    view = await subtask_of(call)
+    number = view.current.attempt if view.current else 0
+    attempt = AttemptId(job_id=view.job.graph.job_id, region=view.region.id, attempt=number)
+    answer = await call.services.dispatcher.query_task(DumpThreads(attempt=attempt))
+    if not isinstance(answer, ThreadsDumped):
+        raise Unavailable(f"the runner of attempt {attempt} returned no threads")
+    return json_response(process.thread_dump(answer.threads))
 
 
 async def accumulators(call: RestCall) -> HttpResponse:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from flintlock.model.commands import CommandAccepted, PingTask, TaskAnswer, TaskQuery
+from flintlock.host.thread_dump import thread_stacks
+from flintlock.model.commands import CommandAccepted, DumpThreads, PingTask, TaskAnswer, TaskQuery, ThreadsDumped
 
 
 def answer(query: TaskQuery) -> TaskAnswer:
@@ -10,3 +11,5 @@ def answer(query: TaskQuery) -> TaskAnswer:
     match query:
         case PingTask():
             return CommandAccepted()
+        case DumpThreads():
+            return ThreadsDumped(threads=thread_stacks())
