@@ -2,8 +2,9 @@
 
 All components are the real ones: DispatcherRunner, Dispatcher, JobMasters, ResourceManager, TaskManagers, put together
 by the same composition as the real processes. Only the network, the stores and Spark are simulated. Clients submit
-jobs, cancel some, and remember the answers; meanwhile processes crash: at any step of the stores, before or after it
-took effect, and at any other time. Then the faults end, the cluster is given time, and the guarantees are checked.
+jobs, change and cancel some, and remember the answers; meanwhile processes crash: at any step of the stores, before or
+after it took effect, and at any other time. Then the faults end, the cluster is given time, and the guarantees are
+checked.
 
 A run is a pure function of its seed (and of PYTHONHASHSEED, which `soak` fixes).
 """
@@ -42,6 +43,7 @@ from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
+from flintlock.testing.simulation.operations import DurableChanges
 from flintlock.testing.simulation.workload import HARDWARE
 from flintlock.testing.virtual_time import now_ms
 
@@ -50,6 +52,7 @@ _RESTART_S: Final = 1.0
 _SLOT_CHECK_S: Final = 1.7
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
+_CHANGES: Final = frozenset({"graphs.replace", "operations.put"})
 _WRITES: Final = frozenset(
     {"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "record_history", "expire"}
 )
@@ -95,6 +98,7 @@ class SimulatedCluster:
         )
         self.network = SimulatedNetwork(random, self._faulty)
         self.durable = DurableCluster(self.network, faults.session_timeout_s)
+        self.changes = DurableChanges(self.durable.records)
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
@@ -219,9 +223,11 @@ class SimulatedCluster:
 
     async def _step(self, process: SimulatedProcess, token: FencingToken, name: str) -> None:
         """Delay, fail or crash a process on its way to the store, or back from it."""
-        process.require_alive()
         operation, _, when = name.partition(":")
         back = when == "after"
+        if back and operation in _CHANGES:
+            self.changes.check()
+        process.require_alive()
         if not back and self._ha[process.name].election.paused(token) is not None:
             raise Unavailable(f"the store is out of reach at {name}")
         if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:

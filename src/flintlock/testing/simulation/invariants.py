@@ -12,23 +12,26 @@ from typing import Final
 
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.model.commands import CancelJob
+from flintlock.model.commands import CancelJob, PingTask
 from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
-from flintlock.model.ids import JobId
+from flintlock.model.ids import AttemptId, JobId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
 from flintlock.model.operations import Result, SaveMode, Sink
-from flintlock.model.states import JobStatus
+from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.faults import Faults
+from flintlock.testing.simulation.operations import RescalingUser
 from flintlock.testing.simulation.workload import ObservedJob, draw_cancel_delay_s, draw_job, with_id
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
+#: In how many runs users change what their jobs may use.
+_CHANGING_RUNS: Final = 0.4
 
 
 class GuaranteeViolated(AssertionError):
@@ -44,7 +47,7 @@ class GuaranteeViolated(AssertionError):
 def check_seed(seed: int) -> list[str]:
     """Run one seed; return its trace, or raise GuaranteeViolated."""
     random = Random(seed)
-    run = _Run(random, _faults(random), jobs=random.randint(1, 6))
+    run = _Run(seed, random, _faults(random), jobs=random.randint(1, 6))
     try:
         run_virtual(run.main())
     except Deadlock as error:
@@ -92,8 +95,11 @@ def _faults(random: Random) -> Faults:
 class _Run:
     """One cluster, its clients, and the verdict."""
 
-    def __init__(self, random: Random, faults: Faults, jobs: int) -> None:
+    def __init__(self, seed: int, random: Random, faults: Faults, jobs: int) -> None:
         self._random = random
+        self._operating = Random(f"operations-{seed}")  # its own: most runs have no operations and are left as they are
+        self._changes_jobs = self._operating.random() < _CHANGING_RUNS
+        self._users: list[RescalingUser] = []
         self.cluster = SimulatedCluster(
             random, faults, job_managers=random.randint(1, 3), task_managers=random.randint(1, 2)
         )
@@ -143,10 +149,25 @@ class _Run:
                 tasks.create_task(self._submit(observed, again), name="submit-again")
             elif early:  # before the client knows whether the job was accepted
                 tasks.create_task(self._cancel_early(observed, submitting), name="cancel-early")
-        if cancel_delay_s is not None:
-            await asyncio.sleep(cancel_delay_s)
-            await self._cancel(observed)
-        await self._watch(observed)
+        async with asyncio.TaskGroup() as tasks:
+            if self._changes_jobs and observed.acknowledged is not None:
+                tasks.create_task(self._change(observed.acknowledged), name="change")
+            if cancel_delay_s is not None:
+                await asyncio.sleep(cancel_delay_s)
+                await self._cancel(observed)
+            await self._watch(observed)
+
+    async def _change(self, job_id: JobId) -> None:
+        user = RescalingUser(
+            self._operating,
+            job_id,
+            self.cluster.changes,
+            gateway=self._gateway,
+            try_another=self._try_another,
+            record=self.cluster.record,
+        )
+        self._users.append(user)
+        await user.run()
 
     async def _submit(self, observed: ObservedJob, graph: JobGraph) -> None:
         while True:
@@ -220,7 +241,22 @@ class _Run:
                 observed.statuses.append(job.status)
             if job.status.globally_terminal and not self.cluster.faulty():
                 return
+            if self._changes_jobs:
+                await self._ping(job)
             await asyncio.sleep(1.0)
+
+    async def _ping(self, job: JobSnapshot) -> None:
+        """Query a running attempt. Whether it is answered depends on the faults; nothing may follow from it."""
+        running = [each for each in job.executions if each.state is ExecutionState.RUNNING]
+        if running:
+            some = self._operating.choice(running)
+            attempt = AttemptId(job_id=job.graph.job_id, region=some.region, attempt=some.attempt)
+            try:
+                await self._gateway().query_task(PingTask(attempt=attempt))
+            except InvariantBroken as error:
+                self.violations.append(f"a query of attempt {attempt} met a bug: {error.public}")
+            except FlintlockError:
+                return
 
     async def _wait_for_cleanup(self) -> None:
         """Wait until no job is being run or cleaned up."""
@@ -243,6 +279,10 @@ class _Run:
                 continue
             self.violations += self._outcome_problems(observed, job)
             self.violations += self._file_problems(observed, job)
+        for user in self._users:
+            await user.check()
+            self.violations += user.violations
+        self.violations += self.cluster.changes.violations
         self.violations += self.cluster.violations
         self.violations += self.cluster.spark.overlaps
         self.violations += self._restart_problems()
