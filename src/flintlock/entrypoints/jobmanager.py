@@ -33,11 +33,11 @@ from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import HaServices
 from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
+from flintlock.host.process_logs import ProcessLogs
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import Epoch, JobId
-from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer

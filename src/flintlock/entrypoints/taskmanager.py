@@ -38,6 +38,7 @@ from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
 from flintlock.host.pid_files import identity
+from flintlock.host.process_logs import ProcessLogs
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
 from flintlock.host.watchdog_client import running_watchdog
@@ -107,6 +108,7 @@ async def serve(settings: ProcessSettings) -> None:
             clock_s=boot_time_s,
             set_watchdog_deadline=watchdog.watch,
             processes=LocalProcesses(),
+            process_logs=ProcessLogs.of(state_dir / "log"),
         )
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.slots import (
     Heartbeat,
     HeartbeatAnswer,
@@ -40,6 +41,10 @@ class ResourceManagerGateway(Protocol):
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Fetch a piece of an attempt's output from the TaskManager that has it. Raises NotFound, Unavailable."""
+        ...
+
+    async def query_task_manager(self, message: ProcessQuery) -> ProcessAnswer:
+        """Have a TaskManager answer about its process. Raises NotFound for one that is not registered, Unavailable."""
         ...
 
     async def remove_files(self, message: RemoveFiles) -> None:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import TaskAnswer, TaskCommand
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
     DeployTask,
@@ -52,6 +53,10 @@ class TaskManagerGateway(Protocol):
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return a piece of an attempt's output. Raises NotFound."""
+        ...
+
+    async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
+        """Answer about the TaskManager's own process, also without an engine. Raises NotFound for an unknown log."""
         ...
 
     async def shut_down(self, message: ShutDownCluster) -> None:

@@ -1,8 +1,20 @@
-"""What a process reports about itself when it is asked: the stacks of its threads."""
+"""What a process reports about itself when it is asked: the stacks of its threads, and its log files.
+
+A query to a TaskManager's process is one message from REST to the TaskManager, as commands are:
+
+    ProcessQuery   client -> REST -> ResourceManagerGateway.query_task_manager -> TaskManagerGateway.query_process
+"""
 
 from __future__ import annotations
 
+from typing import Final, TypeAlias
+
 from msgspec import Struct
+
+from flintlock.model.ids import TaskManagerId
+
+#: How much of a log file is sent at most: its last bytes.
+MAX_LOG_BYTES: Final = 4 << 20
 
 
 class ThreadStack(Struct, frozen=True, kw_only=True):
@@ -10,3 +22,55 @@ class ThreadStack(Struct, frozen=True, kw_only=True):
 
     name: str
     text: str  # a line with its name and id, then its frames, the innermost last
+
+
+class DumpProcessThreads(Struct, frozen=True, kw_only=True, tag="dump-threads"):
+    """Answer with the stacks of the TaskManager's threads and tasks (ProcessThreadsDumped)."""
+
+    task_manager: TaskManagerId
+
+
+class ListProcessLogs(Struct, frozen=True, kw_only=True, tag="list-logs"):
+    """Answer with the log files on the TaskManager's machine (ProcessLogsListed)."""
+
+    task_manager: TaskManagerId
+
+
+class ReadProcessLog(Struct, frozen=True, kw_only=True, tag="read-log"):
+    """Answer with the end of a log file (ProcessLogRead): the TaskManager's own log, unless another is named."""
+
+    task_manager: TaskManagerId
+    file: str | None = None  # one of the listed names
+    stdout: bool = False  # without a name: where it prints, instead of its log
+
+
+ProcessQuery: TypeAlias = DumpProcessThreads | ListProcessLogs | ReadProcessLog
+
+
+class ProcessThreadsDumped(Struct, frozen=True, kw_only=True, tag="threads-dumped"):
+    """What each thread and each task of the event loop does now."""
+
+    stacks: tuple[ThreadStack, ...]
+
+
+class LogFileInfo(Struct, frozen=True, kw_only=True):
+    """A log file."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class ProcessLogsListed(Struct, frozen=True, kw_only=True, tag="logs-listed"):
+    """The log files of a machine, by name."""
+
+    files: tuple[LogFileInfo, ...]
+
+
+class ProcessLogRead(Struct, frozen=True, kw_only=True, tag="log-read"):
+    """The end of a log file: whole lines, at most MAX_LOG_BYTES."""
+
+    data: bytes
+
+
+ProcessAnswer: TypeAlias = ProcessThreadsDumped | ProcessLogsListed | ProcessLogRead

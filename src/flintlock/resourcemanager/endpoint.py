@@ -22,6 +22,7 @@ from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.model import log_events
 from flintlock.model.causes import caused_by, internal_cause
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.errors import Fenced, FlintlockError, Refused, Unavailable
 from flintlock.model.ids import FencingToken, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -169,6 +170,11 @@ class ResourceManager:
         """Read from the TaskManager that has the log. Raises NotFound if that is not registered."""
         self._require_term()
         return await self._connect(self._core.address(message.task_manager)).read_log(message)
+
+    async def query_task_manager(self, message: ProcessQuery) -> ProcessAnswer:
+        """Have the TaskManager answer. Raises NotFound if it is not registered."""
+        self._require_term()
+        return await self._connect(self._core.address(message.task_manager)).query_process(message)
 
     async def remove_files(self, message: RemoveFiles) -> None:
         """Have one TaskManager after another try it, until one succeeds.

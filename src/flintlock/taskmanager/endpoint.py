@@ -15,6 +15,7 @@ from flintlock.model import log_events
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId
 from flintlock.model.slots import LivenessProbe, RegistrationAnswer
@@ -29,6 +30,7 @@ from flintlock.taskmanager.core import TaskManagerCore
 from flintlock.taskmanager.engine_session import EngineSession
 from flintlock.taskmanager.lease import CurrentLease
 from flintlock.taskmanager.outbox import LeasedReports, Outbox
+from flintlock.taskmanager.process_queries import answer_process_query
 from flintlock.taskmanager.registration import Registration
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.work import LeasedWork
@@ -135,6 +137,10 @@ class TaskManager:
         path = self._services.log_path(message.attempt)
         running = self._open is not None and message.attempt in self._open.core.running()
         return await asyncio.to_thread(_read_log, path, message, running)
+
+    async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
+        """Answer about this process."""
+        return await answer_process_query(message, self._services.process_logs)
 
     async def watch_liveness(self, message: LivenessProbe) -> None:
         """Return when that incarnation is over, with all its work."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from flintlock.gateways.engine import EngineLauncher, ProcessTable
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.host.process_logs import ProcessLogs
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId
 from flintlock.model.slots import TaskManagerRegistration
 
@@ -52,6 +53,7 @@ class TaskManagerServices:
     clock_s: Callable[[], float] = loop_s  # of leases
     set_watchdog_deadline: Callable[[float], None] = lambda _: None  # when the watchdog kills all work; inf: never
     processes: ProcessTable | None = None  # None: there are no processes to observe
+    process_logs: ProcessLogs = field(default_factory=ProcessLogs)  # what this process and its machine log
     leader_moved: Callable[[], Awaitable[None]] = never  # returns when the leader is not `resource_manager`'s last one
 
     def log_path(self, attempt: AttemptId) -> Path:

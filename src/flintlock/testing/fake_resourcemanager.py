@@ -9,6 +9,7 @@ import asyncio
 
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.model.causes import CauseId, current_cause
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.errors import FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import (
     AttemptId,
@@ -50,6 +51,7 @@ class FakeResourceManager:
         self.removals_s: list[float] = []  # when each removal was requested, failed ones too
         self.seen = ResourceOverview()  # what `overview` answers
         self.logs: dict[AttemptId, bytes] = {}
+        self.process_answers: dict[ProcessQuery, ProcessAnswer] = {}
         self.complete_logs: set[AttemptId] = set()
         self._known: set[InstanceId] = set()
 
@@ -94,6 +96,14 @@ class FakeResourceManager:
         """Return `seen`."""
         self._fail()
         return self.seen
+
+    async def query_task_manager(self, message: ProcessQuery) -> ProcessAnswer:
+        """Return the entry of `process_answers` for this query."""
+        self._fail()
+        found = self.process_answers.get(message)
+        if found is None:
+            raise NotFound(f"TaskManager {message.task_manager!r} is not registered")
+        return found
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return a part of an entry of `logs`."""
@@ -208,6 +218,10 @@ class GrantingResourceManager:
     async def overview(self) -> ResourceOverview:
         """Return an empty overview."""
         return ResourceOverview()
+
+    async def query_task_manager(self, message: ProcessQuery) -> ProcessAnswer:
+        """Raise NotFound: nothing answers."""
+        raise NotFound(f"TaskManager {message.task_manager!r} is not registered")
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Raise NotFound: there are no logs."""

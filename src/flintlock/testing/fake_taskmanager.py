@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
+from flintlock.model.diagnostics import ProcessAnswer, ProcessLogsListed, ProcessQuery
 from flintlock.model.errors import FlintlockError, NotFound
 from flintlock.model.ids import InstanceId
 from flintlock.model.slots import (
@@ -32,6 +33,7 @@ class FakeTaskManager:
         self.published: list[PublishFiles] = []
         self.removed: list[RemoveFiles] = []
         self.shut_downs: list[ShutDownCluster] = []
+        self.process_queries: list[ProcessQuery] = []
         self.logs: dict[str, bytes] = {}  # by attempt, as text
         self.fail_with: FlintlockError | None = None
         self.on_deploy: Callable[[DeployTask], Awaitable[None]] | None = None
@@ -77,6 +79,12 @@ class FakeTaskManager:
         """Record the request."""
         self._try()
         self.shut_downs.append(message)
+
+    async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
+        """Record the query, and list no log files."""
+        self._try()
+        self.process_queries.append(message)
+        return ProcessLogsListed(files=())
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return from `logs`."""

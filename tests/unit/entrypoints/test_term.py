@@ -20,6 +20,7 @@ from flintlock.gateways.workers import WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
+from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.errors import Fenced, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
@@ -65,6 +66,9 @@ class RecordingTaskManager:
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         raise NotFound("no log")
+
+    async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
+        raise AssertionError
 
     async def shut_down(self, message: ShutDownCluster) -> None:
         self.received.append(message)

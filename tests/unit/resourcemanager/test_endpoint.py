@@ -14,6 +14,7 @@ from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
 
 from flintlock.config.configuration import Configuration
 from flintlock.model.causes import CauseId, caused_by
+from flintlock.model.diagnostics import ListProcessLogs
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -250,6 +251,7 @@ async def test_after_its_term_every_call_is_refused() -> None:
         harness.manager.overview(),
         harness.manager.remove_files(RemoveFiles(job_id=A, directories=("/x",))),
         harness.manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt())),
+        harness.manager.query_task_manager(ListProcessLogs(task_manager=TaskManagerId("tm-1"))),
     ):
         with pytest.raises(Unavailable):
             await call
@@ -277,6 +279,20 @@ async def test_a_log_is_read_where_it_is() -> None:
             await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt()))
         with pytest.raises(NotFound, match="'tm-9' is not registered"):
             await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-9"), attempt=attempt()))
+
+
+@virtual_time
+async def test_a_query_about_a_process_is_answered_by_that_task_manager() -> None:
+    harness = ResourceManagerHarness()
+    query = ListProcessLogs(task_manager=TaskManagerId("tm-2"))
+    async with harness.running() as manager:
+        await enter(manager, offer("tm-1"))
+        await enter(manager, offer("tm-2"))
+        await manager.query_task_manager(query)
+
+        assert (harness.machines("tm-1:1").process_queries, harness.machines("tm-2:1").process_queries) == ([], [query])
+        with pytest.raises(NotFound, match="'tm-9' is not registered"):
+            await manager.query_task_manager(ListProcessLogs(task_manager=TaskManagerId("tm-9")))
 
 
 @virtual_time

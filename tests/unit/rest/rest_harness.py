@@ -15,6 +15,7 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from flintlock.config.configuration import Configuration
+from flintlock.host.process_logs import ProcessLogs
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
@@ -23,7 +24,6 @@ from flintlock.model.regions import regions_of
 from flintlock.model.slots import AllocatedSlot, Hardware, ResourceOverview, TaskManagerInfo, WaitingRequest
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind, Frame, StepOutput, TaskMetrics
-from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.http import RestServices
 from flintlock.testing.fake_blobs import FakeBlobs

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 from tests.unit.rest.rest_harness import RESOURCES, SAMPLES, A, B, RestHarness, running, sample
 
+from flintlock.host.process_logs import ProcessLogs
+from flintlock.model.diagnostics import ListProcessLogs, LogFileInfo, ProcessLogsListed
+from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id
-from flintlock.rest.cluster.process import ProcessLogs
 
 CLEAN = vertex_id(A, "clean")
 #: Which path answers what was sampled. The sampled job has one step and so no edges: nodes of ours may add `inputs`.
@@ -48,6 +50,7 @@ PATHS = {
     "taskmanager_metrics": "/taskmanagers/tm-1/metrics",
     "taskmanager_metrics_get": "/taskmanagers/tm-1/metrics?get=engine.memory",
     "jobmanager_logs": "/jobmanager/logs",
+    "taskmanager_logs": "/taskmanagers/tm-1/logs",
     "taskmanagers": "/taskmanagers",
     "taskmanager": "/taskmanagers/tm-1",
 }
@@ -60,6 +63,8 @@ def rest(tmp_path: Path) -> RestHarness:
     made = RestHarness(ProcessLogs(directory=tmp_path))
     made.dispatcher.put(running(A), running(B, "other"))
     made.resource_manager.seen = RESOURCES
+    listed = ProcessLogsListed(files=(LogFileInfo(name="taskmanager-0.log", size=5, modified_ms=17),))
+    made.resource_manager.process_answers = {ListProcessLogs(task_manager=TaskManagerId("tm-1")): listed}
     return made
 
 

@@ -19,18 +19,27 @@ from msgspec import structs
 from schemathesis.config import SchemathesisConfig
 from tests.unit.rest.rest_harness import RESOURCES, A, B, RestHarness, ended, running
 
+from flintlock.host.process_logs import ProcessLogs
 from flintlock.model.commands import JobOperation, RescaleJob, ThreadsDumped
-from flintlock.model.diagnostics import ThreadStack
-from flintlock.model.ids import StepName, TriggerId
+from flintlock.model.diagnostics import (
+    DumpProcessThreads,
+    ListProcessLogs,
+    ProcessLogRead,
+    ProcessLogsListed,
+    ProcessThreadsDumped,
+    ReadProcessLog,
+    ThreadStack,
+)
+from flintlock.model.ids import StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
-from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.server.openapi import openapi
 from flintlock.rest.server.routes import ROUTES
 
 DESCRIPTION: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi(ROUTES, "0.1.0")))
 TRIGGER = TriggerId("7" * 32)
+STACK = ThreadStack(name="MainThread", text="stands")
 STREAMS = {row.path for row in ROUTES if row.streams}
 FEW = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 #: A graph that fits the schema may still be a bad one.
@@ -59,6 +68,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log.write_text("a line\n")
     rest = RestHarness(ProcessLogs(directory=folder, log=log, stdout=log))
     rest.resource_manager.seen = RESOURCES
+    manager, read = TaskManagerId("tm-1"), ProcessLogRead(data=b"a line\n")
+    rest.resource_manager.process_answers = {
+        DumpProcessThreads(task_manager=manager): ProcessThreadsDumped(stacks=(STACK,)),
+        ListProcessLogs(task_manager=manager): ProcessLogsListed(files=()),
+        ReadProcessLog(task_manager=manager): read,
+        ReadProcessLog(task_manager=manager, stdout=True): read,
+        ReadProcessLog(task_manager=manager, file="jobmanager.log"): read,
+    }
     finished = structs.replace(ended(running(B), JobStatus.FINISHED), result_names=(StepName("top"),))
     rest.dispatcher.put(running(A), finished)
     rest.dispatcher.results[B, "top"] = ResultRows(
@@ -71,7 +88,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     rest.dispatcher.operations[TRIGGER] = JobOperation(
         trigger_id=TRIGGER, command=RescaleJob(job_id=B, parallelism=2), started_ms=1
     ).completed(None, 2)
-    rest.dispatcher.answer = ThreadsDumped(threads=(ThreadStack(name="MainThread", text="stands"),))
+    rest.dispatcher.answer = ThreadsDumped(threads=(STACK,))
     server = uvicorn.Server(uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="uvicorn")
     thread.start()

@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 from tests.unit.rest.rest_harness import RestHarness
 
+from flintlock.host.process_logs import ProcessLogs
+from flintlock.model.diagnostics import (
+    DumpProcessThreads,
+    ListProcessLogs,
+    LogFileInfo,
+    ProcessLogRead,
+    ProcessLogsListed,
+    ProcessThreadsDumped,
+    ReadProcessLog,
+    ThreadStack,
+)
 from flintlock.model.errors import Unavailable
-from flintlock.rest.cluster.process import ProcessLogs
+from flintlock.model.ids import TaskManagerId
 from flintlock.rest.secrets import arguments_without_secrets
 
 
@@ -144,3 +155,35 @@ def test_a_thread_dump_has_threads_and_tasks() -> None:
 
     assert "thread_dump" in infos["MainThread"]
     assert "in somewhere" in infos["task waiting-one"]
+
+
+def test_a_task_manager_answers_about_its_process_in_flinks_form() -> None:
+    """Through the ResourceManager, which knows where it is."""
+    rest, manager = RestHarness(), TaskManagerId("tm-1")
+    listed = LogFileInfo(name="taskmanager-0.log", size=5, modified_ms=17)
+    rest.resource_manager.process_answers = {
+        DumpProcessThreads(task_manager=manager): ProcessThreadsDumped(
+            stacks=(ThreadStack(name="MainThread", text="stands"),)
+        ),
+        ListProcessLogs(task_manager=manager): ProcessLogsListed(files=(listed,)),
+        ReadProcessLog(task_manager=manager): ProcessLogRead(data=b"log\n"),
+        ReadProcessLog(task_manager=manager, stdout=True): ProcessLogRead(data=b"printed\n"),
+        ReadProcessLog(task_manager=manager, file="a b.log"): ProcessLogRead(data=b"named\n"),
+    }
+
+    assert rest.get("/taskmanagers/tm-1/thread-dump") == {
+        "threadInfos": [{"threadName": "MainThread", "stringifiedThreadInfo": "stands"}]
+    }
+    assert rest.get("/taskmanagers/tm-1/logs") == {"logs": [{"name": "taskmanager-0.log", "size": 5, "mtime": 17}]}
+    assert read_log(rest, "/taskmanagers/tm-1/log") == "log\n"
+    assert read_log(rest, "/taskmanagers/tm-1/stdout") == "printed\n"
+    assert read_log(rest, "/taskmanagers/tm-1/logs/a%20b.log") == "named\n"
+
+
+@pytest.mark.parametrize("part", ["thread-dump", "logs", "log", "stdout", "logs/x.log"])
+def test_a_task_manager_that_is_not_there_or_does_not_answer(part: str) -> None:
+    rest = RestHarness()
+
+    assert "not registered" in rest.refused(404, "GET", f"/taskmanagers/tm-9/{part}")[0]
+    rest.resource_manager.fail_with = Unavailable("tm-9:1 did not answer")
+    rest.refused(503, "GET", f"/taskmanagers/tm-9/{part}")

@@ -1,8 +1,4 @@
-"""What a JobManager process reports about itself: its log files, its interpreter, its stacks.
-
-The log is found by where the process's own output goes, not by its name: under a service manager that may be nowhere
-here, while the directory has a file of that name from an earlier process.
-"""
+"""What a process reports about itself, in Flink's form: its log files, its interpreter, its stacks."""
 
 from __future__ import annotations
 
@@ -11,41 +7,15 @@ import os
 import platform
 import sys
 from collections.abc import AsyncGenerator, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from flintlock.api import process as shapes
-from flintlock.host.log_rotation import log_of
-from flintlock.model.diagnostics import ThreadStack
+from flintlock.model.diagnostics import LogFileInfo, ThreadStack
 from flintlock.rest.secrets import arguments_without_secrets
 
+TEXT: Final = "text/plain; charset=UTF-8"
 _PIECE: Final = 1 << 18
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessLogs:
-    """Where the log files of this machine's processes are, and which of them is this process's own."""
-
-    directory: Path | None = None
-    log: Path | None = None  # where stderr goes, if that is a file in `directory`
-    stdout: Path | None = None  # where stdout goes, likewise
-
-    @staticmethod
-    def of(directory: Path, *, stderr: int = 2, stdout: int = 1) -> ProcessLogs:
-        """Find out where the process's output goes."""
-        return ProcessLogs(directory=directory, log=log_of(directory, stderr), stdout=log_of(directory, stdout))
-
-    def files(self) -> dict[str, os.stat_result]:
-        """Return the log files by name: plain files in the directory, nothing beneath it and nothing hidden."""
-        if self.directory is None or not self.directory.is_dir():
-            return {}
-        with os.scandir(self.directory) as entries:
-            return {
-                entry.name: entry.stat(follow_symlinks=False)
-                for entry in sorted(entries, key=lambda entry: entry.name)
-                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
-            }
 
 
 async def read_pieces(path: Path) -> AsyncGenerator[bytes]:
@@ -72,10 +42,15 @@ def environment() -> shapes.Environment:
     )
 
 
+def log_files(files: Iterable[LogFileInfo]) -> shapes.LogFiles:
+    """Return log files in Flink's form."""
+    return shapes.LogFiles(
+        logs=[shapes.LogFile(name=file.name, size=file.size, mtime=file.modified_ms) for file in files]
+    )
+
+
 def thread_dump(stacks: Iterable[ThreadStack]) -> shapes.ThreadDump:
     """Return stacks in Flink's form."""
     return shapes.ThreadDump(
-        thread_infos=[
-            shapes.ThreadInfo(thread_name=stack.name, stringified_thread_info=stack.text) for stack in stacks
-        ]
+        thread_infos=[shapes.ThreadInfo(thread_name=stack.name, stringified_thread_info=stack.text) for stack in stacks]
     )

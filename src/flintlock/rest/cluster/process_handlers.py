@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
-from flintlock.api import process as shapes
 from flintlock.host.thread_dump import task_stacks, thread_stacks
 from flintlock.model.errors import NotFound
 from flintlock.rest.cluster import process
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
-
-_TEXT: Final = "text/plain; charset=UTF-8"
 
 
 async def environment(_: RestCall) -> HttpResponse:
@@ -21,22 +17,16 @@ async def environment(_: RestCall) -> HttpResponse:
 
 async def logs(call: RestCall) -> HttpResponse:
     """The log files on the JobManager's machine."""
-    return json_response(
-        shapes.LogFiles(
-            logs=[
-                shapes.LogFile(name=name, size=seen.st_size, mtime=seen.st_mtime_ns // 1_000_000)
-                for name, seen in call.services.logs.files().items()
-            ]
-        )
-    )
+    return json_response(process.log_files(call.services.logs.files()))
 
 
 async def log_file(call: RestCall) -> HttpResponse:
     """One log file."""
-    name, known = call.path("file"), call.services.logs
-    if known.directory is None or name not in known.files():
+    name = call.path("file")
+    found = call.services.logs.find(name)
+    if found is None:
         raise no_such("log file", name)
-    return _file(known.directory / name)
+    return _file(found)
 
 
 async def log(call: RestCall) -> HttpResponse:
@@ -61,4 +51,4 @@ async def thread_dump(_: RestCall) -> HttpResponse:
 
 
 def _file(path: Path) -> HttpResponse:
-    return HttpResponse(pieces=process.read_pieces(path), content_type=_TEXT)
+    return HttpResponse(pieces=process.read_pieces(path), content_type=process.TEXT)

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.host.process_logs import ProcessLogs
 from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
 from flintlock.model.quantities import duration_s
-from flintlock.rest.cluster.process import ProcessLogs
 from flintlock.rest.jobs.overview import JobLineEncoder
 from flintlock.rest.jobs.submission import BlobUploads
 

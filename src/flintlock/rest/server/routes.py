@@ -13,6 +13,7 @@ from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsReq
 from flintlock.model.jobgraph import Versions
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
+from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -22,6 +23,7 @@ from flintlock.rest.server.route import Parameter, Route, RouteTable, ServedBy
 from flintlock.rest.vertices import handlers as vertices
 
 _JOB: Final = (400, 404, 503)
+_TASK_MANAGER: Final = "/taskmanagers/{taskmanagerid}"
 _VERTEX: Final = "/jobs/{jobid}/vertices/{vertexid}"
 _MODE = Parameter(name="mode", description="Only `cancel`.")
 _PARALLELISM = Parameter(
@@ -157,8 +159,13 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(
         "/taskmanagers/metrics", metrics.task_managers, _AGGREGATED, _GET, _AGG, _TASK_MANAGERS, errors=(400, 404, 503)
     ),
-    _get("/taskmanagers/{taskmanagerid}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503)),
-    _get("/taskmanagers/{taskmanagerid}", cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503)),
+    _get(_TASK_MANAGER, cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/thread-dump", taskmanager.thread_dump, of_process.ThreadDump, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/logs", taskmanager.logs, of_process.LogFiles, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/logs/{{file}}", taskmanager.log_file, str, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/log", taskmanager.log, str, errors=(404, 503)),
+    _get(f"{_TASK_MANAGER}/stdout", taskmanager.stdout, str, errors=(404, 503)),
     _get("/resources", cluster.resources, of_cluster.ClusterResources, errors=(503,)),
     _get("/jobmanager/config", cluster.jobmanager_config, list[of_cluster.ConfigEntry], served_by=_ANY),
     _get("/jobmanager/environment", process.environment, of_process.Environment, served_by=_ANY),
