@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,21 @@ def test_a_new_file_is_durable_strict_and_ours(tmp_path: Path) -> None:
     assert tables
     assert all(sql.endswith("STRICT") for (sql,) in tables)
     connection.close()
+
+
+def test_the_directories_that_lead_to_a_new_file_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+
+    open_writer(tmp_path / "new" / "state" / "store.db").close()
+
+    assert {tmp_path, tmp_path / "new", tmp_path / "new" / "state"} <= set(synced)
 
 
 def test_opening_again_keeps_what_is_there(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,6 +85,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
         _set(connection, path, "checkpoint_fullfsync", "ON", 1)
         _create_schema(connection, path)
         _sync_directory(path.parent)
+        for parent in path.parent.parents:  # any of them may be new: a loss of power must not undo the first start
+            with suppress(PermissionError):  # made by another user, and so not now
+                _sync_directory(parent)
     except (sqlite3.Error, OSError, FlintlockError) as error:
         if connection is not None:
             connection.close()
