@@ -2,9 +2,10 @@
 
 Every resource is removed concurrently with the others and retried by itself, for as long as it takes: one that is
 stuck (no TaskManager to remove files) delays only what comes after it (`REMOVED_AFTER`) and the mark that the job is
-clean. Once the job's retention is over, what still cannot be removed is given up, and logged with what it is: a file
-system that is gone must not keep the job, and its cleanup, for ever. Only the job's graph is not given up, which is the
-store's own and would run again.
+clean. A job whose archive could not be written is archived here: until then, nothing of its results is removed. Once
+the job's retention is over, what still cannot be removed is given up, and logged with what it is: a file system that is
+gone must not keep the job, and its cleanup, for ever. Only the job's graph is not given up, which is the store's own
+and would run again.
 
 The state of a cleanup is not stored: when the Dispatcher stops, the dirty result remains, and the next leader starts
 the cleanup from the beginning. So every removal is idempotent.

@@ -201,22 +201,34 @@ def check_cancel_of_ended(job_id: JobId, status: JobStatus) -> None:
 
 
 class CleanupResource(StrEnum):
-    """What cleanup removes of a job, each independently of the others."""
+    """What cleanup removes of a job, each independently of the others; and the archive, which it completes first."""
 
+    ARCHIVE = "archive"
     GRAPH = "graph"
     PROGRESS = "progress"
     BLOBS = "blobs"
     FILES = "files"
 
 
-#: What is removed only after something else: blobs are unlinked after the pointer to them was removed in a fenced
-#: transaction, so that a leader with an outdated token unlinks nothing. The others are removed concurrently.
-REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {CleanupResource.BLOBS: CleanupResource.GRAPH}
+#: What is removed only after something else. Graph and progress are what the archive is made of, and progress has the
+#: rows of results. Blobs are unlinked after the pointer to them was removed in a fenced transaction, so that a leader
+#: with an outdated token unlinks nothing. The others are removed concurrently.
+REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {
+    CleanupResource.GRAPH: CleanupResource.ARCHIVE,
+    CleanupResource.PROGRESS: CleanupResource.ARCHIVE,
+    CleanupResource.BLOBS: CleanupResource.GRAPH,
+}
 
 
-def cleanup_plan(*, blobs: Collection[str], scratch: Collection[str]) -> tuple[CleanupResource, ...]:
-    """Return what the global cleanup of a job removes. A suspended job keeps all of it for the next leader."""
+def cleanup_plan(
+    *, blobs: Collection[str], scratch: Collection[str], archived: bool = True
+) -> tuple[CleanupResource, ...]:
+    """Return what the global cleanup of a job removes. A suspended job keeps all of it for the next leader.
+
+    A job that is not known to be archived is archived first.
+    """
     stored = (CleanupResource.GRAPH, CleanupResource.PROGRESS)
+    stored = stored if archived else (CleanupResource.ARCHIVE, *stored)
     return stored + ((CleanupResource.BLOBS,) if blobs else ()) + ((CleanupResource.FILES,) if scratch else ())
 
 

@@ -43,10 +43,19 @@ class EndedJobs:
             del self._recent[next(iter(self._recent))]
 
     def keep_unarchived(self, outcome: JobOutcome) -> None:
-        """Keep in memory an outcome that could not be archived, until newer ones displace it or the term ends."""
+        """Keep in memory an outcome that could not be archived, until it is, or newer ones displace it."""
         self._unarchived[outcome.snapshot.graph.job_id] = outcome
         if len(self._unarchived) > UNARCHIVED:
             del self._unarchived[next(iter(self._unarchived))]
+
+    def unarchived(self, job_id: JobId) -> JobOutcome | None:
+        """Return the outcome of a job that could not be archived, if it is still in memory."""
+        return self._unarchived.get(job_id)
+
+    def archived(self, snapshot: JobSnapshot) -> None:
+        """A job whose archiving had failed is archived now."""
+        self._unarchived.pop(snapshot.graph.job_id, None)
+        self.remember(snapshot)
 
     def forget(self, job_ids: Iterable[JobId]) -> None:
         """Drop jobs that expired."""

@@ -36,7 +36,7 @@ from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import BlobReferences, TermServices
-from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text
+from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text, stored_outcome
 from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
@@ -45,10 +45,12 @@ from flintlock.model.causes import CauseId, caused_by, current_cause, internal_c
 from flintlock.model.commands import CancelJob, JobOperations
 from flintlock.model.errors import (
     Conflict,
+    Corrupt,
     DuplicateJob,
     Fenced,
     InvariantBroken,
     KeyReused,
+    NotFound,
     Refused,
     Unavailable,
 )
@@ -115,6 +117,7 @@ class DispatchedJob:
         self._stored = stored  # None once the job has ended: clients then read the archive
         self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
         self._result = result  # from the durable end on
+        self._archived = False  # whether it is known to be; written by `_end`
         self._cancel_asked_ms: int | None = None  # of a cancel that is queued until there is a JobMaster
         self._cancel_cause: CauseId | None = None  # of that cancel
         self._client: Final = AttachedClient(self._client_timed_out)  # expected while the job has a JobMaster
@@ -355,6 +358,7 @@ class DispatchedJob:
             archived = True
         if not archived:
             services.ended.keep_unarchived(outcome)
+        self._archived = archived
         if self._quarantine_reason is not None:  # before its result is durable: the cleanup would remove the graph
             await services.writes.quarantine(self.job_id, self._quarantine_reason)
         await services.writes.end(result)
@@ -372,7 +376,7 @@ class DispatchedJob:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
         await self.changes.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
         blobs, scratch = self._result.blobs, self._result.scratch
-        removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch), scratch)
+        removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch, archived=self._archived), scratch)
         await clean_up(
             self.job_id,
             removals,
@@ -391,10 +395,34 @@ class DispatchedJob:
         before_ms = core.expired_before_ms(self._services.retention_clock.now_ms(), self._services.retention_s)
         return self._result is not None and self._result.retained_from_ms < before_ms
 
+    async def _archive(self) -> None:
+        """Archive the ended job, unless it is: as its JobMaster reported it, else from what is stored of it."""
+        services = self._services
+        outcome = services.ended.unarchived(self.job_id)
+        if outcome is None and self._result is not None:
+            outcome = await self._stored_outcome(self._result)
+        if outcome is not None:
+            await services.term.stores.ended.put(outcome.snapshot, outcome.results)
+            services.ended.archived(outcome.snapshot)
+            services.listing.put(outcome.snapshot.summary())
+
+    async def _stored_outcome(self, result: JobResult) -> JobOutcome | None:
+        """Return what is stored of an ended job that has no readable archive; None if it has one."""
+        stores = self._services.term.stores
+        with suppress(Corrupt):
+            if await stores.ended.get(self.job_id) is not None:
+                return None
+        job, progress = None, ()
+        with suppress(NotFound, Corrupt):
+            job = await stores.graphs.recover(self.job_id)
+            progress = await stores.progress.read(self.job_id)
+        return stored_outcome(result, job, progress)
+
     def _removals(self, resources: tuple[CleanupResource, ...], scratch: tuple[str, ...]) -> Removals:
         services, job_id = self._services, self.job_id
         stores = services.term.stores
         how: Removals = {
+            CleanupResource.ARCHIVE: self._archive,
             CleanupResource.GRAPH: lambda: stores.graphs.remove(job_id),
             CleanupResource.PROGRESS: lambda: stores.progress.remove(job_id),
             CleanupResource.BLOBS: lambda: services.blobs.release(job_id),

@@ -116,8 +116,8 @@ class _Recovering:
         self._with_operations = frozenset(await self._read(self._stores.operations.ids))
         jobs = await self._recover_jobs(core.graphs_to_recover(stored, dirty))
         for result in dirty:
-            if result.job_id not in self._ended:  # its own archive was never written: archive what the result contains
-                await self._archive(recorded_snapshot(result))
+            if result.job_id not in self._ended:  # its archive was never written: its cleanup writes it
+                self._ended[result.job_id] = recorded_snapshot(result).summary()
         log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
         unfinished = (*(job.stored.graph.job_id for job in jobs), *(result.job_id for result in dirty))
         operations = {

@@ -6,15 +6,18 @@ Pure. The JobMaster's own snapshot is used wherever there is one.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from graphlib import CycleError
+
+from msgspec import structs
 
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import ExceptionEntry, JobOutcome, JobResult, JobSnapshot, StoredJob
+from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobOutcome, JobResult, JobSnapshot, StoredJob
 from flintlock.model.regions import Region, regions_of
-from flintlock.model.states import JobStatus
-from flintlock.model.tasks import Failure, FailureKind
+from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.model.tasks import Failure, FailureKind, RegionPhase, RegionRecord, TaskFinished
 
 
 def initial_snapshot(job: StoredJob, cancel_asked_ms: int | None = None) -> JobSnapshot:
@@ -73,6 +76,40 @@ def recorded_snapshot(result: JobResult) -> JobSnapshot:
         last_modified_ms=result.end_ms,
         executions=(),
         ended_at_ms=result.ended_at_ms,
+    )
+
+
+def stored_outcome(result: JobResult, job: StoredJob | None, progress: Iterable[RegionRecord]) -> JobOutcome:
+    """Return an ended job that was not archived, as far as its result, its graph and its progress describe it.
+
+    `job` is None where its graph is gone or cannot be read.
+    """
+    snapshot = recorded_snapshot(result)
+    if job is None:
+        return JobOutcome(snapshot=snapshot)
+    outcomes = [(record, record.outcome) for record in progress if record.phase is RegionPhase.FINISHED]
+    finished = result.status is JobStatus.FINISHED  # only such a job has results
+    rows = tuple(rows for _, outcome in outcomes if finished and outcome is not None for rows in outcome.results)
+    snapshot = structs.replace(
+        snapshot,
+        graph=job.graph,
+        regions=_regions(job.graph),
+        executions=tuple(_execution(record, outcome) for record, outcome in outcomes if outcome is not None),
+        result_names=tuple(one.name for one in rows),
+    )
+    return JobOutcome(snapshot=snapshot, results=rows)
+
+
+def _execution(record: RegionRecord, outcome: TaskFinished) -> ExecutionInfo:
+    return ExecutionInfo(
+        region=record.region,
+        attempt=record.attempt,
+        state=ExecutionState.FINISHED,
+        timestamps={ExecutionState.FINISHED: record.recorded_ms},
+        task_manager=record.task_manager,
+        address=record.address,
+        metrics=outcome.metrics,
+        outputs=outcome.outputs,
     )
 
 

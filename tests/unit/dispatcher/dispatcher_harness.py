@@ -67,9 +67,15 @@ def rows(name: str = "top") -> ResultRows:
     return ResultRows(name=StepName(name), rows=1, truncated=False, arrow=b"arrow", json=b"{}")
 
 
-def record(job_id: JobId, *, staging: tuple[str, ...] = (), materialised: str | None = None) -> RegionRecord:
+def record(
+    job_id: JobId,
+    *,
+    staging: tuple[str, ...] = (),
+    materialised: str | None = None,
+    results: tuple[ResultRows, ...] = (),
+) -> RegionRecord:
     """A stored record of a job's first region."""
-    results = {} if materialised is None else {StepName("rows"): materialised}
+    paths = {} if materialised is None else {StepName("rows"): materialised}
     return RegionRecord(
         job_id=job_id,
         region=RegionId(0),
@@ -77,7 +83,7 @@ def record(job_id: JobId, *, staging: tuple[str, ...] = (), materialised: str | 
         attempt=0,
         task_manager=TaskManagerId("tm"),
         instance=InstanceId("tm-1"),
-        outcome=TaskFinished(materialised=results),
+        outcome=TaskFinished(materialised=paths, results=results),
         staging=staging,
     )
 

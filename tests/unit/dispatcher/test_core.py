@@ -168,7 +168,7 @@ def test_cancel_of_a_canceled_job_is_fine() -> None:
 
 def test_blobs_and_files_are_removed_only_where_there_are_any() -> None:
     assert core.cleanup_plan(blobs=(), scratch=()) == (CleanupResource.GRAPH, CleanupResource.PROGRESS)
-    assert core.cleanup_plan(blobs=(CODE,), scratch=("work",)) == tuple(CleanupResource)
+    assert core.cleanup_plan(blobs=(CODE,), scratch=("work",), archived=False) == tuple(CleanupResource)
 
 
 def test_result_of_a_job_that_has_not_ended_is_a_broken_invariant() -> None:

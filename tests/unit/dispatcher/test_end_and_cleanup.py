@@ -11,6 +11,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
     B,
     DispatcherHarness,
     empty,
+    graph,
     outcome_of,
     record,
     rows,
@@ -23,8 +24,8 @@ from tests.unit.dispatcher.dispatcher_harness import (
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import AwaitJob, JobSnapshot, JobsOverview, ResultQuery, Submitted
-from flintlock.model.states import JobStatus
+from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, JobsOverview, ResultQuery, Submitted
+from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RemoveFiles
 from flintlock.testing.virtual_time import virtual_time
 
@@ -146,18 +147,48 @@ async def test_waits_of_cleanup_are_configured() -> None:
 
 
 @virtual_time
-async def test_failure_to_archive_is_only_logged_and_the_job_is_shown_all_the_same() -> None:
+async def test_job_that_cannot_be_archived_is_shown_all_the_same_and_is_not_cleaned_up_before_it_is() -> None:
     harness = DispatcherHarness()
     harness.faults.failing["ended.put:before"] = OSError("disk full")
     async with harness.leading() as dispatcher:
-        (await harness.submitted(dispatcher)).finish(rows())
-        await empty(dispatcher)
+        runner = await harness.submitted(dispatcher)
+        await harness.ha.stores(harness.cluster.token).progress.record(record(A, results=(rows(),)))
+        runner.finish(rows())
+        await asyncio.sleep(60)
 
         assert harness.cluster.ended == {}
-        assert not harness.cluster.results[A].dirty
+        assert harness.cluster.results[A].dirty
+        assert (A in harness.cluster.graphs, A in harness.cluster.progress) == (True, True)
         assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
         assert await status(dispatcher) is JobStatus.FINISHED
         assert await dispatcher.result(ResultQuery(job_id=A, name="top")) == rows()
+
+        harness.faults.failing.clear()
+        await empty(dispatcher)
+        assert not harness.cluster.results[A].dirty
+        assert (A in harness.cluster.graphs, A in harness.cluster.progress) == (False, False)
+        assert await dispatcher.result(ResultQuery(job_id=A, name="top")) == rows()
+
+
+@virtual_time
+async def test_next_leader_archives_from_the_progress_what_its_predecessor_could_not() -> None:
+    harness = DispatcherHarness()
+    harness.faults.failing["ended.put:before"] = OSError("disk full")
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        await harness.ha.stores(harness.cluster.token).progress.record(record(A, results=(rows(),)))
+        runner.finish(rows())
+        await asyncio.sleep(60)
+    harness.faults.failing.clear()
+
+    async with harness.leading() as dispatcher:
+        assert await status(dispatcher) is JobStatus.FINISHED
+        await empty(dispatcher)
+        shown = await dispatcher.job(JobQuery(job_id=A))
+        assert (shown.status, shown.graph, shown.result_names) == (JobStatus.FINISHED, graph(A), ("top",))
+        assert [execution.state for execution in shown.executions] == [ExecutionState.FINISHED]
+        assert await dispatcher.result(ResultQuery(job_id=A, name="top")) == rows()
+        assert A not in harness.cluster.progress
 
 
 @virtual_time
