@@ -11,7 +11,7 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from bench import control_plane, failover, high_availability, leader_change, results, scheduling, spark
+from bench import control_plane, durability, failover, high_availability, leader_change, results, scheduling, spark
 from bench.figures import Figure
 
 MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
@@ -22,6 +22,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "scheduling": scheduling.scheduling,
     "small-query": spark.small_query,
     "million-rows": spark.million_rows,
+    "durable-publication": durability.durable_publication,
     "hundred-jobs": spark.hundred_jobs,
     "twenty-jobs": spark.twenty_jobs,
     "taskmanager-killed": failover.task_manager_killed,

@@ -269,6 +269,65 @@ def test_a_file_that_goes_while_it_is_read_is_a_lost_input(b: RunnerHarness) -> 
     assert (failure.kind, failure.missing) == (FailureKind.MISSING_INPUT, ("clean",))
 
 
+@pytest.mark.parametrize("how", ["gone", "truncated", "replaced"])
+def test_a_result_of_which_a_part_is_gone_is_a_missing_input_and_never_fewer_rows(b: RunnerHarness, how: str) -> None:
+    made = b.run(b.task(*STEPS, region=0, work_dir=b.path("inputs"))).finished
+    rows = {output.step: output.rows for output in made.outputs}
+    assert {step: manifest.rows for step, manifest in made.manifests.items()} == rows
+    directory = Path(made.materialised[StepName("other")])
+    first, *others = sorted(directory.glob("*.parquet"))
+    assert others, "the rest of the rows is still there"
+    match how:
+        case "gone":
+            first.unlink()
+        case "truncated":
+            os.truncate(first, first.stat().st_size // 2)
+        case _:
+            first.write_bytes(first.read_bytes() + others[0].read_bytes())
+
+    failure = b.run(b.task(*STEPS, region=1, inputs=made.materialised, manifests=made.manifests)).failure
+
+    assert (failure.kind, failure.missing) == (FailureKind.MISSING_INPUT, ("other",))
+    assert first.name in failure.message
+
+
+def test_a_damaged_file_of_another_region_is_a_missing_input(b: RunnerHarness) -> None:
+    """Its length is right: Hadoop's checksum of local files shows it."""
+    made = b.run(b.task(*STEPS, region=0, work_dir=b.path("inputs"))).finished
+    first = min(Path(made.materialised[StepName("other")]).glob("*.parquet"))
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    first.write_bytes(data)
+
+    failure = b.run(b.task(*STEPS, region=1, inputs=made.materialised, manifests=made.manifests)).failure
+
+    assert (failure.kind, failure.missing) == (FailureKind.MISSING_INPUT, ("other",))
+
+
+def test_a_job_that_ignores_missing_files_of_its_sources_does_not_ignore_those_of_other_regions(
+    b: RunnerHarness,
+) -> None:
+    def late(clean: DataFrame, spark: Any, params: dict[str, Any]) -> DataFrame:
+        clean.createOrReplaceTempView("listed")  # holds the list of files
+        min(Path(params["dir"]).glob("*.parquet")).unlink()
+        return spark.table("listed")
+
+    steps = (
+        NUMBERS,
+        step("clean", Sql(query="SELECT id FROM numbers"), "numbers", blocking=True),
+        pickle_step("late", "clean"),
+        step("r", Result(), "late"),
+    )
+    more: dict[str, Any] = {
+        "artifacts": (b.pickled("late", late),),
+        "config": {"spark.sql.files.ignoreMissingFiles": "true", "spark.sql.files.ignoreCorruptFiles": "true"},
+    }
+    inputs = b.run(b.task(*steps, region=0, work_dir=b.path("inputs"), **more)).finished.materialised
+    params = {"dir": inputs[StepName("clean")]}
+    failure = b.run(b.task(*steps, region=1, inputs=inputs, params=params, **more)).failure
+    assert (failure.kind, failure.missing) == (FailureKind.MISSING_INPUT, ("clean",))
+
+
 # --- what jobs see of each other
 
 

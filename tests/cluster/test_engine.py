@@ -289,12 +289,12 @@ def test_files_are_listed_by_their_names_from_there(shared: Shared, tmp_path: Pa
     (tmp_path / "a\nb").touch()
 
     listed = shared.do(shared.engine.list_files(str(tmp_path)))
-    weighed = shared.do(shared.engine.list_files(tmp_path.as_uri(), with_size=True))
+    weighed = shared.do(shared.engine.list_files(tmp_path.as_uri(), with_sizes=True))
     itself = shared.do(shared.engine.list_files(str(tmp_path / "_SUCCESS")))
     missing = shared.do(shared.engine.list_files(str(tmp_path / "none")))
 
     assert listed == FileListing(files=("_SUCCESS", "a\nb", "d=1 é/part-0"))
-    assert weighed == FileListing(files=listed.files, size=5)
+    assert weighed == FileListing(files=listed.files, sizes=(0, 0, 5))
     assert itself.files == ("_SUCCESS",)
     assert missing == FileListing(exists=False)
     with pytest.raises(JobFailed, match=r"cannot list nope://x/y.*UnsupportedFileSystemException"):
@@ -306,7 +306,12 @@ def test_publishing_reports_its_progress_and_can_be_repeated(shared: Shared, tmp
 
     progress = shared.publish(sink)
 
-    assert [(news.done, news.total, news.complete) for news in progress] == [(1, 3, False), (2, 3, False), (3, 3, True)]
+    assert [(news.done, news.total, news.complete) for news in progress] == [
+        (1, 4, False),
+        (2, 4, False),
+        (4, 4, False),
+        (4, 4, True),
+    ]
     published = {"d=1/a": "d=1/a", "d=2/b": "d=2/b", "_SUCCESS": ""}
     assert files_in(tmp_path) == published
     assert not Path(sink.staging).exists()
@@ -334,6 +339,50 @@ def test_a_file_that_is_nowhere_is_named_and_nothing_is_marked(shared: Shared, t
         shared.publish(sink)
 
     assert files_in(tmp_path) == {"a": "a"}
+
+
+def test_a_failed_overwrite_leaves_no_success_marker_and_reports_all_that_it_has_done(
+    shared: Shared, tmp_path: Path
+) -> None:
+    """A directory stands for a file that cannot be removed: Hadoop does not remove one with content."""
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / "old" / "content").mkdir(parents=True)
+    sink = msgspec.structs.replace(staged(tmp_path, "a", "b", "c"), removes=(str(tmp_path / "old"),))
+    told: list[FilesPublished] = []
+
+    async def publish() -> None:
+        async for news in shared.engine.publish((sink,)):
+            told[:] = [news]
+
+    with pytest.raises(JobFailed, match="cannot remove"):
+        shared.do(publish())
+
+    assert files_in(tmp_path) == {"a": "a", "b": "b", "c": "c"}
+    assert (told[-1].done, told[-1].total) == (4, 6)
+
+
+def test_a_file_that_is_gone_is_a_permanent_failure(shared: Shared, tmp_path: Path) -> None:
+    sink = staged(tmp_path, "a")
+    Path(sink.moves[0].source).unlink()
+    with pytest.raises(JobFailed) as failed:
+        shared.publish(sink)
+    assert failed.value.permanent
+
+
+def test_a_publication_that_nobody_waits_for_stops_after_the_file_that_it_is_at(shared: Shared, tmp_path: Path) -> None:
+    sink = staged(tmp_path, *(f"part-{number:04}" for number in range(2000)))
+
+    async def leave() -> None:
+        async for _ in shared.engine.publish((sink,)):
+            break
+
+    shared.do(leave())
+    count = -1
+    while count != (count := len(list(tmp_path.glob("part-*")))):
+        shared.do(asyncio.sleep(0.3))
+
+    assert count < 2000
+    assert not (tmp_path / "_SUCCESS").exists()
 
 
 def test_an_overwrite_removes_what_it_names_and_nothing_else(shared: Shared, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -171,6 +172,49 @@ def test_a_missing_materialised_result_is_made_again_and_published_once(standing
     assert seen["failures"][0]["kind"] == "missing input"
     for sink in ("copy", "counts"):  # the files of one write carry one name
         assert len({path.name.split("-", 2)[2][:36] for path in (tmp_path / "out" / sink).glob("part-*")}) == 1
+
+
+LOSES_A_PART_OF_ITS_INPUT = """
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import flintlock as fl
+
+job = fl.Job("loses-a-part", parallelism=1, params={"marker": "", "out": ""},
+             config={"execution.analyze-first": "false"})
+base = job.sql("base", "SELECT id FROM range(0, 1000, 1, 4)")
+numbers = job.sql("numbers", "SELECT * FROM base", inputs=[base], exchange="blocking")
+
+
+@job.step(inputs=[numbers], exchange="blocking")
+def other(numbers, params, spark):
+    marker = Path(params["marker"])
+    if not marker.exists():  # the first time, one of four files vanishes, which this step never reads
+        marker.touch()
+        Path(urlsplit(numbers.inputFiles()[0]).path).unlink()
+    return spark.range(1)
+
+
+counted = job.sql("counted", "SELECT count(*) AS n FROM numbers CROSS JOIN other", inputs=[numbers, other])
+job.sink("out", counted, format="json", path="${out}", mode="append")
+"""
+
+
+def test_a_job_that_loses_a_part_of_a_materialised_result_finishes_with_all_rows(
+    standing: Processes, tmp_path: Path
+) -> None:
+    source = tmp_path / "loses.py"
+    source.write_text(LOSES_A_PART_OF_ITS_INPUT)
+    parameters = ("--param", f"marker={tmp_path / 'marker'}", "--param", f"out={tmp_path / 'out'}")
+
+    ran = flintlock("run", "-m", standing.url, *parameters, f"{source}:job", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (line,) = [text for path in (tmp_path / "out").glob("part-*.json") for text in path.read_text().splitlines()]
+    assert json.loads(line) == {"n": 1000}
+    job_id = httpx.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
+    seen = httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()
+    assert [one["kind"] for one in seen["failures"]] == ["missing input"]
 
 
 @pytest.fixture

@@ -958,7 +958,7 @@ class Nowhere:
 
     remote_url = "sc://127.0.0.1:1"
 
-    async def list_files(self, path: str, *, with_size: bool = False) -> Any:
+    async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> Any:
         raise Unavailable("gone")
 
     async def measure(self, session: Any, operations: Any) -> Any:

@@ -16,6 +16,7 @@ from flintlock.model.jobs import (
     RetentionReading,
     StoredJob,
 )
+from flintlock.model.manifests import manifest_of
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
@@ -77,7 +78,14 @@ def region_record(
         attempt=attempt,
         task_manager=TaskManagerId("tm-1"),
         instance=InstanceId("life-1"),
-        outcome=None if phase is RegionPhase.DEPLOYED else TaskFinished(sinks=(sink,), results=(rows(),)),
+        outcome=None
+        if phase is RegionPhase.DEPLOYED
+        else TaskFinished(
+            sinks=(sink,),
+            results=(rows(),),
+            materialised={StepName("clean"): "work/clean/0"},
+            manifests={StepName("clean"): manifest_of({"part-0": 10}, rows=3)},
+        ),
         staging=("out/.staging",),
     )
 

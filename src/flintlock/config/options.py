@@ -156,6 +156,17 @@ ANALYZE_FIRST: Final = Option(
     description="Resolve the schemas of the complete graph before the first Spark job runs. Step functions of later "
     "regions are then called once more, so they should only build DataFrames.",
 )  # fmt: skip
+SYNC_FILES: Final = Option(
+    key="execution.sync-files", parse=boolean, kind=_YES_NO, default=True,
+    description="Make files that Spark wrote on a local file system (`file:`) durable, with their directories, before"
+    " they are recorded as materialised or published. Without it, a loss of power can empty files of finished jobs.",
+)  # fmt: skip
+PUBLICATION_TIMEOUT: Final = Option(
+    key="execution.publication.retry-timeout", parse=positive_duration_s, kind=_DURATION, default=600.0,
+    scope=Scope.JOB,
+    description="How long the publication of files is retried without progress before the job fails: at most 2 min if"
+    " access is denied or a file is gone. Only the time between the tries counts.",
+)  # fmt: skip
 RESULT_BYTES: Final = Option(
     key="execution.result.max-bytes", parse=memory_bytes, kind=_MEMORY, default=16 << 20,
     scope=Scope.JOB, description="Maximum size of one result; a larger one fails the job.",

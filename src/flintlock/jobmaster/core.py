@@ -120,8 +120,8 @@ def _apply_command(transition: Transition, command: DispatcherCommand) -> None:
     match command:
         case JobStarted():
             _start(transition)
-        case CancelRequested():
-            failover.cancel_job(transition)
+        case CancelRequested(force):
+            failover.cancel_job(transition, force=force)
         case RequirementsChanged(ranges):
             scheduling.require(transition, ranges)
         case Suspended():

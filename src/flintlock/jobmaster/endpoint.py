@@ -213,11 +213,11 @@ class JobMaster:
     def command(self, command: JobCommand) -> None:
         """Carry out a command, also before the job runs. Raises Conflict for a cancel that is too late."""
         match command:
-            case CancelJob():
-                refusal = refusal_to_cancel(self._state)
+            case CancelJob(force=force):
+                refusal = refusal_to_cancel(self._state, force=force)
                 if refusal is not None:
                     raise Conflict(f"job {self._state.plan.job_id} {refusal}")
-                self._handle(CancelRequested())
+                self._handle(CancelRequested(force))
             case RescaleJob(vertices=vertices):
                 self._handle(RequirementsChanged(ranges_of(self._state.plan, vertices)))
 

@@ -30,7 +30,9 @@ class JobStarted(Struct, frozen=True):
 
 
 class CancelRequested(Struct, frozen=True):
-    """A user cancels the job. The caller checks `refusal_to_cancel` first."""
+    """A user cancels the job. The caller checks `refusal_to_cancel` first. `force`: publications end, too."""
+
+    force: bool = False
 
 
 class Suspended(Struct, frozen=True):

@@ -48,6 +48,7 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     at_most: int | None  # slots of a region without a parallelism of its own
     analyze_first: bool
     cancel_timeout_s: float
+    publication_timeout_s: float  # how long a publication without progress is retried
     heartbeat_timeout_s: float  # a TaskManager that has not contacted this leader for so long is dead
     history_size: int
     work_dir: str  # the job's own
@@ -82,13 +83,12 @@ class Publication(Struct, frozen=True, kw_only=True):
     """The progress of publishing the files of an accepted attempt."""
 
     durable: bool = False  # ACCEPTED is recorded: files may be moved
-    done: int = 0
+    done: int = 0  # steps, as `FilesPublished` counts them
     total: int = 0
     waiting: bool = False  # for the next retry
-    failures: int = 0  # in all: they lengthen the backoff
-    reason: str = ""  # of the latest failure
-    repeats: int = 0  # consecutive failures with that reason
-    abandoned: bool = False  # the reason repeated too often; the execution has FAILED
+    failures: int = 0  # since the last progress: they lengthen the backoff
+    waited_s: float = 0.0  # for retries, since the last progress
+    abandoned: bool = False  # it was retried for too long; the execution has FAILED
 
 
 class RegionState(Struct, frozen=True, kw_only=True):
@@ -188,6 +188,7 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
         at_most=graph.parallelism or default or None,
         analyze_first=configuration.get(options.ANALYZE_FIRST),
         cancel_timeout_s=configuration.get(options.TASK_CANCEL_TIMEOUT),
+        publication_timeout_s=configuration.get(options.PUBLICATION_TIMEOUT),
         heartbeat_timeout_s=cluster.get(options.HEARTBEAT_TIMEOUT),
         history_size=configuration.get(options.EXCEPTION_HISTORY),
         work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
@@ -300,5 +301,5 @@ def _unconfirmed_grant(record: RegionRecord) -> SlotGrant:
 
 
 def file_count(outcome: TaskFinished) -> int:
-    """Return how many steps publishing an outcome has, as TaskManagers count them."""
-    return sum(len(sink.moves) + len(sink.removes) + (sink.success_marker is not None) for sink in outcome.sinks)
+    """Return how many steps publishing an outcome has, as TaskManagers count them: each marker is removed and made."""
+    return sum(len(sink.moves) + len(sink.removes) + 2 * (sink.success_marker is not None) for sink in outcome.sinks)

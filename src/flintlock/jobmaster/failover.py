@@ -13,7 +13,8 @@ report that it has, or by nothing listening at its address (`DEAD_AFTER_REFUSALS
 an earlier JobMaster had sent (see `adoption`) also by the time after which its lease has ended.
 
 Ending a job (FAILING or CANCELLING) ends its attempts first: those without a TaskManager immediately, the others when
-their TaskManager reports it or is lost. A committed region (see `execution_graph`) completes instead.
+their TaskManager reports it or is lost. A committed region (see `execution_graph`) completes instead, unless a user
+ends its publication by force.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from msgspec import structs
 from flintlock.jobmaster import adoption
 from flintlock.jobmaster.events import CancelAnswered, CancelDue, RestartDue, SendCommand, StartTimer
 from flintlock.jobmaster.execution_graph import UNCONFIRMED, ExecutionGraph, RegionState
-from flintlock.jobmaster.publication import request_publisher
+from flintlock.jobmaster.publication import forced_end, request_publisher
 from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, restart_delay
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.commands import CancelTask
@@ -85,8 +86,11 @@ def restart_due(transition: Transition, attempt: AttemptId) -> None:
         transition.move_job(J.RUNNING)
 
 
-def refusal_to_cancel(job: ExecutionGraph) -> str | None:
-    """Return why the job can no longer be cancelled; None if it can, or if it is already being cancelled."""
+def refusal_to_cancel(job: ExecutionGraph, *, force: bool = False) -> str | None:
+    """Return why the job can no longer be cancelled; None if it can, or if it is already being cancelled.
+
+    `force` ends publications, too.
+    """
     if job.status in (J.CANCELLING, J.CANCELED):
         return None
     if job.status.terminal:
@@ -95,16 +99,21 @@ def refusal_to_cancel(job: ExecutionGraph) -> str | None:
     if not all(region.committed for region in unended):
         return None
     if any(region.publishing for region in unended):
-        return "is publishing its output and can no longer be cancelled"
+        return None if force else "is publishing its output and can no longer be cancelled"
     return "has done its work and can no longer be cancelled"
 
 
-def cancel_job(transition: Transition) -> None:
-    """End all attempts; the job is CANCELED when the last one has ended."""
-    if transition.job.status.terminal or transition.job.status is J.CANCELLING:
+def cancel_job(transition: Transition, *, force: bool = False) -> None:
+    """End all attempts; the job is CANCELED when the last one has ended. `force`: also those that are publishing."""
+    if transition.job.status.terminal:
         return
-    transition.move_job(J.CANCELLING)
-    _cancel_all(transition)
+    if transition.job.status is not J.CANCELLING:
+        transition.move_job(J.CANCELLING)
+        _cancel_all(transition)
+    if force:
+        for region in transition.job.regions:
+            if region.publishing:
+                _end_publication(transition, region)
 
 
 def cancel_due(transition: Transition, attempt: AttemptId) -> None:
@@ -285,6 +294,16 @@ def _cancel_all(transition: Transition) -> None:
             _begin_to_cancel(transition, region)
         elif region.current.state.waiting:
             end_canceled(transition, region)
+
+
+def _end_publication(transition: Transition, region: RegionState) -> None:
+    """End a publication before it is complete, with a report of what it leaves behind.
+
+    The publisher is asked to stop, once: one that cannot be reached fails at the first file that cleanup has removed.
+    """
+    request_cancel(transition, region)
+    region = transition.move(region, E.CANCELING)
+    _end(transition, region, E.CANCELED, forced_end(region))
 
 
 def _begin_to_cancel(transition: Transition, region: RegionState) -> None:

@@ -5,10 +5,16 @@ store responds) the publication only rolls forward: the files are moved, by the 
 another, with as many retries as it takes. A region without files to publish is FINISHED directly after that report.
 
 A failed publication is retried at the same TaskManager, with growing delays. A TaskManager that is lost is replaced by
-any other with a slot. There is one exception: when the same reason comes `SAME_REASON_LIMIT` times in a row, which
-takes two minutes, the job fails with that reason (FailureKind.PUBLICATION). Its target then contains a part of the
-files and no success marker, and the message says how many. It is never reported as finished.
-Rejected: retrying for ever without a visible failure; the user must learn that a target cannot be written.
+any other with a slot. There are two exceptions, and after both the targets have a part of the files and no success
+marker, and the message says how many. It is never reported as finished.
+
+- A publication that makes no progress is given up after `execution.publication.retry-timeout`, one whose failure is of
+  a permanent kind after `PERMANENT_TIMEOUT_S`: the job fails (FailureKind.PUBLICATION). Only the time between the tries
+  counts, as the timers measure it: a clock that is set forward gives nothing up.
+- A user ends it by force (`end_by_force`).
+
+Rejected: retrying for ever without a visible failure, since the user must learn that a target cannot be written;
+comparing the texts of failures, which contain request ids, ports and names of files.
 """
 
 from __future__ import annotations
@@ -42,7 +48,8 @@ from flintlock.model.tasks import (
 )
 
 E: Final = ExecutionState
-SAME_REASON_LIMIT: Final = 10
+#: How long a publication is retried whose failure will hardly pass: somebody may still correct a permission.
+PERMANENT_TIMEOUT_S: Final = 120.0
 _BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=30.0)
 _UNREACHABLE_WAIT_S: Final = 1.0
 
@@ -73,7 +80,9 @@ def accept(transition: Transition, region: RegionState, outcome: TaskFinished) -
     )
     if region.redo and region.outcome is not None:
         # The rest was accepted and published before.
-        outcome = structs.replace(region.outcome, materialised=outcome.materialised, sinks=())
+        outcome = structs.replace(
+            region.outcome, materialised=outcome.materialised, manifests=outcome.manifests, sinks=()
+        )
     region = structs.replace(region.with_current(execution), outcome=outcome, redo=False)
     if not outcome.sinks:
         _finish(transition, region)
@@ -115,8 +124,9 @@ def files_published(transition: Transition, region: RegionState, news: FilesPubl
     publication = region.publication
     if publication is None or not publication.durable or not region.publishing:
         return
-    done = max(news.done, publication.done)  # reports may overtake each other, published files stay
-    region = structs.replace(region, publication=structs.replace(publication, done=done, total=news.total))
+    if news.done > publication.done:  # reports may overtake each other, published files stay
+        publication = structs.replace(publication, done=news.done, failures=0, waited_s=0.0)
+    region = structs.replace(region, publication=structs.replace(publication, total=news.total))
     if news.complete:
         _finish(transition, region)
     else:
@@ -126,7 +136,7 @@ def files_published(transition: Transition, region: RegionState, news: FilesPubl
 def publication_failed(
     transition: Transition, region: RegionState, instance: InstanceId, news: PublicationFailed
 ) -> Failure | None:
-    """Retry later; return the failure if the same reason came too often."""
+    """Retry later; return the failure if it has been retried for too long."""
     publication = region.publication
     if (
         publication is None
@@ -136,26 +146,32 @@ def publication_failed(
         or region.grant.instance != instance
     ):
         return None
-    repeats = publication.repeats + 1 if news.reason == publication.reason else 1
+    limit_s = transition.job.plan.publication_timeout_s
+    limit_s = min(limit_s, PERMANENT_TIMEOUT_S) if news.permanent else limit_s
+    tried, waited_s = publication.failures + 1, publication.waited_s
+    delay_s = _BACKOFF.delay_s(tried)
     publication = structs.replace(
-        publication,
-        waiting=True,
-        failures=publication.failures + 1,
-        reason=news.reason,
-        repeats=repeats,
-        abandoned=repeats >= SAME_REASON_LIMIT,
+        publication, waiting=True, failures=tried, waited_s=waited_s + delay_s, abandoned=waited_s >= limit_s
     )
     transition.update(structs.replace(region, publication=publication))
     if publication.abandoned:
         return Failure(
             kind=FailureKind.PUBLICATION,
-            message=f"publishing failed {repeats} times with {publication.done} of {publication.total} files "
-            f"in their place: {news.reason}",
+            message=f"publishing failed {tried} times without progress: {news.reason}. "
+            + _left_behind(region, at_least=not news.stopped),
             exception="PublicationFailed",
         )
-    delay_s = _BACKOFF.delay_s(publication.failures)
     transition.emit(StartTimer(delay_s, PublicationDue(transition.job.attempt_id(region))))
     return None
+
+
+def forced_end(region: RegionState) -> Failure:
+    """Return the failure that reports a publication which a user ends by force, and what it leaves behind."""
+    return Failure(
+        kind=FailureKind.PUBLICATION,
+        message="the publication was ended by force. " + _left_behind(region, at_least=True),
+        exception="PublicationEnded",
+    )
 
 
 def publication_undelivered(transition: Transition, event: PublicationUndelivered) -> Failure | None:
@@ -164,7 +180,8 @@ def publication_undelivered(transition: Transition, event: PublicationUndelivere
     if region is None:
         return None
     if event.refused:
-        return publication_failed(transition, region, event.instance, PublicationFailed(reason=event.reason))
+        news = PublicationFailed(reason=event.reason, permanent=True)
+        return publication_failed(transition, region, event.instance, news)
     publication = region.publication
     if publication is not None and region.grant is not None and region.grant.instance == event.instance:
         transition.update(structs.replace(region, publication=structs.replace(publication, waiting=True)))
@@ -197,3 +214,38 @@ def _finish(transition: Transition, region: RegionState) -> None:
     record = record_of(transition, region, RegionPhase.FINISHED)
     transition.update(structs.replace(region, phase=RegionPhase.FINISHED, request=None, grant=None))
     transition.emit(Record(record))
+
+
+def _left_behind(region: RegionState, *, at_least: bool) -> str:
+    """Return which files are in the targets of a publication that ends before it is complete.
+
+    `at_least`: more may have changed since the last report.
+    """
+    if region.publication is None or region.outcome is None:
+        return "Nothing was published"
+    sinks = region.outcome.sinks
+    done = region.publication.done - sum(sink.success_marker is not None for sink in sinks)
+    if done < 0:
+        return "No file was moved or removed" + (", as far as was reported" if at_least else "")
+    moved = _shares(done, [len(sink.moves) for sink in sinks])
+    removed = _shares(done - sum(moved), [len(sink.removes) for sink in sinks])
+    found = "; ".join(
+        f"{sink.target} has {moved[index]} of the {len(sink.moves)} files of this run"
+        + (
+            f", {len(sink.removes) - removed[index]} of the {len(sink.removes)} that it replaces"
+            if sink.removes
+            else ""
+        )
+        + " and no success marker"
+        for index, sink in enumerate(sinks)
+    )
+    return found + (", or is further than that" if at_least else "")
+
+
+def _shares(total: int, sizes: list[int]) -> list[int]:
+    """Return how much of each size is used up if they are used up in their order."""
+    shares: list[int] = []
+    for size in sizes:
+        shares.append(min(size, max(total, 0)))
+        total -= shares[-1]
+    return shares

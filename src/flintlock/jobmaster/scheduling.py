@@ -29,6 +29,7 @@ from flintlock.jobmaster.transition import Transition
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import AttemptId, InstanceId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobs import ParallelismRange
+from flintlock.model.manifests import Manifest
 from flintlock.model.regions import region_resources
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.staging import staging_of_attempts
@@ -175,6 +176,7 @@ def _send(transition: Transition, region: RegionState, grant: SlotGrant) -> None
         region=region.plan,
         slots=grant.slots,
         inputs=_inputs(transition.job, region),
+        manifests=_manifests(transition.job, region),
         work_dir=plan.work_dir,
         analysis=_analysis(transition.job, region),
         cancel_timeout_s=plan.cancel_timeout_s,
@@ -204,3 +206,13 @@ def _inputs(job: ExecutionGraph, region: RegionState) -> dict[StepName, str]:
     if missing:
         raise InvariantBroken(f"job {job.plan.job_id}: region {region.id} runs before {missing} are available")
     return {step: paths[step] for step in region.plan.reads}
+
+
+def _manifests(job: ExecutionGraph, region: RegionState) -> dict[StepName, Manifest]:
+    """Return the manifests of the blocking results that the region reads, as far as they are recorded."""
+    manifests: dict[StepName, Manifest] = {}
+    for upstream in region.plan.upstream:
+        outcome = job.regions[upstream].outcome
+        if outcome is not None:
+            manifests |= outcome.manifests
+    return {step: manifests[step] for step in region.plan.reads if step in manifests}

@@ -30,9 +30,13 @@ from flintlock.model.jobs import ParallelismRange
 
 
 class CancelJob(Struct, frozen=True, kw_only=True, tag="cancel"):
-    """End the job. Acknowledged once it is accepted, not once the job has ended; a CANCELED job acknowledges again."""
+    """End the job. Acknowledged once it is accepted, not once the job has ended; a CANCELED job acknowledges again.
+
+    A job that publishes its output is ended only by `force`: its targets then have a part of the files.
+    """
 
     job_id: JobId
+    force: bool = False
 
 
 class RescaleJob(Struct, frozen=True, kw_only=True, tag="rescale"):

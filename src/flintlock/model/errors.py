@@ -79,6 +79,7 @@ class JobFailed(FlintlockError):
 
     failure: Failure | None = None
     job_id: JobId | None = None
+    permanent: bool = False  # whether the error is of a kind that does not pass by itself, where that is known
 
 
 class Corrupt(FlintlockError):

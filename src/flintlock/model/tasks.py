@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph, Resources
+from flintlock.model.manifests import Manifest
 from flintlock.model.regions import Region
 
 
@@ -29,6 +30,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     region: Region
     slots: tuple[int, ...]
     inputs: dict[StepName, str] = {}  # blocking results of other regions: where their rows are
+    manifests: dict[StepName, Manifest] = {}  # of those inputs; records of older versions have none
     work_dir: str = ""  # the job's own directory for its blocking results
     analysis: Analysis = Analysis.REGION
     cancel_timeout_s: float = 10.0
@@ -160,6 +162,7 @@ class TaskFinished(Struct, frozen=True, kw_only=True, tag="finished"):
     metrics: TaskMetrics = TaskMetrics()
     outputs: tuple[StepOutput, ...] = ()
     materialised: dict[StepName, str] = {}
+    manifests: dict[StepName, Manifest] = {}  # of what was materialised; records of older versions have none
     results: tuple[ResultRows, ...] = ()
     sinks: tuple[SinkFiles, ...] = ()
 
@@ -175,7 +178,7 @@ class TaskCanceled(Struct, frozen=True, kw_only=True, tag="canceled"):
 
 
 class FilesPublished(Struct, frozen=True, kw_only=True, tag="published"):
-    """Files moved so far; done when `done == total`, all sinks with their success markers."""
+    """How far a publication is: in this order, success markers removed, files moved, files removed, markers made."""
 
     done: int
     total: int
@@ -186,6 +189,8 @@ class PublicationFailed(Struct, frozen=True, kw_only=True, tag="publication-fail
     """Publishing failed; it may be retried, here or on another TaskManager."""
 
     reason: str
+    permanent: bool = False  # its kind does not pass by itself: access denied, a file that is gone, an unknown scheme
+    stopped: bool = False  # no file changes any more: what was reported as done is all that is done
 
 
 TaskNews: TypeAlias = (

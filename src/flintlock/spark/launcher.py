@@ -12,7 +12,14 @@ from typing import Final
 import structlog
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import RUNNER_MEMORY, TASK_OUTPUT, TM_ENGINE_MEMORY, TM_WARM_RUNNERS, WORKER_MEMORY
+from flintlock.config.options import (
+    RUNNER_MEMORY,
+    SYNC_FILES,
+    TASK_OUTPUT,
+    TM_ENGINE_MEMORY,
+    TM_WARM_RUNNERS,
+    WORKER_MEMORY,
+)
 from flintlock.gateways.engine import Engine, RunnerPool
 from flintlock.host.cgroups import Cgroups, Group, claim
 from flintlock.model import log_events
@@ -113,6 +120,7 @@ class LocalEngineLauncher:
             worker_memory=self._configuration.get(WORKER_MEMORY),
             cgroup=str(group.path) if group is not None else "",
             conf=self._configuration.spark(),
+            sync_files=self._configuration.get(SYNC_FILES),
             work_root=self._work_dir,
             archive_dir=str(self._archive_dir),
         )

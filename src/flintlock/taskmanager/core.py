@@ -84,6 +84,12 @@ class StartPublishing(Struct, frozen=True):
     order: PublishFiles
 
 
+class StopPublishing(Struct, frozen=True):
+    """Stop the publication of an attempt after the file that it is at."""
+
+    attempt: AttemptId
+
+
 class Report(Struct, frozen=True):
     """Send this to the JobMaster."""
 
@@ -91,7 +97,7 @@ class Report(Struct, frozen=True):
     news: TaskNews
 
 
-TaskManagerEffect: TypeAlias = StartTask | InterruptTask | KillTask | StartPublishing | Report
+TaskManagerEffect: TypeAlias = StartTask | InterruptTask | KillTask | StartPublishing | StopPublishing | Report
 
 
 class _Attempt(Struct):
@@ -143,7 +149,12 @@ class TaskManagerCore:
         return (StartTask(order),)
 
     def cancel(self, attempt: AttemptId) -> tuple[TaskManagerEffect, ...]:
-        """Begin to cancel an attempt; an unknown one is reported as cancelled, and is not admitted later."""
+        """Begin to cancel an attempt; an unknown one is reported as cancelled, and is not admitted later.
+
+        The work of one that is being published has ended: only its publication is stopped.
+        """
+        if attempt in self._publishing:
+            return (StopPublishing(attempt),)
         own = self._attempts.get(attempt)
         if own is None:
             self._remember(attempt)

@@ -22,7 +22,7 @@ import structlog
 from flintlock.gateways.engine import Engine, RunnerPool, TaskRunner
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
-from flintlock.model.errors import Corrupt, FlintlockError, NotFound, Refused, Unavailable
+from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId
 from flintlock.model.tasks import (
     DeployTask,
@@ -40,6 +40,7 @@ from flintlock.taskmanager.core import (
     Report,
     StartPublishing,
     StartTask,
+    StopPublishing,
     TaskManagerCore,
     TaskManagerEffect,
 )
@@ -85,7 +86,7 @@ class EngineSession:
         self._busy = asyncio.Event()  # set as work arrives, cleared when an observation finds none
         self._attempts: dict[AttemptId, _RunningAttempt] = {}  # each removed once it is torn down
         self._under_way: set[asyncio.Task[None]] = set()  # attempts and publications; each removed when it is done
-        self._publishing: set[asyncio.Task[None]] = set()  # the publications among them
+        self._publishing: dict[AttemptId, asyncio.Task[None]] = {}  # the publications among them
         # Why the engine has to be replaced: a session of it cannot be ended, or it was stopped.
         self._must_restart: Final[asyncio.Future[str]] = asyncio.get_running_loop().create_future()
         self._stopped: Final[asyncio.Future[str]] = asyncio.get_running_loop().create_future()
@@ -156,7 +157,7 @@ class EngineSession:
         for own in self._attempts.values():
             if own.work is not None:
                 own.work.cancel()
-        for task in self._publishing:
+        for task in self._publishing.values():
             task.cancel()
 
     async def finish(self) -> None:
@@ -231,9 +232,9 @@ class EngineSession:
                         self._start(own.runner.kill(), f"kill-{attempt}")
                 case StartPublishing(order=order):
                     self._busy.set()
-                    task = self._start(self._publish(order), f"publish-{order.attempt}")
-                    self._publishing.add(task)
-                    task.add_done_callback(self._publishing.discard)
+                    self._publishing[order.attempt] = self._start(self._publish(order), f"publish-{order.attempt}")
+                case StopPublishing(attempt=attempt):
+                    self._publishing[attempt].cancel()
                 case Report(attempt=attempt, news=news):
                     self._report(attempt, news)
 
@@ -346,9 +347,13 @@ class EngineSession:
             if self._core.engine_cause is None:
                 raise
             self._report(order.attempt, PublicationFailed(reason=f"the Spark engine died: {self._core.engine_cause}"))
+        except JobFailed as error:
+            news = PublicationFailed(reason=error.public, permanent=error.permanent, stopped=True)
+            self._report(order.attempt, news)
         except FlintlockError as error:
             self._report(order.attempt, PublicationFailed(reason=error.public))
         finally:
+            del self._publishing[order.attempt]
             self._core.published(order.attempt)
 
 

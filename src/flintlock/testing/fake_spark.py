@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from random import Random
@@ -21,14 +21,13 @@ from flintlock.gateways.engine import Engine, RunnerPool, SparkSessionKey
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import JobFailed, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
-from flintlock.model.operations import Result, SaveMode, Sink
+from flintlock.model.operations import Result, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.staging import ANY_ATTEMPT, staging_directory
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
     FailureKind,
-    FileMove,
     FilesPublished,
     ResultRows,
     SinkFiles,
@@ -39,8 +38,17 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
+from flintlock.spark.engine.handle import publication
+from flintlock.spark.engine.publish_plan import FileListing, MaterialisedStep, StagedSink
+from flintlock.spark.engine.publish_steps import publish_steps, step_count
+from flintlock.spark.runner.task_files import TaskFiles
 
 FILES_OF_A_SINK: Final = 3
+FILES_OF_A_RESULT: Final = 3
+#: The content of each file of a blocking result.
+WHOLE: Final = "rows"
+#: Part of what a sink writes if it was computed from less than all rows.
+ROWS_MISSING: Final = "rows missing"
 _Report: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 _NO_ROWS: Final = b'{"columns":[],"rows":[]}'
 
@@ -60,6 +68,38 @@ class FakeFiles:
         if not directory.endswith(ANY_ATTEMPT):
             return self.below(directory)
         return sorted(path for path in self.content if path.startswith(directory[:-1]))
+
+    def is_whole(self, result: str) -> bool:
+        """Return whether a blocking result has all of its files, with all of their content."""
+        return [self.content[path] for path in self.below(result)] == [WHOLE] * FILES_OF_A_RESULT
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file is there."""
+        return path in self.content
+
+    def move(self, source: str, target: str) -> None:
+        """Move a file; one that was moved already stays as it is."""
+        if source in self.content:
+            self.content[target] = self.content.pop(source)
+        elif target not in self.content:
+            raise JobFailed(f"{source} is gone, and {target} does not exist")
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self.content.pop(path, None)
+
+    def mark(self, path: str) -> None:
+        """Make an empty file."""
+        self.content[path] = ""
+
+    def sync(self, directories: Iterable[str], files: Iterable[str] = ()) -> None:
+        """All is durable at once."""
+
+    def remove_staging(self, path: str) -> None:
+        """There are no directories."""
+
+    def remove_empty(self, path: str) -> None:
+        """There are no directories."""
 
     def visible(self, directory: str) -> list[str]:
         """Return the data files of a target, without hidden files and markers."""
@@ -85,6 +125,7 @@ class FakeSpark:
         self.context = Context()  # engines and runners are processes of their own
         self.starts: Counter[tuple[JobId, RegionId]] = Counter()  # runners that began, by task
         self.overlaps: list[str] = []  # attempts at one task that were alive at one time
+        self.false_markers: list[str] = []  # targets with a success marker beside less than all of a run
         self._alive: dict[tuple[JobId, RegionId], list[AttemptId]] = {}  # runners by task
 
     @contextmanager
@@ -176,30 +217,32 @@ class FakeEngine:
         return True
 
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
-        """Move file by file; time passes between any two."""
-        files = self._spark.files.content
-        total = sum(len(sink.moves) + len(sink.removes) + (sink.success_marker is not None) for sink in sinks)
-        done = 0
-        for sink in sinks:
-            for move in sink.moves:
-                await self._pause()
-                if move.source in files:
-                    files[move.target] = files.pop(move.source)
-                elif move.target not in files:
-                    raise JobFailed(f"{move.source} is gone, and {move.target} does not exist")
-                done += 1
-                yield FilesPublished(done=done, total=total)
-            for path in sink.removes:
-                await self._pause()
-                files.pop(path, None)
-                done += 1
-                yield FilesPublished(done=done, total=total)
-            if sink.success_marker is not None:
-                await self._pause()
-                files[sink.success_marker] = ""
-                done += 1
-                yield FilesPublished(done=done, total=total)
+        """Publish in the same steps as a real engine; time passes between any two."""
+        order = publication(sinks)
+        total = step_count(order)
+        await self._pause()
+        for done, _ in enumerate(publish_steps(order, self._spark.files), start=1):
+            self._spark.false_markers += [target for sink in sinks if (target := self._falsely_marked(sink))]
+            yield FilesPublished(done=done, total=total)
+            await self._pause()
         yield FilesPublished(done=total, total=total, complete=True)
+
+    def _falsely_marked(self, sink: SinkFiles) -> str | None:
+        """Return the target of a sink that has a success marker beside less than all of a run, or files of two."""
+        files = self._spark.files.content
+        moved = [move.target in files for move in sink.moves]
+        mixed = any(moved) and (not all(moved) or any(path in files for path in sink.removes))
+        return sink.target if mixed and sink.success_marker in files else None
+
+    async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> FileListing:
+        """Return the files under a path, which are always durable."""
+        await self._pause()
+        files, head = self._spark.files, len(path.rstrip("/")) + 1
+        found = files.below(path)
+        return FileListing(
+            files=tuple(name[head:] for name in found),
+            sizes=tuple(len(files.content[name]) for name in found) if with_sizes else (),
+        )
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Remove all files under each."""
@@ -235,9 +278,9 @@ class FakeRunnerPool:
 class _Outputs(Struct):
     """What a task has written so far."""
 
-    sinks: list[SinkFiles] = []
     materialised: dict[StepName, str] = {}
     results: list[ResultRows] = []
+    bytes: dict[StepName, int] = {}  # as Spark counts what it writes
 
 
 class FakeRunner:
@@ -306,21 +349,24 @@ class FakeRunner:
     async def _process(self, reports: asyncio.Queue[_Report | None]) -> None:
         """Run as the process, which is alive until the end of this coroutine."""
         with self._spark.alive(self._task), self._engine.serving(self):
-            async for item in self._run():
-                reports.put_nowait(item)
+            async with asyncio.TaskGroup() as tasks:
+                files = TaskFiles(self._task, self._engine, tasks)
+                async for item in self._run(files):
+                    reports.put_nowait(item)
 
     def end(self) -> None:
         """End it without waiting, as it ends with its engine: nothing more is written."""
         if self._worker is not None:
             self._worker.cancel()
 
-    async def _run(self) -> AsyncIterator[_Report]:
+    async def _run(self, files: TaskFiles) -> AsyncIterator[_Report]:
+        """Do what a runner and its TaskManager do: compare the inputs, write, list what was written."""
         task = self._task
-        yield TaskRunning()
-        missing = tuple(step for step, path in task.inputs.items() if not self._spark.files.below(path))
-        if missing:
-            yield _failed(FailureKind.MISSING_INPUT, f"the result of {missing[0]} is gone", missing)
+        changed = await files.changed_inputs()
+        if changed is not None:
+            yield TaskFailed(failure=changed)
             return
+        yield TaskRunning()
         outputs = [vertex.name for vertex in region_outputs(task.graph, task.region)]
         if task.outputs is not None:
             outputs = [name for name in outputs if name in task.outputs]
@@ -336,40 +382,42 @@ class FakeRunner:
                 yield _failed(FailureKind.SPARK_TASK, f"a Spark task of {name} failed")
                 return
             yield TaskProgress(metrics=TaskMetrics(), activity=f"writing {name}")
-            self._write(task, name, outputs_so_far)
+            written = self._write(task, name, outputs_so_far)
+            if written is not None:
+                files.begin_listing(written)
         self._spark.ledger.append(Ran(task.attempt))
-        written = tuple(StepOutput(step=name, rows=1) for name in outputs)
-        yield TaskFinished(
-            outputs=written,
+        finished = TaskFinished(
+            outputs=tuple(StepOutput(step=name, rows=1, bytes=outputs_so_far.bytes.get(name, 0)) for name in outputs),
             materialised=outputs_so_far.materialised,
             results=tuple(outputs_so_far.results),
-            sinks=tuple(outputs_so_far.sinks),
         )
+        yield await files.complete(finished, {})
 
-    def _write(self, task: DeployTask, name: StepName, outputs_so_far: _Outputs) -> None:
+    def _write(
+        self, task: DeployTask, name: StepName, outputs_so_far: _Outputs
+    ) -> StagedSink | MaterialisedStep | None:
+        """Write one output, from all that is there of the inputs at this instant."""
         files = self._spark.files
         match task.graph.vertex(name).operation:
             case Sink(path=str(target), mode=mode):
+                read = {**task.inputs, **outputs_so_far.materialised}.values()
+                whole = all(files.is_whole(path) for path in read)
                 staging = staging_directory(target, task.attempt)
-                names = [f"part-{number}-{task.attempt.attempt}" for number in range(FILES_OF_A_SINK)]
-                for file in names:
-                    files.content[f"{staging}/{file}"] = str(task.attempt)
-                outputs_so_far.sinks.append(
-                    SinkFiles(
-                        step=name,
-                        target=target,
-                        staging=staging,
-                        moves=tuple(FileMove(f"{staging}/{file}", f"{target}/{file}") for file in names),
-                        removes=tuple(files.visible(target)) if mode is SaveMode.OVERWRITE else (),
-                        success_marker=f"{target}/_SUCCESS",
+                for number in range(FILES_OF_A_SINK):
+                    files.content[f"{staging}/part-{number}-{task.attempt.attempt}"] = (
+                        str(task.attempt) if whole else f"{task.attempt}: {ROWS_MISSING}"
                     )
-                )
+                return StagedSink(step=name, target=target, staging=staging, mode=mode)
             case Result():
                 outputs_so_far.results.append(ResultRows(name=name, rows=1, truncated=False, arrow=b"", json=_NO_ROWS))
+                return None
             case _:
                 path = f"{task.work_dir}/{name}/{task.attempt.attempt}"
-                files.content[f"{path}/part-0"] = str(task.attempt)
+                for number in range(FILES_OF_A_RESULT):
+                    files.content[f"{path}/part-{number}-{task.attempt.attempt}"] = WHOLE
+                outputs_so_far.bytes[name] = FILES_OF_A_RESULT * len(WHOLE)
                 outputs_so_far.materialised[name] = path
+                return MaterialisedStep(step=name, path=path)
 
     async def _work(self) -> bool:
         """Let time pass; return False if it was stopped."""
@@ -381,5 +429,5 @@ class FakeRunner:
         return False
 
 
-def _failed(kind: FailureKind, message: str, missing: tuple[StepName, ...] = ()) -> TaskFailed:
-    return TaskFailed(failure=Failure(kind=kind, message=message, exception="Simulated", missing=missing))
+def _failed(kind: FailureKind, message: str) -> TaskFailed:
+    return TaskFailed(failure=Failure(kind=kind, message=message, exception="Simulated"))

@@ -153,9 +153,9 @@ class JobHarness:
         """Let the job begin."""
         return self.apply(JobStarted())
 
-    def cancel(self) -> list[JobEffect]:
+    def cancel(self, *, force: bool = False) -> list[JobEffect]:
         """Ask for its end."""
-        return self.apply(CancelRequested())
+        return self.apply(CancelRequested(force))
 
     def grant(self, request: str, on: str = "tm-1") -> list[JobEffect]:
         """Grant an open request."""
@@ -241,9 +241,11 @@ class JobHarness:
         news = FilesPublished(done=2, total=2, complete=True)
         return [*self.report(news, region, on=on), *self.recorded()]
 
-    def publication_failed(self, reason: str, region: int = 0, on: str = "tm-1") -> list[JobEffect]:
-        """Let a publication fail."""
-        return self.report(PublicationFailed(reason=reason), region, on=on)
+    def publication_failed(
+        self, reason: str, region: int = 0, on: str = "tm-1", *, permanent: bool = False
+    ) -> list[JobEffect]:
+        """Let a publication fail, and its publisher report all that it has done."""
+        return self.report(PublicationFailed(reason=reason, permanent=permanent, stopped=True), region, on=on)
 
     # What is seen
 

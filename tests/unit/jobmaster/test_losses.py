@@ -37,6 +37,7 @@ from flintlock.jobmaster.snapshot import requirements_of
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Resources
 from flintlock.model.jobs import ParallelismRange
+from flintlock.model.manifests import manifest_of
 from flintlock.model.slots import DeployedTasks, NoResources
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import FailureKind, RegionPhase, ResultRows, TaskFailed, TaskFinished
@@ -179,6 +180,34 @@ def test_a_region_that_makes_its_result_again_publishes_nothing_after_a_crash_ei
     outcome = after.job.regions[0].outcome
     assert outcome is not None
     assert outcome.results == (ROWS,)
+
+
+def test_a_reader_gets_the_manifest_of_what_it_reads_also_from_the_next_leader() -> None:
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.run_region(0)
+    manifests = {StepName("clean"): manifest_of({"part-0": 10}, 3)}
+    harness.finish(0, manifests=manifests)
+    harness.run_region(1)
+    assert harness.of(SendDeploy)[-1].order.manifests == manifests
+
+    after = harness.again()
+    after.start()
+    after.lose("tm-1")
+    after.run_region(1)
+    assert after.of(SendDeploy)[-1].order.manifests == manifests
+
+
+def test_a_result_that_is_made_again_has_a_new_manifest() -> None:
+    harness = with_a_missing_input()
+    harness.run_region(0)
+    harness.restart()
+    manifests = {StepName("clean"): manifest_of({"part-0": 10}, 3)}
+    harness.report(TaskFinished(materialised={StepName("clean"): "/work/clean/1"}, manifests=manifests))
+    harness.recorded()
+    harness.run_region(1)
+
+    assert harness.of(SendDeploy)[-1].order.manifests == manifests
 
 
 def test_a_failure_downstream_of_a_blocking_exchange_does_not_run_the_upstream_again() -> None:

@@ -23,12 +23,22 @@ def unread(path: str) -> SparkException:
     )
 
 
+def damaged(path: str) -> SparkException:
+    return SparkException(
+        f"[FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER] Error while reading file {path}. Could not read footer.",
+        errorClass="FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER",
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "missing"),
     [
         (not_found("file:/work/job/clean/1"), (CLEAN,)),
         (unread("file:///work/job/clean/1/part-00000-1.snappy.parquet"), (CLEAN,)),
         (unread("file:///work/job/other/12/part-0.parquet"), (OTHER,)),
+        (damaged("file:///work/job/clean/1/part-0.parquet"), (CLEAN,)),
+        (SparkException("org.apache.hadoop.fs.ChecksumException: file:/work/job/clean/1/part-0 at 0"), (CLEAN,)),
+        (damaged("file:///home/me/orders/part-0.parquet"), ()),
         (not_found("file:/work/job/clean/12"), ()),  # another attempt's
         (not_found("file:/work/job/other/1"), ()),
         (not_found("file:/home/me/orders"), ()),

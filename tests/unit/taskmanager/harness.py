@@ -98,6 +98,7 @@ class ScriptedEngine:
         self.release: Callable[[], bool | FlintlockError] = lambda: True
         self.release_s = 0.1
         self.published: list[tuple[SinkFiles, ...]] = []
+        self.publications_left = 0  # before they were complete
         self.removed: list[tuple[str, ...]] = []
         self.moves: asyncio.Queue[FilesPublished | FlintlockError] = asyncio.Queue()
 
@@ -132,13 +133,16 @@ class ScriptedEngine:
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
         """Do the moves that the test gives."""
         self.published.append(sinks)
-        while True:
-            step = await self.moves.get()
-            if isinstance(step, FlintlockError):
-                raise step
-            yield step
-            if step.complete:
-                return
+        complete = False
+        try:
+            while not complete:
+                step = await self.moves.get()
+                if isinstance(step, FlintlockError):
+                    raise step
+                complete = step.complete
+                yield step
+        finally:
+            self.publications_left += not complete
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Record the request."""

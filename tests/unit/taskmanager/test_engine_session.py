@@ -338,10 +338,24 @@ async def test_a_publication_that_failed_may_be_requested_again(harness: TaskMan
     async with harness.running() as task_manager:
         await task_manager.publish(PUBLISH)
         harness.engine.moves.put_nowait(JobFailed("out/part-0 cannot be moved: disk full"))
-        await until(lambda: harness.news(A) == [PublicationFailed(reason="out/part-0 cannot be moved: disk full")])
+        failed = PublicationFailed(reason="out/part-0 cannot be moved: disk full", stopped=True)
+        await until(lambda: harness.news(A) == [failed])
         await task_manager.publish(PUBLISH)
         harness.engine.moves.put_nowait(FilesPublished(done=1, total=1, complete=True))
         await until(lambda: harness.news(A)[-1] == FilesPublished(done=1, total=1, complete=True))
+
+
+@virtual_time
+async def test_a_cancel_stops_a_publication_and_reports_nothing(harness: TaskManagerHarness) -> None:
+    async with harness.running() as task_manager:
+        await task_manager.publish(PUBLISH)
+        await until(lambda: bool(harness.engine.published))
+        await task_manager.command(CancelTask(attempt=A))
+        await until(lambda: harness.engine.publications_left == 1)
+        assert harness.news(A) == []
+
+        await task_manager.publish(PUBLISH)
+        await until(lambda: len(harness.engine.published) == 2)
 
 
 @virtual_time

@@ -120,24 +120,33 @@ class SparkEngine:
         except TimeoutError:
             return Released(call=0, confirmed=False, active=("the engine does not reply",))
 
-    async def list_files(self, path: str, *, with_size: bool = False) -> FileListing:
-        """Return the files below a path. Raises JobFailed if the file system cannot be read."""
-        reply = await self._link.ask(lambda call: ListFiles(call=call, path=path, with_size=with_size), FilesListed)
+    async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> FileListing:
+        """Return the files below a path, local ones made durable if requested.
+
+        Raises JobFailed if the file system cannot be read.
+        """
+        reply = await self._link.ask(
+            lambda call: ListFiles(call=call, path=path, with_sizes=with_sizes, durable=durable), FilesListed
+        )
         return reply.listing
 
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
         """Move, remove and mark file by file; the last item is complete. Raises JobFailed with the file's name.
 
-        All markers come after all files. Repeating it is harmless, however far an earlier run came. Leaving the
-        iteration early does not stop the publication.
+        Old markers are removed before, and new ones made after all files. Repeating it is harmless, however far an
+        earlier run came. Leaving the iteration early stops the publication after the file that it is at.
         """
         order = publication(sinks)
-        with self._link.calling(lambda call: msgspec.structs.replace(order, call=call)) as replies:
+        with self._link.calling(lambda call: msgspec.structs.replace(order, call=call)) as (call, replies):
             complete = False
-            while not complete:
-                reply = self._link.checked(await replies.get(), Published)
-                complete = reply.complete
-                yield FilesPublished(done=reply.done, total=reply.total, complete=complete)
+            try:
+                while not complete:
+                    reply = self._link.checked(await replies.get(), Published)
+                    complete = reply.complete
+                    yield FilesPublished(done=reply.done, total=reply.total, complete=complete)
+            finally:
+                if not complete:
+                    self._link.stop_publication(call)
 
     async def remove_directories(self, directories: tuple[str, ...]) -> None:
         """Remove directories that are Flintlock's own. Idempotent. Raises Refused for others, JobFailed if it fails."""

@@ -28,6 +28,7 @@ from flintlock.spark.engine.messages import (
     Failed,
     StartEngine,
     Stop,
+    StopPublication,
     ToEngine,
 )
 from flintlock.spark.framing import FrameDecoder, frame
@@ -109,21 +110,27 @@ class EngineLink(asyncio.SubprocessProtocol):
             self._ended.set_result(None)
 
     @contextmanager
-    def calling(self, command: Callable[[int], EngineCommand]) -> Generator[asyncio.Queue[EngineReply | None]]:
-        """Send a command and yield the queue of its replies; None in it: the engine died."""
+    def calling(
+        self, command: Callable[[int], EngineCommand]
+    ) -> Generator[tuple[int, asyncio.Queue[EngineReply | None]]]:
+        """Send a command; yield its call and the queue of its replies. None in it: the engine died."""
         self._raise_if_dead()
         call = next(self._calls)
         replies: asyncio.Queue[EngineReply | None] = asyncio.Queue()
         self._waiting[call] = replies
         try:
             self._send(command(call))
-            yield replies
+            yield call, replies
         finally:
             del self._waiting[call]
 
+    def stop_publication(self, call: int) -> None:
+        """Have a publication stopped that nobody waits for any more."""
+        self._send(StopPublication(publication=call))
+
     async def ask(self, command: Callable[[int], EngineCommand], kind: type[R]) -> R:
         """Send a command and return its only reply. Raises as `checked` does."""
-        with self.calling(command) as replies:
+        with self.calling(command) as (_, replies):
             return self.checked(await replies.get(), kind)
 
     def checked(self, reply: EngineReply | None, kind: type[R]) -> R:
@@ -139,8 +146,10 @@ class EngineLink(asyncio.SubprocessProtocol):
         match reply:
             case Failed(kind="refused", reason=reason):
                 raise Refused(reason)
-            case Failed(reason=reason):
-                raise JobFailed(reason)
+            case Failed(reason=reason, permanent=permanent):
+                error = JobFailed(reason)
+                error.permanent = permanent
+                raise error
             case _:
                 self._raise_if_dead()
                 raise Unavailable(f"the Spark engine sent an unexpected reply: {reply}")

@@ -35,6 +35,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, on a local engine; 0: no limit
     cgroup: str = ""  # the directory of the group that it runs in; where empty: its parent's
     conf: dict[str, str] = {}  # spark.* of the cluster; a spark.master here makes the engine a driver of that cluster
+    sync_files: bool = True  # whether local files that Spark wrote are made durable
     work_root: str = ""  # Flintlock may remove directories below it, as those named .flintlock-*
     working_dir: str = ""  # relative paths in jobs start here; where empty: the scratch directory
     environment: dict[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
@@ -59,15 +60,16 @@ class ReleaseSessions(Struct, frozen=True, kw_only=True, tag="release-sessions")
 
 
 class ListFiles(Struct, frozen=True, kw_only=True, tag="list-files"):
-    """List the files below a path; `with_size` requests their total size as well."""
+    """List the files below a path; `with_sizes` requests the size of each as well, `durable` makes local ones so."""
 
     call: int
     path: str
-    with_size: bool = False
+    with_sizes: bool = False
+    durable: bool = False
 
 
 class Publish(Struct, frozen=True, kw_only=True, tag="publish"):
-    """Move, remove and mark file by file, in this order; then remove the directories that this left empty."""
+    """Publish file by file, in the order of `publish_steps`."""
 
     call: int
     moves: tuple[FileMove, ...] = ()
@@ -75,6 +77,12 @@ class Publish(Struct, frozen=True, kw_only=True, tag="publish"):
     success_markers: tuple[str, ...] = ()
     staging_dirs: tuple[str, ...] = ()
     left_dirs: tuple[str, ...] = ()
+
+
+class StopPublication(Struct, frozen=True, kw_only=True, tag="stop-publication"):
+    """Stop a publication after the file that it is at: nobody waits for it any more. There is no reply."""
+
+    publication: int  # the call that began it
 
 
 class RemoveTree(Struct, frozen=True, kw_only=True, tag="remove-tree"):
@@ -129,7 +137,7 @@ class FilesListed(Struct, frozen=True, kw_only=True, tag="files-listed"):
 
 
 class Published(Struct, frozen=True, kw_only=True, tag="published"):
-    """`done` of `total` files are at their target; the last reply is `complete`."""
+    """`done` of `total` steps are done; the last reply is `complete`."""
 
     call: int
     done: int
@@ -160,10 +168,11 @@ class Failed(Struct, frozen=True, kw_only=True, tag="failed"):
     call: int
     kind: Literal["refused", "failed"]
     reason: str
+    permanent: bool = False  # whether the error is of a kind that does not pass by itself
 
 
 EngineCommand: TypeAlias = ReleaseSessions | ListFiles | Publish | RemoveTree | MeasureSession
-ToEngine: TypeAlias = StartEngine | EngineCommand | Stop
+ToEngine: TypeAlias = StartEngine | EngineCommand | StopPublication | Stop
 EngineReply: TypeAlias = Released | FilesListed | Published | Measured | Done | Failed
 FromEngine: TypeAlias = EngineReady | EngineDied | EngineReply
 

@@ -39,6 +39,7 @@ from flintlock.spark.engine.class_archive import archive_file, archive_in_use
 from flintlock.spark.engine.conf import engine_conf, worker_environment
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
 from flintlock.spark.engine.hadoop_files import FileFailure, HadoopFiles
+from flintlock.spark.engine.hadoop_publication import publish
 from flintlock.spark.engine.jvm import DriverJvm, JvmSettings, start_jvm
 from flintlock.spark.engine.messages import (
     TO_ENGINE,
@@ -60,6 +61,7 @@ from flintlock.spark.engine.messages import (
     RemoveTree,
     StartEngine,
     Stop,
+    StopPublication,
     ToEngine,
 )
 from flintlock.spark.engine.python_workers import daemons, end_workers
@@ -90,6 +92,7 @@ class EngineProcess:
         self._stopping: Final = threading.Event()  # set once the JVM is meant to end
         self._driver: EngineDriver | None = None  # set when the engine is warm
         self._files: HadoopFiles | None = None  # as the driver
+        self._stopped_publications: Final[set[int]] = set()  # by their calls
         self._jvm: Final = self._start_jvm()
 
     def serve(self, commands: Iterator[ToEngine]) -> None:
@@ -100,7 +103,10 @@ class EngineProcess:
         for command in commands:
             if isinstance(command, Stop | StartEngine):
                 break
-            pool.submit(self._execute, command)
+            if isinstance(command, StopPublication):
+                self._stopped_publications.add(command.publication)
+            else:
+                pool.submit(self._execute, command)
         self._stopping.set()
         os._exit(self._stop_jvm())
 
@@ -183,7 +189,10 @@ class EngineProcess:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason why the engine cannot start
             self._report_failed_start(error)
             return
-        self._files = HadoopFiles(driver.jvm, driver.context.hadoopConfiguration(), self._settings.work_root)
+        settings = self._settings
+        self._files = HadoopFiles(
+            driver.jvm, driver.context.hadoopConfiguration(), settings.work_root, sync_files=settings.sync_files
+        )
         self._driver = driver
         self._send(ready)
         self._cancel_orphans(driver)
@@ -211,7 +220,8 @@ class EngineProcess:
         except Refused as error:
             reply = Failed(call=command.call, kind="refused", reason=error.public)
         except Exception as error:  # noqa: BLE001 - every command gets a reply: its caller waits for it
-            reply = Failed(call=command.call, kind="failed", reason=_describe(error))
+            permanent = isinstance(error, FileFailure) and error.permanent
+            reply = Failed(call=command.call, kind="failed", reason=_describe(error), permanent=permanent)
         self._send(reply)
         if isinstance(reply, Released) and isinstance(command, ReleaseSessions):
             self._end_workers(command)
@@ -234,10 +244,16 @@ class EngineProcess:
             case ReleaseSessions(call=call, user_id=user_id, session_id=session_id, timeout_s=timeout_s):
                 active = driver.release(user_id, session_id, timeout_s)
                 return Released(call=call, confirmed=not active, active=active)
-            case ListFiles(call=call, path=path, with_size=with_size):
-                return FilesListed(call=call, listing=files.list_files(path, with_size=with_size))
+            case ListFiles(call=call, path=path, with_sizes=with_sizes, durable=durable):
+                listing = files.list_files(path, with_sizes=with_sizes, durable=durable)
+                return FilesListed(call=call, listing=listing)
             case Publish(call=call):
-                total = files.publish(command, lambda done, of: self._send(Published(call=call, done=done, total=of)))
+                total = publish(
+                    files,
+                    command,
+                    lambda done, of: self._send(Published(call=call, done=done, total=of)),
+                    lambda: call in self._stopped_publications,
+                )
                 return Published(call=call, done=total, total=total, complete=True)
             case RemoveTree(call=call, path=path):
                 files.remove_tree(path)

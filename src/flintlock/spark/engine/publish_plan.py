@@ -28,12 +28,23 @@ class StagedSink(Struct, frozen=True, kw_only=True, tag="staged-sink"):
     dynamic: bool = False  # overwrite only the partitions that were written
 
 
+class MaterialisedStep(Struct, frozen=True, kw_only=True, tag="materialised-step"):
+    """Runner to TaskManager: a blocking result has been written, and its files can be listed."""
+
+    step: StepName
+    path: str
+
+
 class FileListing(Struct, frozen=True, kw_only=True):
     """The files below a path; a path that does not exist has none."""
 
     exists: bool = True
     files: tuple[str, ...] = ()  # relative to the path, in order
-    size: int = 0  # bytes of all files, where `with_size` was requested
+    sizes: tuple[int, ...] = ()  # of each file in bytes, where `with_sizes` was requested
+
+    def data(self) -> dict[str, int]:
+        """Return the files that are data, with their sizes."""
+        return {name: size for name, size in zip(self.files, self.sizes, strict=True) if is_data(name)}
 
 
 def needs_target_check(sink: Sink) -> bool:

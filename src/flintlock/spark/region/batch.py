@@ -4,7 +4,7 @@ Before the first action the schemas of all other outputs are resolved, unless an
 The first output is not resolved separately: Spark analyses it before it runs anything, so executing it is the analysis.
 
 Staged sinks are written into a hidden directory of the attempt inside the target. Nothing is published here: the
-TaskManager receives a message for each sink that is written, and lists its files through the engine's file systems.
+TaskManager receives a message for each output that is written, and lists its files through the engine's file systems.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished, TaskMetrics
-from flintlock.spark.engine.publish_plan import DYNAMIC, StagedSink, is_dynamic, needs_target_check
+from flintlock.spark.engine.publish_plan import DYNAMIC, MaterialisedStep, StagedSink, is_dynamic, needs_target_check
 from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
 from flintlock.spark.region.failures import TaskError, kind_of
 from flintlock.spark.region.plan import StepFrames
@@ -51,7 +51,7 @@ class RegionTask:
         *,
         activity: Callable[[str], None],
         targets: Callable[[], TargetsChecked],
-        staged: Callable[[StagedSink], None],
+        written: Callable[[StagedSink | MaterialisedStep], None],
     ) -> None:
         self._task: Final = task
         self._graph: Final = task.graph
@@ -60,7 +60,7 @@ class RegionTask:
         self._frames: Final = frames
         self._activity: Final = activity
         self._targets: Final = targets
-        self._staged: Final = staged
+        self._written: Final = written
         self._config: Final = session_config(task)
         self._current_step: StepName | None = None  # the output whose action runs; stays on failure
         self._outputs: Final[list[StepOutput]] = []
@@ -171,6 +171,7 @@ class RegionTask:
         frame.write.mode("overwrite").parquet(path)
         self._record_output(step, frame)
         self._materialised[step] = path
+        self._written(MaterialisedStep(step=step, path=path))
         self._frames.rebind(step, path)
 
     def _write(self, vertex: JobVertex, sink: Sink, frame: DataFrame) -> None:
@@ -183,7 +184,7 @@ class RegionTask:
         if staged and sink.path is not None:
             staging = staging_directory(sink.path, self._task.attempt)
             writer.mode("error").save(staging)
-            self._staged(
+            self._written(
                 StagedSink(
                     step=vertex.name,
                     target=sink.path,

@@ -1,8 +1,11 @@
-"""Detects errors that mean that the materialised rows of another region are missing.
+"""Detects errors that mean that the materialised rows of another region are missing or damaged.
 
 The files of a blocking exchange can be deleted, or be on a disk that is lost. Spark reports that when it resolves the
 read (the directory is missing or empty) or when a task opens a file that was listed before. Only paths below an
 input's own directory count: a missing file of a user's source is the user's mistake.
+
+This only reads errors, of which one is enough. That no row is missing without an error is checked by the TaskManager,
+which compares the files with their manifest (`runner.task_files`).
 """
 
 from __future__ import annotations
@@ -15,11 +18,22 @@ from urllib.parse import quote
 from flintlock.model.ids import StepName
 from flintlock.spark.region.spark_errors import spark_error_text
 
-#: Spark's error classes for files that are not there.
-_GONE: Final = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST", "_LEGACY_ERROR_TEMP_2055")
+#: Spark's error classes for files that are not there, or are not Parquet.
+_GONE: Final = (
+    "PATH_NOT_FOUND",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
+    "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER",
+    "_LEGACY_ERROR_TEMP_2055",
+)
 #: Spark's error class for a directory without any file that has a schema.
 _EMPTY: Final = "UNABLE_TO_INFER_SCHEMA"
-_MESSAGES: Final = ("java.io.FileNotFoundException", "does not exist", "No such file or directory")
+_MESSAGES: Final = (
+    "java.io.FileNotFoundException",
+    "does not exist",
+    "No such file or directory",
+    "org.apache.hadoop.fs.ChecksumException",  # of local files, whose checksums Hadoop stores beside them
+    "is not a Parquet file",
+)
 _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?")
 
 

@@ -132,7 +132,8 @@ class StepFrames:
     def _build(self, vertex: JobVertex) -> DataFrame:
         if vertex.name in self._inputs:
             self._paths[vertex.name] = 1
-            reader = self._backend.spark.read
+            # Whatever the job's configuration says about its sources: a file that is gone is never skipped here.
+            reader = self._backend.spark.read.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
             written = self._written.get(vertex.name)
             if written is not None:
                 reader = reader.schema(written.schema)

@@ -32,16 +32,23 @@ class OperationMetrics(Protocol):
         ...
 
 
-class EngineServices(Protocol):
+class FileLister(Protocol):
+    """Lists files through an engine's file systems."""
+
+    async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> FileListing:
+        """Return every file below a path, and the size of each if requested. May raise a FlintlockError.
+
+        `durable`: local files are durable when this returns, unless the cluster does not require it.
+        """
+        ...
+
+
+class EngineServices(FileLister, Protocol):
     """What runners need of the shared engine; `SparkEngine` has it. Each call may raise a FlintlockError."""
 
     @property
     def remote_url(self) -> str:
         """Where its Connect server listens."""
-        ...
-
-    async def list_files(self, path: str, *, with_size: bool = False) -> FileListing:
-        """Return every file below a path, and their total size if requested."""
         ...
 
     async def measure(self, session: SparkSessionKey, operations: tuple[str, ...]) -> OperationMetrics:

@@ -1,13 +1,13 @@
 """The TaskManager's handle of one runner: its socket, its exit, and the work that the runner cannot do itself.
 
-A runner has no access to Hadoop's file systems. So its staged files are listed through the engine as soon as they are
-written, and whether a target has data already is checked while the runner still analyses.
+A runner has no access to Hadoop's file systems: its TaskManager lists files for it (`task_files`), and adds what the
+engine has counted to what the runner reports.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -23,25 +23,23 @@ from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, Ta
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
-from flintlock.model.operations import Program, SaveMode, Sink
-from flintlock.model.staging import staged_sinks
+from flintlock.model.operations import Program
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
     FailureKind,
-    SinkFiles,
-    StepOutput,
     TaskFailed,
     TaskFinished,
     TaskMetrics,
     TaskProgress,
     TaskRunning,
 )
-from flintlock.spark.engine.publish_plan import FileListing, StagedSink, has_data, needs_target_check, sink_files
+from flintlock.spark.engine.publish_plan import MaterialisedStep, StagedSink
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerControl, RunnerDefaults
 from flintlock.spark.runner.exit_reasons import ending, lost, program_exited
 from flintlock.spark.runner.queries import RunnerQueries
+from flintlock.spark.runner.task_files import TaskFiles
 from flintlock.spark.runner_messages import (
     FROM_RUNNER,
     Analyze,
@@ -54,7 +52,7 @@ from flintlock.spark.runner_messages import (
     Prepared,
     ProgramExited,
     Run,
-    TargetsChecked,
+    ToRunner,
     Worked,
 )
 
@@ -70,8 +68,6 @@ DRAIN_S: Final = 30.0
 WORTH_MEASURING_S: Final = 0.5
 
 RunnerNews: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
-_InspectedSink: TypeAlias = tuple[SinkFiles, int] | FlintlockError
-"""The files that publishing a sink moves and removes, and its bytes; or why they are not known."""
 
 
 class ForkedRunner:
@@ -187,11 +183,15 @@ class ForkedRunner:
         """Run the task; the last item is TaskFinished or TaskFailed. `artifacts`: the local path of each one."""
         self._in_use = True
         began_s = asyncio.get_running_loop().time()
-        sinks: list[asyncio.Task[_InspectedSink]] = []  # inspected while the runner continues
+        files = TaskFiles(task, self._engine, self._tasks)
         try:
             self.scratch.mkdir(parents=True)
             await self._confine(task)
             self._control.capture(self.number, log_path, self._defaults.output_limit)
+            changed = await files.changed_inputs()
+            if changed is not None:
+                yield TaskFailed(failure=changed)
+                return
             self._send(
                 Run(
                     task=task,
@@ -202,7 +202,8 @@ class ForkedRunner:
                     dedicated=self._defaults.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
                 )
             )
-            self._check_targets(task)
+            if files.has_targets:
+                self._tasks.create_task(self._send_targets(files), name=f"targets-{task.attempt}")
             while True:
                 message = await self._next()
                 match message:
@@ -213,16 +214,15 @@ class ForkedRunner:
                         return
                     case Prepared():
                         pass
-                    case StagedSink():
-                        name = f"sink-{message.step}-{task.attempt}"
-                        sinks.append(self._tasks.create_task(self._inspect(message), name=name))
+                    case StagedSink() | MaterialisedStep():
+                        files.begin_listing(message)
                     case Worked():
                         long = asyncio.get_running_loop().time() - began_s > WORTH_MEASURING_S
                         worth = long or any(isinstance(v.operation, Program) for v in task.graph.vertices)
-                        yield await self._complete(message, sinks, worth_measuring=worth)
+                        yield await self._complete(message, files, worth_measuring=worth)
                         return
                     case TaskFailed():
-                        yield message
+                        yield await files.explain(message)
                         return
                     case ProgramExited(code=code):
                         self._writer.close()  # it exits then
@@ -300,74 +300,28 @@ class ForkedRunner:
                 limits = structs.replace(limits, in_cgroup=True)
         self._limits = limits
 
-    def _check_targets(self, task: DeployTask) -> None:
+    async def _send_targets(self, files: TaskFiles) -> None:
         """Check, while the runner analyses, which targets have data; it waits for the result before it writes."""
-        sinks = {
-            vertex.name: vertex.operation.path
-            for vertex in staged_sinks(task.graph, task.region)
-            if isinstance(vertex.operation, Sink)
-            and vertex.operation.path is not None
-            and needs_target_check(vertex.operation)
-        }
-        if sinks:
-            self._tasks.create_task(self._send_targets(sinks), name=f"targets-{task.attempt}")
+        self._send(await files.check_targets())
 
-    async def _send_targets(self, sinks: dict[StepName, str]) -> None:
-        try:
-            found = await asyncio.gather(*(self._list(path) for path in sinks.values()))
-        except FlintlockError as error:
-            self._send(TargetsChecked(problem=f"the sinks' targets could not be checked: {error.public}"))
-            return
-        occupied = tuple(step for step, listing in zip(sinks, found, strict=True) if has_data(listing.files))
-        self._send(TargetsChecked(occupied=occupied))
-
-    async def _complete(
-        self, worked: Worked, inspected: Iterable[Awaitable[_InspectedSink]], *, worth_measuring: bool
-    ) -> TaskFinished | TaskFailed:
+    async def _complete(self, worked: Worked, files: TaskFiles, *, worth_measuring: bool) -> TaskFinished | TaskFailed:
         """Add what only the engine can determine: files, rows and bytes."""
         try:
-            measured, found = await asyncio.gather(
-                self._measure(worked, worth=worth_measuring), asyncio.gather(*inspected)
-            )
-            sinks = [_unwrap(one) for one in found]
+            measured = await self._measure(worked, worth=worth_measuring)
         except FlintlockError as error:
             kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
-            return _failed(kind, f"what was written could not be listed: {error.public}")
-        sizes = {files.step: size for files, size in sinks}
-        finished = worked.finished
-        return structs.replace(
-            finished,
-            metrics=_merge(finished.metrics, measured.session) if measured else finished.metrics,
-            outputs=tuple(
-                _with_counts(
-                    output, sizes, measured.operations.get(worked.operations.get(output.step, "")) if measured else None
-                )
-                for output in finished.outputs
-            ),
-            sinks=tuple(files for files, _ in sinks),
-        )
+            return _failed(kind, f"what was written could not be measured: {error.public}")
+        finished, counted = worked.finished, dict[StepName, TaskMetrics]()
+        if measured is not None:
+            finished = structs.replace(finished, metrics=_merge(finished.metrics, measured.session))
+            operations = worked.operations.items()
+            counted = {step: measured.operations[name] for step, name in operations if name in measured.operations}
+        return await files.complete(finished, counted)
 
     async def _measure(self, worked: Worked, *, worth: bool) -> OperationMetrics | None:
         if self._engine is None or self._session is None or not (worked.operations or worth):
             return None
         return await self._engine.measure(self._session, tuple(worked.operations.values()))
-
-    async def _inspect(self, sink: StagedSink) -> _InspectedSink:
-        """List what a sink has written. An error is reported when the runner is done."""
-        try:
-            return await self._list_sink(sink)
-        except FlintlockError as error:
-            return error
-
-    async def _list_sink(self, sink: StagedSink) -> tuple[SinkFiles, int]:
-        staged = await self._list(sink.staging, with_size=True)
-        present = await self._list(sink.target) if sink.mode is SaveMode.OVERWRITE else FileListing()
-        return sink_files(sink, staged.files, present.files), staged.size
-
-    async def _list(self, path: str, *, with_size: bool = False) -> FileListing:
-        if self._engine is None:
-            raise Unavailable("there is no engine to list files with")
-        return await self._engine.list_files(path, with_size=with_size)
 
     async def _lost(self, log_path: str) -> Failure:
         """Return the failure of a runner that ended without reporting an outcome."""
@@ -410,19 +364,13 @@ class ForkedRunner:
             self._control.kill(self.number)
             return None
 
-    def _send(self, message: Prepare | Run | TargetsChecked | Analyze | CommandTask) -> None:
+    def _send(self, message: ToRunner) -> None:
         if not self._writer.is_closing():
             self._writer.write(frame(message))
 
 
 def _failed(kind: FailureKind, message: str) -> TaskFailed:
     return TaskFailed(failure=Failure(kind=kind, message=message))
-
-
-def _unwrap(inspected: _InspectedSink) -> tuple[SinkFiles, int]:
-    if isinstance(inspected, FlintlockError):
-        raise inspected
-    return inspected
 
 
 def _program(graph: JobGraph) -> StepName:
@@ -435,9 +383,3 @@ def _merge(reported: TaskMetrics, measured: TaskMetrics) -> TaskMetrics:
     return TaskMetrics(
         **{name: max(getattr(reported, name), getattr(measured, name)) for name in reported.__struct_fields__}
     )
-
-
-def _with_counts(output: StepOutput, sizes: dict[StepName, int], metrics: TaskMetrics | None) -> StepOutput:
-    rows = metrics.write_records if metrics and metrics.write_records else output.rows
-    size = sizes.get(output.step) or (metrics.write_bytes if metrics else 0) or output.bytes
-    return structs.replace(output, rows=rows, bytes=size)

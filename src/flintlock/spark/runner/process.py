@@ -237,7 +237,7 @@ class RunnerProcess:
             attempt.frames,
             activity=self._progress.begin,
             targets=self._targets.get,
-            staged=self._send,
+            written=self._send,
         )
         return attempt.region_task.run()
 

@@ -39,7 +39,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     partitions: int = 0  # between a JobManager and a TaskManager, both ways or one
     store_partitions: int = 0  # between the ensemble and any process, both ways or one
     freezes: int = 0  # of TaskManagers, in some cases past their lease
-    lost_results: int = 0  # blocking results that are lost
+    lost_results: int = 0  # times at which blocking results are lost: one or several, each completely or in part
     clock_jumps: int = 0  # of a JobManager's wall clock, forward or back, by up to a month
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
@@ -110,7 +110,7 @@ class FaultInjector:
             (faults.partitions, self._cut_off_a_task_manager),
             (faults.store_partitions, self._cut_off_from_the_store),
             (faults.freezes, self._freeze_a_task_manager),
-            (faults.lost_results, self._lose_a_result),
+            (faults.lost_results, self._lose_results),
             (faults.clock_jumps, self._set_a_clock),
         ):
             for _ in range(count):
@@ -178,14 +178,20 @@ class FaultInjector:
         length_s = self._random.uniform(0.5, 1.5 * self._faults.heartbeat_timeout_s)
         self.freeze(self._random.choice(self._cluster.task_managers), length_s)
 
-    async def _lose_a_result(self) -> None:
+    async def _lose_results(self) -> None:
+        """Lose up to three blocking results: all files of each, some of them, or the end of some."""
         files = self._cluster.spark.files
         results = sorted({path.rpartition("/")[0] for path in files.content if path.startswith("work/")})
-        if results:
-            lost = self._random.choice(results)
-            self._cluster.record(f"{lost} is lost")
-            for path in files.below(lost):
-                del files.content[path]
+        for lost in self._random.sample(results, min(len(results), self._random.randint(1, 3))):
+            paths = files.below(lost)
+            how = self._random.choice(["lost", "lost in part", "truncated"])
+            some = paths if how == "lost" else self._random.sample(paths, self._random.randint(1, len(paths)))
+            self._cluster.record(f"{lost} is {how}")
+            for path in some:
+                if how == "truncated":
+                    files.content[path] = files.content[path][:-1]
+                else:
+                    del files.content[path]
 
     async def _set_a_clock(self) -> None:
         """Set the wall clock of a JobManager's machine wrong for a while; it may start or begin to lead meanwhile."""

@@ -20,7 +20,7 @@ from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
 from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind
-from flintlock.testing.fake_spark import FILES_OF_A_SINK
+from flintlock.testing.fake_spark import FILES_OF_A_SINK, ROWS_MISSING
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.operations import RescalingUser
@@ -111,6 +111,7 @@ class _Run:
         """Run clients against the cluster until every job has ended and is cleaned up, then check."""
         for target in self._targets():
             self.cluster.spark.files.content[f"{target}/old"] = "old"
+            self.cluster.spark.files.content[f"{target}/_SUCCESS"] = ""
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(self.cluster.run(), name="cluster")
             faults = self.cluster.faults
@@ -285,6 +286,7 @@ class _Run:
         self.violations += self.cluster.changes.violations
         self.violations += self.cluster.violations
         self.violations += self.cluster.spark.overlaps
+        self.violations += [f"{target} has a false success marker" for target in self.cluster.spark.false_markers]
         self.violations += self._restart_problems()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
@@ -359,12 +361,14 @@ class _Run:
             new = [path for path in visible if not path.endswith("/old")]
             attempts = {files.content[path] for path in new}
             has_old, marked = f"{target}/old" in visible, f"{target}/_SUCCESS" in files.content
-            untouched = has_old and not new and not marked
+            untouched = has_old and not new and marked
             published = (
                 len(new) == FILES_OF_A_SINK and len(attempts) == 1 and marked and has_old == (mode is SaveMode.APPEND)
             )
             if not (published or (untouched and job.status is not JobStatus.FINISHED)):
                 problems.append(f"{observed.key} ended {job.status}, but {target} holds {visible} of {attempts}")
+            if any(ROWS_MISSING in content for content in attempts):
+                problems.append(f"{observed.key}: {target} was computed from less than all rows: {attempts}")
         return problems
 
     def _targets(self) -> list[str]:

@@ -1,0 +1,218 @@
+"""What a task reads is compared with its manifest, and what it writes has to be there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import structs
+
+from flintlock.model.errors import FlintlockError, JobFailed, Unavailable
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.manifests import manifest_of
+from flintlock.model.operations import SaveMode
+from flintlock.model.regions import Region
+from flintlock.model.tasks import (
+    DeployTask,
+    Failure,
+    FailureKind,
+    StepOutput,
+    TaskFailed,
+    TaskFinished,
+    TaskMetrics,
+)
+from flintlock.spark.engine.publish_plan import FileListing, MaterialisedStep, StagedSink
+from flintlock.spark.runner.task_files import TaskFiles
+from flintlock.testing.virtual_time import virtual_time
+
+JOB = JobId("a" * 32)
+CLEAN, OTHER, OUT = StepName("clean"), StepName("other"), StepName("out")
+FILES = {"part-0": 10, "part-1": 20}
+SINK = StagedSink(step=OUT, target="/out", staging="/out/.flintlock-x", mode=SaveMode.OVERWRITE)
+
+
+class ListedPaths:
+    """Files by directory and name; `after` is called after each listing."""
+
+    def __init__(self, **directories: dict[str, int]) -> None:
+        self.directories = {f"/{name}": dict(files) for name, files in directories.items()}
+        self.durable: list[str] = []  # what was made durable, in order
+        self.error: FlintlockError | None = None
+        self.after: Callable[[], object] = lambda: None
+
+    async def list_files(self, path: str, *, with_sizes: bool = False, durable: bool = False) -> FileListing:
+        if durable:
+            self.durable.append(path)
+        if self.error is not None:
+            raise self.error
+        files = self.directories.get(path, {})
+        names = tuple(sorted(files))
+        listing = FileListing(files=names, sizes=tuple(files[name] for name in names) if with_sizes else ())
+        self.after()
+        return listing
+
+
+def reading(*steps: StepName) -> DeployTask:
+    """A task that reads results of other regions."""
+    return DeployTask(
+        attempt=AttemptId(job_id=JOB, region=RegionId(1), attempt=0),
+        graph=JobGraph(job_id=JOB, name="test", vertices=()),
+        region=Region(id=RegionId(1), steps=()),
+        slots=(0,),
+        inputs={step: f"/{step}" for step in steps},
+        manifests={step: manifest_of(FILES, 5) for step in steps},
+    )
+
+
+async def completed(
+    files: TaskFiles, *written: StagedSink | MaterialisedStep, counted: TaskMetrics | None = None
+) -> TaskFinished | TaskFailed:
+    for one in written:
+        files.begin_listing(one)
+    steps = [one.step for one in written]
+    finished = TaskFinished(
+        outputs=tuple(StepOutput(step=step) for step in steps),
+        materialised={one.step: one.path for one in written if isinstance(one, MaterialisedStep)},
+    )
+    return await files.complete(finished, {} if counted is None else dict.fromkeys(steps, counted))
+
+
+@virtual_time
+async def test_unchanged_inputs_are_no_failure() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        files = TaskFiles(reading(CLEAN, OTHER), ListedPaths(clean=FILES, other=FILES), tasks)
+        assert await files.changed_inputs() is None
+
+
+@virtual_time
+async def test_every_input_that_has_lost_a_part_is_a_missing_input() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        engine = ListedPaths(clean={"part-0": 10}, other={"part-0": 10, "part-1": 19})
+        failure = await TaskFiles(reading(CLEAN, OTHER), engine, tasks).changed_inputs()
+
+    assert failure is not None
+    assert (failure.kind, failure.missing) == (FailureKind.MISSING_INPUT, (CLEAN, OTHER))
+    assert "'clean': its file part-1 is missing" in failure.message
+    assert "'other': its file part-1 has 19 of 20 bytes" in failure.message
+
+
+@virtual_time
+async def test_an_input_without_a_manifest_is_not_compared() -> None:
+    """Records of older versions have none."""
+    async with asyncio.TaskGroup() as tasks:
+        task = structs.replace(reading(CLEAN), manifests={})
+        assert await TaskFiles(task, ListedPaths(), tasks).changed_inputs() is None
+
+
+@virtual_time
+async def test_an_input_that_loses_a_file_during_the_work_fails_the_attempt_after_it() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        engine = ListedPaths(clean=FILES, **{"out/.flintlock-x": {"part-0": 1}})
+        files = TaskFiles(reading(CLEAN), engine, tasks)
+        assert await files.changed_inputs() is None
+        del engine.directories["/clean"]["part-0"]
+        outcome = await completed(files, SINK)
+
+    assert isinstance(outcome, TaskFailed)
+    assert (outcome.failure.kind, outcome.failure.missing) == (FailureKind.MISSING_INPUT, (CLEAN,))
+
+
+@virtual_time
+async def test_an_error_of_a_task_whose_input_has_changed_is_a_missing_input() -> None:
+    failed = TaskFailed(failure=Failure(kind=FailureKind.USER_CODE, message="IndexError: no rows", missing=(OTHER,)))
+    async with asyncio.TaskGroup() as tasks:
+        explained = await TaskFiles(reading(CLEAN), ListedPaths(), tasks).explain(failed)
+        unchanged = await TaskFiles(reading(CLEAN), ListedPaths(clean=FILES), tasks).explain(failed)
+
+    assert explained.failure.kind is FailureKind.MISSING_INPUT
+    assert set(explained.failure.missing) == {CLEAN, OTHER}
+    assert unchanged == failed
+
+
+@virtual_time
+async def test_a_result_that_is_written_is_recorded_with_its_files_and_rows() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        engine = ListedPaths(clean={**FILES, "_SUCCESS": 0})
+        counted = TaskMetrics(write_records=7, write_bytes=30)
+        outcome = await completed(
+            TaskFiles(reading(), engine, tasks), MaterialisedStep(step=CLEAN, path="/clean"), counted=counted
+        )
+
+    assert isinstance(outcome, TaskFinished)
+    assert engine.durable == ["/clean"], "before it is reported"
+    assert outcome.manifests == {CLEAN: manifest_of(FILES, 7)}
+    assert outcome.outputs == (StepOutput(step=CLEAN, rows=7, bytes=30),)
+
+
+@virtual_time
+async def test_a_result_of_the_task_itself_that_loses_a_file_before_the_end_fails_the_attempt() -> None:
+    """Its sinks may have been computed from what was left of it."""
+    async with asyncio.TaskGroup() as tasks:
+        engine = ListedPaths(clean=FILES, **{"out/.flintlock-x": {"part-0": 1}})
+        engine.after = lambda: engine.directories["/clean"].pop("part-0", None)
+        outcome = await completed(
+            TaskFiles(reading(), engine, tasks), MaterialisedStep(step=CLEAN, path="/clean"), SINK
+        )
+
+    assert isinstance(outcome, TaskFailed)
+    assert (outcome.failure.kind, outcome.failure.missing) == (FailureKind.MISSING_INPUT, (CLEAN,))
+
+
+@virtual_time
+async def test_a_staging_directory_without_files_is_a_failure_if_rows_were_written() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        files = TaskFiles(reading(), ListedPaths(out={"old": 1}), tasks)
+        outcome = await completed(files, SINK, counted=TaskMetrics(write_records=1825, write_bytes=0))
+
+    assert isinstance(outcome, TaskFailed)
+    assert (outcome.failure.kind, outcome.failure.step) == (FailureKind.SPARK_TASK, OUT)
+    assert "1825 rows" in outcome.failure.message
+    assert "/out/.flintlock-x has 0 files" in outcome.failure.message
+
+
+@virtual_time
+async def test_a_sink_that_wrote_no_rows_may_have_no_files() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        outcome = await completed(TaskFiles(reading(), ListedPaths(out={"old": 1}), tasks), SINK, counted=TaskMetrics())
+
+    assert isinstance(outcome, TaskFinished)
+    assert outcome.sinks[0].removes == ("/out/old",)
+
+
+@virtual_time
+async def test_a_blocking_result_without_files_is_a_failure_even_without_rows() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        files = TaskFiles(reading(), ListedPaths(), tasks)
+        outcome = await completed(files, MaterialisedStep(step=CLEAN, path="/clean"), counted=TaskMetrics())
+
+    assert isinstance(outcome, TaskFailed)
+
+
+@virtual_time
+async def test_an_output_with_fewer_bytes_than_spark_wrote_is_a_failure() -> None:
+    """Some executors wrote into a file system of their own."""
+    async with asyncio.TaskGroup() as tasks:
+        engine = ListedPaths(**{"out/.flintlock-x": {"part-0": 10}})
+        outcome = await completed(
+            TaskFiles(reading(), engine, tasks), SINK, counted=TaskMetrics(write_records=9, write_bytes=30)
+        )
+
+    assert isinstance(outcome, TaskFailed)
+    assert "(30 bytes), but /out/.flintlock-x has 1 files (10 bytes)" in outcome.failure.message
+
+
+@virtual_time
+async def test_files_that_cannot_be_listed_fail_the_attempt_and_not_its_inputs() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        engine = ListedPaths(clean=FILES)
+        files = TaskFiles(reading(CLEAN), engine, tasks)
+        engine.error = JobFailed("access denied")
+        refused = await files.changed_inputs()
+        engine.error = Unavailable("the engine died")
+        lost = await files.changed_inputs()
+
+    assert refused is not None
+    assert (refused.kind, refused.missing) == (FailureKind.SPARK_TASK, ())
+    assert lost is not None
+    assert lost.kind is FailureKind.ENGINE_LOST
