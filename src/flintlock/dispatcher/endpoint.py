@@ -139,6 +139,7 @@ class Dispatcher:
         self._child(self._retention.run_clock(), "dispatcher-retention-clock")
         self._child(self._retention.expire_jobs(), "dispatcher-retention")
         self._child(self._retention.expire_blobs(), "dispatcher-blob-retention")
+        self._child(self._retention.remove_old_logs(), "dispatcher-log-retention")
 
     async def _begin_recovered(self, recovery: Recovery) -> None:
         """Start the jobs of earlier terms, and the cleanup of those that have ended."""

@@ -1,4 +1,4 @@
-"""What the Dispatcher removes by itself: ended jobs after their retention, and blobs that no job needs."""
+"""What the Dispatcher removes by itself: ended jobs after their retention, with their logs, and blobs without a job."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S, record_retenti
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.writes import log_and_continue
 from flintlock.model import log_events
+from flintlock.model.errors import Corrupt
 from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.tasks import RemoveLogs
 
 log: FilteringBoundLogger = structlog.get_logger()
+
+_LOGS_AT_ONCE: Final = 1000  # jobs in one message
 
 
 class Retention:
@@ -29,6 +33,7 @@ class Retention:
         self._services: Final = services
         self._stores: Final = shared.term.stores
         self._gate: Final = shared.term.gate
+        self._resource_manager: Final = shared.term.resource_manager
         self._listing: Final = shared.listing
         self._ended: Final = shared.ended
         self._clock: Final = shared.retention_clock
@@ -80,6 +85,29 @@ class Retention:
                 gone = await self._services.blobs.expire_unreferenced(retention_s)
                 if gone:
                     log.info(log_events.BLOBS_EXPIRED, count=len(gone))
+
+    async def remove_old_logs(self) -> None:
+        """Have the output of forgotten jobs removed, wherever it is: also where no TaskManager was at their expiry."""
+        while True:
+            await asyncio.sleep(core.expiry_period_s(self._retention_s))
+            await self._gate.wait_until_active()
+            with log_and_continue(log_events.LOG_REMOVAL_FAILED):
+                logged = await self._resource_manager.logged_jobs()
+                old = [job_id for job_id in logged.job_ids if await self._is_forgotten(job_id)]
+                for start in range(0, len(old), _LOGS_AT_ONCE):
+                    await self._resource_manager.remove_logs(
+                        RemoveLogs(job_ids=tuple(old[start : start + _LOGS_AT_ONCE]))
+                    )
+                if old:
+                    log.info(log_events.LOGS_REMOVED, jobs=len(old))
+
+    async def _is_forgotten(self, job_id: JobId) -> bool:
+        if job_id in self._jobs or self._listing.get(job_id) is not None:
+            return False
+        try:  # what the listing does not have is still a job while its result is stored
+            return await self._stores.results.get(job_id) is None
+        except Corrupt:
+            return False
 
     def _forget(self, expired: tuple[JobId, ...]) -> None:
         gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]

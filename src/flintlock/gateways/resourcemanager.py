@@ -13,7 +13,7 @@ from flintlock.model.slots import (
     ResourceRequirements,
     TaskManagerRegistration,
 )
-from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
+from flintlock.model.tasks import LogChunk, LoggedJobs, LogQuery, RemoveFiles, RemoveLogs
 
 
 class ResourceManagerGateway(Protocol):
@@ -40,7 +40,18 @@ class ResourceManagerGateway(Protocol):
         ...
 
     async def read_log(self, message: LogQuery) -> LogChunk:
-        """Fetch a piece of an attempt's output from the TaskManager that has it. Raises NotFound, Unavailable."""
+        """Fetch a piece of an attempt's output from a TaskManager that has it. Raises NotFound, Unavailable.
+
+        If the TaskManager that ran the attempt is not registered any more, another one of its machine may have it.
+        """
+        ...
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Return the jobs whose output is at a registered TaskManager; those that do not answer are left out."""
+        ...
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Have all registered TaskManagers remove the output of jobs that the cluster has forgotten, once."""
         ...
 
     async def query_task_manager(self, message: ProcessQuery) -> ProcessAnswer:

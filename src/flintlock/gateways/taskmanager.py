@@ -11,9 +11,11 @@ from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
+    LoggedJobs,
     LogQuery,
     PublishFiles,
     RemoveFiles,
+    RemoveLogs,
 )
 
 
@@ -57,6 +59,14 @@ class TaskManagerGateway(Protocol):
 
     async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
         """Answer about the TaskManager's own process, also without an engine. Raises NotFound for an unknown log."""
+        ...
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Return the jobs whose output is here."""
+        ...
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Remove the output of jobs that the cluster has forgotten. Idempotent."""
         ...
 
     async def shut_down(self, message: ShutDownCluster) -> None:

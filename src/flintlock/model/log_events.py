@@ -87,6 +87,10 @@ JOBS_EXPIRED: Final = _event("Jobs (Dispatcher)", "jobs-expired", "Ended jobs we
 JOB_EXPIRY_FAILED: Final = _event(
     "Jobs (Dispatcher)", "job-expiry-failed", "Ended jobs could not be removed after their retention."
 )
+LOGS_REMOVED: Final = _event("Jobs (Dispatcher)", "logs-removed", "The output of jobs that expired was removed.")
+LOG_REMOVAL_FAILED: Final = _event(
+    "Jobs (Dispatcher)", "log-removal-failed", "The output of jobs that expired could not be removed; it is retried."
+)
 CLOCK_JUMPED: Final = _event(
     "Jobs (Dispatcher)",
     "clock-jumped",

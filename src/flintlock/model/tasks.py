@@ -230,6 +230,18 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     complete: bool  # the attempt has ended: nothing will be added
 
 
+class LoggedJobs(Struct, frozen=True, kw_only=True):
+    """The jobs whose captured output is still there."""
+
+    job_ids: tuple[JobId, ...] = ()
+
+
+class RemoveLogs(Struct, frozen=True, kw_only=True):
+    """Remove the captured output of jobs that the cluster has forgotten."""
+
+    job_ids: tuple[JobId, ...]
+
+
 class RegionPhase(StrEnum):
     """How far a region has durably come."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -23,7 +24,7 @@ from flintlock.gateways.workers import WorkerDriver
 from flintlock.model import log_events
 from flintlock.model.causes import caused_by, internal_cause
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
-from flintlock.model.errors import Fenced, FlintlockError, Refused, Unavailable
+from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import FencingToken, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import (
@@ -34,7 +35,7 @@ from flintlock.model.slots import (
     ResourceRequirements,
     TaskManagerRegistration,
 )
-from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
+from flintlock.model.tasks import LogChunk, LoggedJobs, LogQuery, RemoveFiles, RemoveLogs
 from flintlock.resourcemanager.active import ActiveWorkers, worker_rules
 from flintlock.resourcemanager.capacity import Capacity
 from flintlock.resourcemanager.core import (
@@ -167,9 +168,36 @@ class ResourceManager:
         return structs.replace(self._core.overview(_now_s(), self._clock_ms()), starting=self._starting())
 
     async def read_log(self, message: LogQuery) -> LogChunk:
-        """Read from the TaskManager that has the log. Raises NotFound if that is not registered."""
+        """Read from the TaskManager that ran the attempt; if it is not registered, from one that has the log."""
         self._require_term()
-        return await self._connect(self._core.address(message.task_manager)).read_log(message)
+        try:
+            address = self._core.address(message.task_manager)
+        except NotFound:
+            return await self._read_log_anywhere(message)
+        return await self._connect(address).read_log(message)
+
+    async def _read_log_anywhere(self, message: LogQuery) -> LogChunk:
+        """Read from whichever TaskManager has the log: those of one state directory share it. Raises NotFound."""
+        for address in self._core.addresses():
+            with suppress(NotFound, Unavailable):
+                return await self._connect(address).read_log(message)
+        raise NotFound(f"no TaskManager has the output of attempt {message.attempt}")
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Collect it from all registered TaskManagers."""
+        self._require_term()
+        found: dict[JobId, None] = {}
+        for address in self._core.addresses():
+            with suppress(Refused, Unavailable):  # Refused: an older version
+                found.update(dict.fromkeys((await self._connect(address).logged_jobs()).job_ids))
+        return LoggedJobs(job_ids=tuple(found))
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Pass it on to all registered TaskManagers."""
+        self._require_term()
+        for address in self._core.addresses():
+            with suppress(Refused, Unavailable):
+                await self._connect(address).remove_logs(message)
 
     async def query_task_manager(self, message: ProcessQuery) -> ProcessAnswer:
         """Have the TaskManager answer. Raises NotFound if it is not registered."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -16,16 +15,19 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
-from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
+from flintlock.model.errors import Fenced, Refused, Unavailable
 from flintlock.model.ids import AttemptId, FencingToken, InstanceId
 from flintlock.model.slots import LivenessProbe, RegistrationAnswer
 from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
+    LoggedJobs,
     LogQuery,
     PublishFiles,
     RemoveFiles,
+    RemoveLogs,
 )
+from flintlock.taskmanager import task_logs
 from flintlock.taskmanager.core import TaskManagerCore
 from flintlock.taskmanager.engine_session import EngineSession
 from flintlock.taskmanager.lease import CurrentLease
@@ -136,7 +138,18 @@ class TaskManager:
         """Return a piece of an attempt's output."""
         path = self._services.log_path(message.attempt)
         running = self._open is not None and message.attempt in self._open.core.running()
-        return await asyncio.to_thread(_read_log, path, message, running)
+        return await asyncio.to_thread(task_logs.read_log, path, message, running=running)
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Return the jobs whose output is here."""
+        directory = self._services.log_directory
+        if not directory.is_dir():
+            return LoggedJobs()
+        return LoggedJobs(job_ids=await asyncio.to_thread(task_logs.logged_jobs, directory))
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Remove the output of these jobs."""
+        await asyncio.to_thread(task_logs.remove_logs, self._services.log_directory, message.job_ids)
 
     async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
         """Answer about this process."""
@@ -234,14 +247,3 @@ async def _within(work: Awaitable[None], limit_s: float) -> None:
             await work
     except TimeoutError:
         log.warning(log_events.REPORTS_UNDELIVERED)
-
-
-def _read_log(path: Path, query: LogQuery, running: bool) -> LogChunk:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            offset = max(size + query.offset, 0) if query.offset < 0 else min(query.offset, size)
-            file.seek(offset)
-            return LogChunk(data=file.read(query.limit), offset=offset, size=size, complete=not running)
-    except FileNotFoundError:
-        raise NotFound(f"no output of attempt {query.attempt} is here") from None

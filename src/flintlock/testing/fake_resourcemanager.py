@@ -30,7 +30,7 @@ from flintlock.model.slots import (
     TaskManagerLost,
     TaskManagerRegistration,
 )
-from flintlock.model.tasks import LogChunk, LogQuery, RemoveFiles
+from flintlock.model.tasks import LogChunk, LoggedJobs, LogQuery, RemoveFiles, RemoveLogs
 from flintlock.testing.samples import TOKEN
 
 
@@ -50,6 +50,7 @@ class FakeResourceManager:
         self.removed: list[RemoveFiles] = []
         self.removals_s: list[float] = []  # when each removal was requested, failed ones too
         self.seen = ResourceOverview()  # what `overview` answers
+        self.logged: list[JobId] = []  # jobs whose output is at some TaskManager
         self.logs: dict[AttemptId, bytes] = {}
         self.process_answers: dict[ProcessQuery, ProcessAnswer] = {}
         self.complete_logs: set[AttemptId] = set()
@@ -124,6 +125,16 @@ class FakeResourceManager:
         self.removals_s.append(asyncio.get_running_loop().time())
         self._fail()
         self.removed.append(message)
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Return `logged`."""
+        self._fail()
+        return LoggedJobs(job_ids=tuple(self.logged))
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Remove them from `logged`."""
+        self._fail()
+        self.logged = [job_id for job_id in self.logged if job_id not in message.job_ids]
 
     def _fail(self) -> None:
         if self.fail_with is not None:
@@ -226,6 +237,13 @@ class GrantingResourceManager:
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Raise NotFound: there are no logs."""
         raise NotFound(f"TaskManager {message.task_manager!r} is not registered")
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Return none."""
+        return LoggedJobs()
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Do nothing."""
 
     async def remove_files(self, message: RemoveFiles) -> None:
         """Record it."""

@@ -10,16 +10,18 @@ from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.diagnostics import ProcessAnswer, ProcessLogsListed, ProcessQuery
 from flintlock.model.errors import FlintlockError, NotFound
-from flintlock.model.ids import InstanceId
+from flintlock.model.ids import InstanceId, JobId
 from flintlock.model.slots import (
     LivenessProbe,
 )
 from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
+    LoggedJobs,
     LogQuery,
     PublishFiles,
     RemoveFiles,
+    RemoveLogs,
 )
 
 
@@ -34,6 +36,7 @@ class FakeTaskManager:
         self.removed: list[RemoveFiles] = []
         self.shut_downs: list[ShutDownCluster] = []
         self.process_queries: list[ProcessQuery] = []
+        self.logged: list[JobId] = []  # jobs whose output is there
         self.logs: dict[str, bytes] = {}  # by attempt, as text
         self.fail_with: FlintlockError | None = None
         self.on_deploy: Callable[[DeployTask], Awaitable[None]] | None = None
@@ -94,6 +97,16 @@ class FakeTaskManager:
             raise NotFound(f"no output of attempt {message.attempt} is here")
         piece = text[message.offset : message.offset + message.limit]
         return LogChunk(data=piece, offset=message.offset, size=len(text), complete=True)
+
+    async def logged_jobs(self) -> LoggedJobs:
+        """Return `logged`."""
+        self._try()
+        return LoggedJobs(job_ids=tuple(self.logged))
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        """Remove them from `logged`."""
+        self._try()
+        self.logged = [job_id for job_id in self.logged if job_id not in message.job_ids]
 
     def _try(self) -> None:
         self.tries += 1

@@ -12,6 +12,7 @@ from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S
 from flintlock.ha import payloads
 from flintlock.model import log_events
+from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import RetentionReading
 from flintlock.testing.virtual_time import virtual_time
@@ -159,6 +160,34 @@ async def test_clock_that_cannot_be_recorded_is_logged_and_nothing_else() -> Non
         assert await listed(dispatcher) == set()
 
     assert log_events.RETENTION_CLOCK_NOT_RECORDED in [entry["event"] for entry in logs]
+
+
+@virtual_time
+async def test_output_of_a_job_is_removed_once_the_job_is_forgotten_and_not_before() -> None:
+    harness = DispatcherHarness(config={"job-result-store.retention": "10 min"})
+    stray = JobId("e" * 32)
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher, B)
+        (await harness.submitted(dispatcher, A)).finish()
+        harness.resource_manager.logged = [A, B, stray]
+        await asyncio.sleep(590)
+        assert harness.resource_manager.logged == [A, B]
+
+        await asyncio.sleep(150)
+        assert await listed(dispatcher) == {B}
+        assert harness.resource_manager.logged == [B]
+
+
+@virtual_time
+async def test_output_whose_removal_fails_is_removed_later() -> None:
+    harness = DispatcherHarness(config={"job-result-store.retention": "10 min"})
+    async with harness.leading():
+        harness.resource_manager.logged = [A]
+        harness.resource_manager.fail_with = Unavailable("no TaskManager")
+        await asyncio.sleep(150)
+        harness.resource_manager.fail_with = None
+        await asyncio.sleep(60)
+        assert harness.resource_manager.logged == []
 
 
 def _reading(harness: DispatcherHarness) -> RetentionReading:

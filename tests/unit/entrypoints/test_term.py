@@ -28,9 +28,11 @@ from flintlock.model.slots import Heartbeat, LivenessProbe, TaskManagerRegistrat
 from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
+    LoggedJobs,
     LogQuery,
     PublishFiles,
     RemoveFiles,
+    RemoveLogs,
     TaskMetrics,
     TaskProgress,
     TaskReport,
@@ -69,6 +71,12 @@ class RecordingTaskManager:
 
     async def query_process(self, message: ProcessQuery) -> ProcessAnswer:
         raise AssertionError
+
+    async def logged_jobs(self) -> LoggedJobs:
+        return LoggedJobs()
+
+    async def remove_logs(self, message: RemoveLogs) -> None:
+        self.received.append(message)
 
     async def shut_down(self, message: ShutDownCluster) -> None:
         self.received.append(message)

@@ -30,7 +30,7 @@ from flintlock.model.slots import (
     TaskManagerRegistration,
     UnwantedTasks,
 )
-from flintlock.model.tasks import LogQuery, RemoveFiles
+from flintlock.model.tasks import LogQuery, RemoveFiles, RemoveLogs
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.testing.fake_jobmaster import FakeJobMaster
@@ -277,8 +277,34 @@ async def test_a_log_is_read_where_it_is() -> None:
         assert (chunk.data, chunk.size) == (b"ello", 5)
         with pytest.raises(NotFound):
             await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-1"), attempt=attempt()))
-        with pytest.raises(NotFound, match="'tm-9' is not registered"):
-            await manager.read_log(LogQuery(task_manager=TaskManagerId("tm-9"), attempt=attempt()))
+
+
+@virtual_time
+async def test_a_log_of_a_task_manager_that_is_gone_is_read_from_another_one_that_has_it() -> None:
+    harness = ResourceManagerHarness()
+    harness.machines("tm-2:1").logs[str(attempt())] = b"hello"
+    gone = LogQuery(task_manager=TaskManagerId("tm-9"), attempt=attempt())
+    async with harness.running() as manager:
+        await enter(manager, offer("tm-1"))
+        with pytest.raises(NotFound, match="no TaskManager has the output"):
+            await manager.read_log(gone)
+        await enter(manager, offer("tm-2"))
+        assert (await manager.read_log(gone)).data == b"hello"
+
+
+@virtual_time
+async def test_logs_of_forgotten_jobs_are_removed_at_every_task_manager() -> None:
+    harness = ResourceManagerHarness()
+    harness.machines("tm-1:1").logged = [A]
+    harness.machines("tm-2:1").logged = [A, B]
+    harness.machines("tm-3:1").fail_with = Unavailable("no answer")
+    async with harness.running() as manager:
+        for name in ("tm-3", "tm-1", "tm-2"):
+            await enter(manager, offer(name))
+        assert sorted((await manager.logged_jobs()).job_ids) == sorted([A, B])
+        await manager.remove_logs(RemoveLogs(job_ids=(A,)))
+
+        assert (await manager.logged_jobs()).job_ids == (B,)
 
 
 @virtual_time

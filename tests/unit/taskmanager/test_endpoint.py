@@ -15,13 +15,14 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.causes import CauseId, add_cause, caused_by
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
-from flintlock.model.ids import BlobKey, Epoch, FencingToken, TaskManagerId
+from flintlock.model.ids import BlobKey, Epoch, FencingToken, JobId, TaskManagerId
 from flintlock.model.log_events import TASK_DEPLOYED
 from flintlock.model.slots import AttemptSlots
 from flintlock.model.tasks import (
     FailureKind,
     LogQuery,
     RemoveFiles,
+    RemoveLogs,
     TaskCanceled,
     TaskFailed,
     TaskFinished,
@@ -398,6 +399,24 @@ async def test_files_are_removed_by_the_engine(harness: TaskManagerHarness) -> N
         await task_manager.remove_files(RemoveFiles(job_id=A.job_id, directories=("work/x", "out/.staging")))
 
         assert harness.engine.removed == [("work/x", "out/.staging")]
+
+
+def test_output_of_forgotten_jobs_is_removed_and_nothing_else(harness: TaskManagerHarness) -> None:
+    directory = harness.services.log_directory
+    jobs = [JobId(letter * 32) for letter in "abc"]
+    for name in (*jobs, "lost+found"):
+        (directory / name).mkdir(parents=True)
+        (directory / name / "0-0.log").write_text("output")
+
+    async def remove() -> None:
+        assert sorted((await harness.task_manager.logged_jobs()).job_ids) == jobs
+        await harness.task_manager.remove_logs(
+            RemoveLogs(job_ids=(jobs[0], jobs[2], JobId("../jobs"), JobId("f" * 32)))
+        )
+        assert (await harness.task_manager.logged_jobs()).job_ids == (jobs[1],)
+
+    asyncio.run(remove())
+    assert sorted(path.name for path in directory.iterdir()) == [jobs[1], "lost+found"]
 
 
 def test_output_is_read_piece_by_piece(harness: TaskManagerHarness) -> None:

@@ -1,0 +1,42 @@
+"""The captured output of attempts on this machine: a directory for each job, a file for each attempt.
+
+All TaskManagers of a state directory share it, so any of them can read what another one captured. The files of a job
+are removed once the cluster has forgotten the job; the leader says when.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from flintlock.model.errors import NotFound
+from flintlock.model.ids import JobId, is_job_id
+from flintlock.model.tasks import LogChunk, LogQuery
+
+
+def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
+    """Return a piece of an attempt's output. Raises NotFound."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            offset = max(size + query.offset, 0) if query.offset < 0 else min(query.offset, size)
+            file.seek(offset)
+            return LogChunk(data=file.read(query.limit), offset=offset, size=size, complete=not running)
+    except FileNotFoundError:
+        raise NotFound(f"no output of attempt {query.attempt} is here") from None
+
+
+def logged_jobs(directory: Path) -> tuple[JobId, ...]:
+    """Return the jobs whose output is in the directory; what else is there is not ours."""
+    try:
+        return tuple(JobId(path.name) for path in directory.iterdir() if is_job_id(path.name))
+    except FileNotFoundError:
+        return ()
+
+
+def remove_logs(directory: Path, job_ids: Iterable[JobId]) -> None:
+    """Remove the output of these jobs. Idempotent; what cannot be removed is left for the next time."""
+    for job_id in job_ids:
+        if is_job_id(job_id):
+            shutil.rmtree(directory / job_id, ignore_errors=True)
