@@ -1,4 +1,4 @@
-"""The changes of one running job: what it may use, at once or as a recorded operation.
+"""The changes of one running job: its cancel, and what it may use, at once or as a recorded operation.
 
 One change at a time: each is stored before the JobMaster gets it, and what a former leader left in progress is carried
 out before anything else may change.
@@ -16,7 +16,7 @@ from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.ha.protocols import JobGraphStore
-from flintlock.model.commands import CancelJob, JobOperation, RescaleJob, TriggerOperation
+from flintlock.model.commands import CancelJob, CancelRequest, JobOperation, RescaleJob, TriggerOperation
 from flintlock.model.errors import Conflict, FlintlockError, Invalid, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import StoredJob
@@ -51,8 +51,8 @@ class ChangeableJob(Protocol):
         """Return the error for a command to a job that has ended."""
         ...
 
-    def cancel(self) -> None:
-        """Cancel the job. Raises Conflict if it can no longer be cancelled."""
+    def cancel(self, *, force: bool = False) -> CancelRequest:
+        """Cancel the job; return what to record of it. Raises Conflict if it can no longer be cancelled."""
         ...
 
 
@@ -94,6 +94,25 @@ class JobChanges:
         finally:
             self._updating = self._settling = False
 
+    async def record_cancel(self, request: CancelRequest, done: asyncio.Future[None]) -> None:
+        """Record a cancel that the job has accepted; the outcome is set on `done`.
+
+        The job gets it first: its JobMaster alone knows whether it can still be cancelled, and a cancel that is refused
+        must not be recorded. The client is answered once the record is durable: from then on every leader cancels the
+        job. Where that fails the job is being cancelled all the same, but only by this leader.
+        """
+        try:
+            await self._operations.record_cancel(request)
+        except NotFound:  # it has ended meanwhile, and even its result is gone
+            done.set_result(None)
+        except FlintlockError as error:
+            if is_fatal_to_term(error):
+                raise
+            text = f"job {self._job.job_id} is being cancelled, but that could not be stored: {error.public}"
+            done.set_exception(Unavailable(f"{text}; send it again"))
+        else:
+            done.set_result(None)
+
     async def operate(self, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]) -> None:
         """Record an operation, set the acknowledgement on `accepted`, carry the operation out, record its outcome."""
         operation = await self._operations.begin(trigger, self._job.check_runs, accepted)
@@ -119,11 +138,11 @@ class JobChanges:
 
     async def _carry_out(self, operation: JobOperation) -> None:
         match operation.command:
-            case CancelJob():
+            case CancelJob(force=force):
                 error: FlintlockError | None = None
                 try:
                     self._job.check_runs()
-                    self._job.cancel()
+                    await self._operations.record_cancel(self._job.cancel(force=force))
                 except FlintlockError as refused:
                     error = refused
                 await self._operations.complete(operation, error)

@@ -219,16 +219,20 @@ class Dispatcher:
         """Give a job a command; return once it is accepted. See DispatcherGateway."""
         self.check_leading()
         match message:
-            case CancelJob(job_id=job_id):
-                await self._cancel(job_id)
+            case CancelJob():
+                await self._cancel(message)
             case RescaleJob():
                 await self._rescale(message)
 
-    async def _cancel(self, job_id: JobId) -> None:
+    async def _cancel(self, command: CancelJob) -> None:
         """Cancel the job, or acknowledge that it was cancelled."""
+        job_id = command.job_id
         running = await self._running(job_id)
         if running is not None:
-            running[0].cancel()
+            job, done = running[0], asyncio.get_running_loop().create_future()
+            task = self._child(job.changes.record_cancel(job.cancel(force=command.force), done), f"cancel-{job_id}")
+            task.add_done_callback(lambda _: answer_unanswered(done, "the cancel of a job was being stored"))
+            await asyncio.shield(done)
             return
         line = self._listing.get(job_id)
         status = line.status if line is not None else (await self._ended_job(job_id)).status

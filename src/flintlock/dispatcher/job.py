@@ -42,7 +42,7 @@ from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
-from flintlock.model.commands import CancelJob, JobOperations
+from flintlock.model.commands import CancelJob, CancelRequest, JobOperations
 from flintlock.model.errors import (
     Conflict,
     Corrupt,
@@ -118,8 +118,8 @@ class DispatchedJob:
         self._runner: JobMasterRunner | None = None  # from RUNNING to the durable end
         self._result = result  # from the durable end on
         self._archived = False  # whether it is known to be; written by `_end`
-        self._cancel_asked_ms: int | None = None  # of a cancel that is queued until there is a JobMaster
-        self._cancel_cause: CauseId | None = None  # of that cancel
+        # A cancel for the JobMaster when there is one: queued, or accepted by a former leader.
+        self._cancel: CancelRequest | None = operations.cancel if operations is not None else None
         self._client: Final = AttachedClient(self._client_timed_out)  # expected while the job has a JobMaster
         self.changes: Final = _changes(self, services, operations or JobOperations(job_id=job_id))
         self._recovered = False  # written by `run_recovered`
@@ -146,7 +146,10 @@ class DispatchedJob:
         """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
         if self._runner is not None:
             return self._runner.snapshot()
-        return initial_snapshot(self.stored, self._cancel_asked_ms)
+        return self._initial_snapshot()
+
+    def _initial_snapshot(self) -> JobSnapshot:
+        return initial_snapshot(self.stored, None if self._cancel is None else self._cancel.requested_ms)
 
     def summary(self, last: JobSummary | None) -> JobSummary | None:
         """Return the job's line in the listing, given its last one.
@@ -159,22 +162,27 @@ class DispatchedJob:
             line = self.snapshot().summary()
         except Exception as error:  # noqa: BLE001 - one JobMaster's bug must not fail the listing
             log.warning(log_events.JOBMASTER_NOT_RESPONDING, job_id=self.job_id, error=repr(error))
-            known = last or initial_snapshot(self.stored, self._cancel_asked_ms).summary()
+            known = last or self._initial_snapshot().summary()
             return structs.replace(known, stale=True)
         if line.status.globally_terminal:  # not durable yet: not shown
             if last is not None and not last.status.globally_terminal:
                 return last
-            return initial_snapshot(self.stored, self._cancel_asked_ms).summary()
+            return self._initial_snapshot().summary()
         return line
 
-    def cancel(self) -> None:
-        """Cancel the job, as soon as it has a JobMaster. Raises Conflict if it can no longer be cancelled."""
-        log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase)
+    def cancel(self, *, force: bool = False) -> CancelRequest:
+        """Cancel the job, as soon as it has a JobMaster; return what to record of it.
+
+        Raises Conflict if it can no longer be cancelled.
+        """
+        log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase, force=force)
+        request = CancelRequest(requested_ms=self._services.clock_ms(), force=force, cause=current_cause() or "")
         if self._runner is not None:
-            self._runner.command(CancelJob(job_id=self.job_id))
-        elif self._cancel_asked_ms is None:
-            self._cancel_asked_ms, self._cancel_cause = self._services.clock_ms(), current_cause()
+            self._runner.command(CancelJob(job_id=self.job_id, force=force))
+        elif self._cancel is None or (force and not self._cancel.force):
+            self._cancel = request
         self._services.listing.touch(self.job_id)
+        return request
 
     def renew_client(self, expires_ms: int) -> None:
         """Expect the next heartbeat of the attached client by then. Ignored for a job that does not depend on one."""
@@ -332,10 +340,10 @@ class DispatchedJob:
 
     def _pass_on_cancel(self, runner: JobMasterRunner) -> None:
         """Send the JobMaster a cancel that was queued. One that comes too late is logged and ignored."""
-        if self._cancel_asked_ms is not None:
+        if self._cancel is not None:
             try:
-                with caused_by(self._cancel_cause):
-                    runner.command(CancelJob(job_id=self.job_id))
+                with caused_by(CauseId(self._cancel.cause) if self._cancel.cause else None):
+                    runner.command(CancelJob(job_id=self.job_id, force=self._cancel.force))
             except Conflict as error:  # a recovered job that is publishing: it runs to its end
                 log.warning(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 

@@ -23,7 +23,7 @@ from flintlock.dispatcher.writes import is_fatal_to_term, log_and_continue
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import JobOperationStore
 from flintlock.model import log_events
-from flintlock.model.commands import JobOperation, JobOperations, OperationFailure, TriggerOperation
+from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, OperationFailure, TriggerOperation
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -44,6 +44,11 @@ class OperationRecorder:
         self._gate: Final = gate
         self._clock_ms: Final = clock_ms
         self._writing: Final = asyncio.Lock()  # locked from reading `_recorded` until its successor is durable
+
+    @property
+    def cancel(self) -> CancelRequest | None:
+        """The cancel that is durable, if there is one."""
+        return self._recorded.cancel
 
     @property
     def in_progress(self) -> tuple[JobOperation, ...]:
@@ -89,6 +94,17 @@ class OperationRecorder:
         if not accepted.done():
             accepted.set_result(operation)
         return operation
+
+    async def record_cancel(self, request: CancelRequest) -> None:
+        """Make a cancel durable, in one write; nothing is written for one that is recorded already. Raises Unavailable.
+
+        It is tried once: the client, which is waiting, sends it again.
+        """
+        async with self._writing:
+            changed = self._recorded.with_cancel(request)
+            if changed is not self._recorded:
+                await self._store.put(changed)
+                self._recorded = changed
 
     async def complete(self, operation: JobOperation, error: FlintlockError | None) -> None:
         """Make the outcome of an operation durable, however long it takes."""

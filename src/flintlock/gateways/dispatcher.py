@@ -49,10 +49,11 @@ class DispatcherGateway(Protocol):
     async def command(self, message: JobCommand) -> None:
         """Give a job a command; return once it is accepted (and durable, where it changes what is stored of the job).
 
-        Raises NotFound. CancelJob: a CANCELED job is acknowledged again; another ended one, or one that is publishing
-        or cleaning up, raises Conflict. RescaleJob: raises Invalid for what is not compatible with the graph, Conflict
-        while another change of the job is in progress or once it has ended, Unavailable if the change could not be
-        stored: then nothing has changed.
+        Raises NotFound. CancelJob: once it returns, every later leader cancels the job too; a CANCELED job is
+        acknowledged again; another ended one, or one that is publishing or cleaning up, raises Conflict; Unavailable:
+        the job is being cancelled, but a change of leader may continue it. RescaleJob: raises Invalid for what is not
+        compatible with the graph, Conflict while another change of the job is in progress or once it has ended,
+        Unavailable if the change could not be stored: then nothing has changed.
         """
         ...
 

@@ -14,6 +14,8 @@ process, while user code runs; what it answers is a member of `TaskAnswer`. `CON
 A command whose outcome takes time is triggered as an *operation* (`JobOperation`): it has a trigger id, which the
 client may choose, and is durable before it is acknowledged and again when it has been carried out. Operations are
 carried out at least once: a leader that finds one in progress carries it out again, so what they do is idempotent.
+A cancel is recorded once, before it is acknowledged (`CancelRequest`): its outcome is the job's own end, and each later
+leader cancels the job as soon as it has a JobMaster.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from flintlock.model.jobs import ParallelismRange
 
 
 class CancelJob(Struct, frozen=True, kw_only=True, tag="cancel"):
-    """End the job. Acknowledged once it is accepted, not once the job has ended; a CANCELED job acknowledges again.
+    """End the job. Acknowledged once it is durable, not once the job has ended; a CANCELED job acknowledges again.
 
     A job that publishes its output is ended only by `force`: its targets then have a part of the files.
     """
@@ -86,11 +88,20 @@ class JobOperation(Struct, frozen=True, kw_only=True):
         return structs.replace(self, status=OperationStatus.COMPLETED, ended_ms=now_ms, failure=failure)
 
 
+class CancelRequest(Struct, frozen=True, kw_only=True):
+    """A cancel that was accepted. Its outcome is how the job ends."""
+
+    requested_ms: int
+    force: bool = False
+    cause: str = ""  # id of the request (`model.causes`); "" if it had none
+
+
 class JobOperations(Struct, frozen=True, kw_only=True):
-    """The operations of one job, the earliest first: one record in the store."""
+    """What was requested of one job: its operations, the earliest first, and its cancel. One record in the store."""
 
     job_id: JobId
     operations: tuple[JobOperation, ...] = ()
+    cancel: CancelRequest | None = None
 
     @property
     def in_progress(self) -> tuple[JobOperation, ...]:
@@ -112,13 +123,19 @@ class JobOperations(Struct, frozen=True, kw_only=True):
         completed = [each for each in self.operations if each.status is OperationStatus.COMPLETED]
         dropped = {each.trigger_id for each in completed[: max(surplus, 0)]}
         kept = tuple(each for each in self.operations if each.trigger_id not in dropped)
-        return JobOperations(job_id=self.job_id, operations=(*kept, operation))
+        return structs.replace(self, operations=(*kept, operation))
+
+    def with_cancel(self, request: CancelRequest) -> JobOperations:
+        """Return these and a cancel. The first one stays, unless a later one has more force."""
+        if self.cancel is not None and (self.cancel.force or not request.force):
+            return self
+        return structs.replace(self, cancel=request)
 
     def with_outcomes(self, outcomes: tuple[JobOperation, ...]) -> JobOperations:
         """Return these with some replaced by their outcomes. Those that are completed already stay as they are."""
         ended = {each.trigger_id: each for each in outcomes}
-        return JobOperations(
-            job_id=self.job_id,
+        return structs.replace(
+            self,
             operations=tuple(
                 ended.get(each.trigger_id, each) if each.status is OperationStatus.IN_PROGRESS else each
                 for each in self.operations

@@ -15,8 +15,9 @@ from tests.unit.dispatcher.dispatcher_harness import (
     until,
 )
 
-from flintlock.model.commands import CancelJob
+from flintlock.model.commands import CancelJob, RescaleJob, TriggerOperation
 from flintlock.model.errors import Conflict, JobFailed, NotFound, Unavailable
+from flintlock.model.ids import TriggerId
 from flintlock.model.jobs import AwaitJob, JobQuery
 from flintlock.model.states import JobStatus
 from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
@@ -39,15 +40,12 @@ async def test_job_without_a_jobmaster_shows_initializing() -> None:
 
 
 @virtual_time
-async def test_cancel_while_initialising_is_queued_and_shown() -> None:
+async def test_cancel_while_initialising_is_queued() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         await dispatcher.submit_job(submission())
-        await dispatcher.command(CancelJob(job_id=A))
-
         assert harness.job_masters.made == []
-        assert await status(dispatcher) is JobStatus.CANCELLING
-        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.CANCELLING
+        await dispatcher.command(CancelJob(job_id=A))
         ended = await dispatcher.await_job(AwaitJob(job_id=A, wait_s=10))
         assert ended.status is JobStatus.CANCELED
         assert JobStatus.RUNNING not in ended.timestamps
@@ -210,3 +208,68 @@ async def test_queued_cancel_that_the_jobmaster_refuses_lets_the_job_run() -> No
         harness.runner().finish(rows())
         await empty(dispatcher)
         assert await status(dispatcher) is JobStatus.FINISHED
+
+
+@virtual_time
+async def test_acknowledged_cancel_is_carried_out_by_the_next_leader() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).obeys = False
+        await dispatcher.command(CancelJob(job_id=A))
+    async with harness.leading() as dispatcher:
+        assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=5))).status is JobStatus.CANCELED
+        assert harness.runner().cancels == 1
+
+
+@virtual_time
+async def test_cancel_costs_one_durable_write_however_often_it_is_sent() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        runner.obeys = False
+        harness.faults.seen.clear()
+
+        for _ in range(3):
+            await dispatcher.command(CancelJob(job_id=A))
+
+        assert [step for step in harness.faults.seen if step.endswith(":after")] == ["operations.put:after"]
+        await dispatcher.command(CancelJob(job_id=A, force=True))
+        assert harness.faults.seen.count("operations.put:after") == 2, "that it was forced is recorded, too"
+
+
+@virtual_time
+async def test_refused_cancel_is_not_recorded() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).publishing = True
+        with pytest.raises(Conflict):
+            await dispatcher.command(CancelJob(job_id=A))
+        assert harness.cluster.operations == {}
+
+
+@virtual_time
+async def test_cancel_that_cannot_be_stored_is_carried_out_but_not_acknowledged() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        runner.obeys = False
+        harness.faults.failing["operations.put:before"] = Unavailable("the disk is full")
+        with pytest.raises(Unavailable, match="is being cancelled, but that could not be stored: the disk is full"):
+            await dispatcher.command(CancelJob(job_id=A))
+        assert runner.cancels == 1
+        del harness.faults.failing["operations.put:before"]
+        await dispatcher.command(CancelJob(job_id=A))
+        assert A in harness.cluster.operations
+
+
+@virtual_time
+async def test_operations_that_are_recorded_later_keep_the_cancel() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        (await harness.submitted(dispatcher)).obeys = False
+        await dispatcher.command(CancelJob(job_id=A))
+        trigger = TriggerOperation(trigger_id=TriggerId("t"), command=RescaleJob(job_id=A, parallelism=2))
+        await dispatcher.trigger(trigger)
+        await settle()
+    async with harness.leading() as dispatcher:
+        assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=5))).status is JobStatus.CANCELED

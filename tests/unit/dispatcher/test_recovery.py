@@ -500,9 +500,8 @@ async def test_cancel_of_a_recovered_job_that_has_no_jobmaster_yet_is_queued() -
     async with harness.leading() as dispatcher:
         await harness.submitted(dispatcher)
     async with harness.leading() as dispatcher:
-        await dispatcher.command(CancelJob(job_id=A))
-
         assert len(harness.job_masters.made) == 1
+        await dispatcher.command(CancelJob(job_id=A))
         assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=5))).status is JobStatus.CANCELED
 
 

@@ -48,6 +48,7 @@ class Candidates:
         self.processes: dict[str, SimulatedProcess] = {}
         self.directories: dict[str, Directory] = {}
         self.leading: list[str] = []  # one after the other
+        self.stepped_down: list[str] = []  # likewise
 
     def join(self, name: str) -> None:
         process = self.processes[name] = self.network.process(name)
@@ -68,6 +69,7 @@ class Candidates:
                 async with term:
                     self.leading.append(name)
                     await asyncio.get_running_loop().create_future()
+                self.stepped_down.append(name)
 
         process.spawn(run(), "election")
 
@@ -105,6 +107,7 @@ async def test_a_directory_that_hangs_for_everybody_changes_no_leader() -> None:
     await asyncio.sleep(10 * STEP_DOWN_S)
 
     assert candidates.leading == ["a"]
+    assert candidates.stepped_down == []
     candidates.directories["b"].hangs = False  # it comes back for one of them first
     await until(lambda: candidates.leading == ["a", "b"], NOTICED_S + 5)
 

@@ -107,7 +107,7 @@ async def execution_result(call: RestCall) -> HttpResponse:
 
 
 async def cancel(call: RestCall) -> HttpResponse:
-    """Cancel a job; responds once the request is accepted. The job ends later."""
+    """Cancel a job; responds once the request is durable. The job ends later."""
     mode = call.request.query_params.get("mode", "cancel")
     if mode != "cancel":
         raise Invalid(f"query parameter 'mode': {mode!r} is not supported; use 'cancel'")

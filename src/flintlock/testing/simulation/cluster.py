@@ -102,7 +102,6 @@ class SimulatedCluster:
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
-        self.last_change_s = -1.0  # of leader: what the one before had received but not stored is lost
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
         self.launchers: dict[str, FakeEngineLauncher] = {}
@@ -305,7 +304,6 @@ class SimulatedCluster:
 
     def _on_term(self, token: FencingToken) -> None:
         self.record(f"{self.leader()} leads in epoch {token.epoch}")
-        self.last_change_s = asyncio.get_running_loop().time()
 
     async def _stop_losing_messages(self) -> None:
         """Lose no more messages once the faults are over: no guarantee holds for a component that is unreachable."""

@@ -201,13 +201,13 @@ class _Run:
             except FlintlockError:
                 await asyncio.sleep(self._random.uniform(0.01, 0.3))
                 continue
+            observed.cancelled_ids.add(observed.graph.job_id)
             self.cluster.record(f"{observed.key} cancel accepted early")
             return
 
     async def _cancel(self, observed: ObservedJob) -> None:
         job_id = observed.acknowledged
         while job_id is not None:
-            sent_s = asyncio.get_running_loop().time()
             observed.cancel_sent = True
             try:
                 await self._gateway().command(CancelJob(job_id=job_id))
@@ -220,7 +220,7 @@ class _Run:
                 self._try_another()
                 await asyncio.sleep(0.3)
                 continue
-            observed.cancel_accepted_s = sent_s
+            observed.cancelled_ids.add(job_id)
             self.cluster.record(f"{observed.key} cancel accepted")
             return
 
@@ -329,10 +329,8 @@ class _Run:
         """Check that a job ends as its own work did, or as it was cancelled; never because a JobManager died."""
         failed, retries = _counted(_failures(job)), observed.retries
         match job.status:
-            case JobStatus.FINISHED if (
-                observed.cancel_accepted_s is not None and observed.cancel_accepted_s > self.cluster.last_change_s
-            ):
-                return [f"{observed.key} finished, though its cancel was accepted and the leader has not changed since"]
+            case JobStatus.FINISHED if observed.acknowledged in observed.cancelled_ids:
+                return [f"{observed.key} finished, though its cancel was accepted"]
             case JobStatus.FINISHED if self._only_leaders_fail() and not observed.cancel_sent and _failures(job):
                 return [f"{observed.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
             case JobStatus.FINISHED if failed > retries:

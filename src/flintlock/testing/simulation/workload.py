@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Resources, vertex_id
@@ -38,7 +38,7 @@ class ObservedJob(Struct):
     retries: int  # as its restart strategy allows
     acknowledged: JobId | None = None
     cancel_sent: bool = False  # whether or not it was answered
-    cancel_accepted_s: float | None = None  # when the cancel was sent that was accepted
+    cancelled_ids: set[JobId] = field(default_factory=set[JobId])  # whose cancel was accepted
     statuses: list[JobStatus] = []  # as they were observed, without repeats
 
 
