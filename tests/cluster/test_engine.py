@@ -455,6 +455,31 @@ def test_a_jvm_that_cannot_start_is_reported_with_its_cause(tmp_path: Path) -> N
     assert list(Path(settings.run_dir).iterdir()) == []
 
 
+def test_an_engine_that_a_java_exception_keeps_from_starting_says_why(tmp_path: Path) -> None:
+    """The JVM is asked for the cause before it is killed; the start never hangs."""
+    settings = settings_for(tmp_path, {}, conf={"spark.plugins": "no.such.Plugin"})
+
+    async def start() -> None:
+        async with asyncio.timeout(120), SparkEngine.start(settings):
+            pytest.fail("it has started")
+
+    with pytest.raises(Unavailable, match=r"Spark cannot be started: ClassNotFoundException: no\.such\.Plugin"):
+        asyncio.run(start())
+
+
+def test_an_engine_that_is_not_ready_in_time_is_ended_with_the_end_of_its_log(tmp_path: Path) -> None:
+    """It may wait for executors that never come; its log says so."""
+    settings = settings_for(tmp_path, {}, start_timeout_s=0.5)  # as long as a JVM takes to start at all
+
+    async def start() -> None:
+        async with SparkEngine.start(settings):
+            pytest.fail("it has started")
+
+    with pytest.raises(Unavailable, match=r"it is not ready after 0\.5 s \(taskmanager\.engine\.start-timeout\)"):
+        asyncio.run(start())
+    assert list(Path(settings.run_dir).iterdir()) == [], "nothing of it runs"
+
+
 def test_the_death_of_the_jvm_is_reported_on_a_jdk_where_there_is_one(tmp_path: Path) -> None:
     """Also the test that an engine starts, and runs Python functions, on whatever Java the machine offers."""
     environ = {name: value for name, value in os.environ.items() if name != "FLINTLOCK_JAVA_HOME"}

@@ -13,6 +13,7 @@ from tests.zookeeper.cluster_harness import LIMIT_S, ClusterHarness, Leader, run
 from tests.zookeeper.servers import Ensemble, running_ensemble
 
 from flintlock.ha.zookeeper.operations import LinkState
+from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import Fenced, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -121,6 +122,33 @@ async def test_without_a_quorum_nothing_is_written_and_with_it_nothing_is_lost(
     assert leader.tokens[-1].epoch > leader.tokens[0].epoch
     assert await leader.stores.graphs.ids() == (JOB_A,)
     assert await leader.stores.graphs.recover(JOB_A) == stored_job(JOB_A)
+    for server in three.servers:
+        await asyncio.to_thread(server.await_serving)
+
+
+async def test_a_leader_whose_server_is_cut_off_steps_down_though_that_server_answers_reads(
+    three: Ensemble, large: ClusterHarness
+) -> None:
+    follower = next(server for server in three.servers if "Mode: follower" in server.query(b"srvr"))
+    others = [server for server in three.servers if server is not follower]
+    reader = await large.process(timeout_s=20, quorum=follower.address)
+    ha = await large.process(timeout_s=2, quorum=follower.address)
+    leader = large.contend(ha)
+    await leader.until(lambda leader: leader.leads)
+    token = leader.tokens[0]
+
+    frozen_s = boot_time_s()
+    for server in others:
+        server.signal(signal.SIGSTOP)
+    try:
+        await leader.until(lambda leader: not leader.leads)
+        assert (await reader.leader.current(), reader.link.state) == (None, LinkState.CONNECTED)
+        assert ha.election.paused(token) is not None
+    finally:
+        for server in others:
+            server.signal(signal.SIGCONT)
+
+    assert leader.ends_s[0] - frozen_s < 2.0, "no later than the session could have expired"
     for server in three.servers:
         await asyncio.to_thread(server.await_serving)
 

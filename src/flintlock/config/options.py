@@ -72,8 +72,10 @@ TM_SLOTS: Final = Option(
     description="Number of slots of a TaskManager; its engine gets as many cores. 0: as many as the machine has.",
 )  # fmt: skip
 TM_RESOURCE_ID: Final = Option(
-    key="taskmanager.resource-id", parse=str, kind=_TEXT, default="", unset="made from host and port",
-    description="A TaskManager's permanent id; a TaskManager that registers with it replaces its previous incarnation.",
+    key="taskmanager.resource-id", parse=str, kind=_TEXT, default="",
+    unset="host name, an id that is kept in the run directory, and --index",
+    description="A TaskManager's permanent id; a TaskManager that registers with it replaces its previous incarnation."
+    " No two TaskManagers of a cluster may have the same.",
 )  # fmt: skip
 TM_WARM_RUNNERS: Final = Option(
     key="taskmanager.warm-runners", parse=integer(0, 64), kind=_WHOLE, default=-1, unset="one for each slot",
@@ -82,6 +84,11 @@ TM_WARM_RUNNERS: Final = Option(
 TM_ENGINE_MEMORY: Final = Option(
     key="taskmanager.engine.memory", parse=memory_bytes, kind=_MEMORY, default=1 << 30,
     description="The heap of the engine's JVM.",
+)  # fmt: skip
+TM_ENGINE_START: Final = Option(
+    key="taskmanager.engine.start-timeout", parse=positive_duration_s, kind=_DURATION, default=300.0,
+    description="How long an engine may take to start, executors of its cluster included. One that takes longer is"
+    " ended and started again; the TaskManager's log has the end of the engine's log.",
 )  # fmt: skip
 TASK_CANCEL_TIMEOUT: Final = Option(
     key="task.cancellation.timeout", parse=duration_s, kind=_DURATION, default=5.0, scope=Scope.JOB,

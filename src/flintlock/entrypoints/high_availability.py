@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 from flintlock.config.configuration import Configuration
@@ -20,20 +20,23 @@ from flintlock.rpc.transport import Connector
 from flintlock.taskmanager.lease import YIELD_PART
 
 
-def ha_services(
+@asynccontextmanager
+async def ha_services(
     settings: ProcessSettings, clock_ms: Callable[[], int], connector: Connector
-) -> AbstractAsyncContextManager[HaServices]:
+) -> AsyncGenerator[HaServices]:
     """Open the services that `high-availability.type` names. Raises Invalid for options that are missing or clash."""
     configuration = settings.configuration
     check_leases(configuration)
-    return ha_backend(configuration).services(
+    async with ha_backend(configuration).services(
         configuration,
         settings.state_dir,
         new_session=_new_session,
         clock_ms=clock_ms,
         boot_time_s=boot_time_s,
         leader_answers=partial(_leader_answers, connector),
-    )
+    ) as services:
+        check_leases(configuration, granted_s=services.leader_timeout_s)
+        yield services
 
 
 async def _leader_answers(connector: Connector, leader: LeaderInfo) -> bool:
@@ -49,20 +52,23 @@ async def _leader_answers(connector: Connector, leader: LeaderInfo) -> bool:
     return answer.in_term
 
 
-def check_leases(configuration: Configuration) -> None:
+def check_leases(configuration: Configuration, granted_s: float | None = None) -> None:
     """Check that running work outlives a change of leader. Raises Invalid, naming keys and values.
 
     A TaskManager stops its work at YIELD_PART of a lease that is not renewed. A silent leader is replaced after its
-    timeout, and its successor accepts TaskManagers once it has recovered the jobs.
+    timeout (`granted_s`, if another one was granted than is configured), and its successor accepts TaskManagers once it
+    has recovered the jobs.
     """
     timeout = ha_backend(configuration).leader_timeout
-    lease_s, silence_s, recovery_s = (configuration.get(each) for each in (HEARTBEAT_TIMEOUT, timeout, HA_RECOVERY))
+    lease_s, wanted_s, recovery_s = (configuration.get(each) for each in (HEARTBEAT_TIMEOUT, timeout, HA_RECOVERY))
+    silence_s = wanted_s if granted_s is None else granted_s
     if lease_s * YIELD_PART > silence_s + recovery_s:
         return
+    configured = "" if silence_s == wanted_s else f", as granted, not {wanted_s:g} s as configured"
     raise Invalid(
         f"{HEARTBEAT_TIMEOUT.key} ({lease_s:g} s) is too short: every change of leader would stop the work. "
-        f"{YIELD_PART:g} of it ({lease_s * YIELD_PART:g} s) must be more than {timeout.key} ({silence_s:g} s) and "
-        f"{HA_RECOVERY.key} ({recovery_s:g} s) together"
+        f"{YIELD_PART:g} of it ({lease_s * YIELD_PART:g} s) must be more than {timeout.key} "
+        f"({silence_s:g} s{configured}) and {HA_RECOVERY.key} ({recovery_s:g} s) together"
     )
 
 

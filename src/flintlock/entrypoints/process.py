@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import msgspec
 import structlog
@@ -91,6 +91,12 @@ def start(
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
     return EXIT_CODES[status]
+
+
+def abort(reason: str) -> NoReturn:
+    """End this process at once, without any clean-up: for errors in which that would hang."""
+    log.critical(log_events.PROCESS_ABORTED, reason=reason)
+    os._exit(EXIT_FATAL)
 
 
 def flatten_errors(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -10,6 +10,7 @@ import socket
 import sys
 import uuid
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 import psutil
@@ -28,7 +29,7 @@ from flintlock.config.options import (
 from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.log_files import rotating_logs
-from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
+from flintlock.entrypoints.process import ProcessSettings, abort, cluster_versions, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
@@ -41,13 +42,15 @@ from flintlock.host.pid_files import identity
 from flintlock.host.process_logs import ProcessLogs
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
+from flintlock.host.run_directory import locked_run_directory, permanent_id
 from flintlock.host.watchdog_client import running_watchdog
 from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
-from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.token_guard import TokenGuard
 
 G = TypeVar("G")
 _REPORT_TIMEOUT_S: Final = 30.0
@@ -55,10 +58,14 @@ _BLOB_TIMEOUT_S: Final = 300.0  # before it sends the first part, a new leader f
 
 
 async def serve(settings: ProcessSettings) -> None:
-    """Serve as TaskManager until cancelled."""
-    configuration, state_dir = settings.configuration, settings.state_dir
-    name = f"taskmanager-{settings.index}"
-    run_dir = state_dir / "run" / name
+    """Serve as TaskManager until cancelled. Raises Refused if another process uses its run directory."""
+    run_dir = settings.state_dir / "run" / f"taskmanager-{settings.index}"
+    with locked_run_directory(run_dir):
+        await _serve(settings, run_dir)
+
+
+async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
+    configuration, state_dir, name = settings.configuration, settings.state_dir, run_dir.name
     reap_leftovers(run_dir)
     engine_log = state_dir / "log" / f"{name}-engine.log"
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
@@ -70,7 +77,7 @@ async def serve(settings: ProcessSettings) -> None:
         _rpc_server(configuration) as rpc,
         RpcChannels() as channels,
     ):
-        guard = TokenGuard()
+        guard = TokenGuard(boot_time_s)
 
         def leader(gateway: type[G], timeout_s: float = _REPORT_TIMEOUT_S) -> G:
             return channels.connect(gateway, finder.find(), lambda: guard.token, timeout_s)
@@ -81,7 +88,7 @@ async def serve(settings: ProcessSettings) -> None:
         blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway, _BLOB_TIMEOUT_S))
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
-                id=TaskManagerId(configuration.get(TM_RESOURCE_ID) or f"{socket.gethostname()}-{settings.index}"),
+                id=_permanent_id(settings, run_dir),
                 instance=_new_instance(),
                 address=rpc.address,
                 slots=slots,
@@ -107,6 +114,7 @@ async def serve(settings: ProcessSettings) -> None:
             free_memory=lambda: psutil.virtual_memory().available,
             clock_s=boot_time_s,
             set_watchdog_deadline=watchdog.watch,
+            end_process=abort,
             processes=LocalProcesses(),
             process_logs=ProcessLogs.of(state_dir / "log"),
         )
@@ -119,6 +127,11 @@ async def serve(settings: ProcessSettings) -> None:
         finally:
             with suppress(FileNotFoundError):
                 pid_file.unlink()
+
+
+def _permanent_id(settings: ProcessSettings, run_dir: Path) -> TaskManagerId:
+    configured = settings.configuration.get(TM_RESOURCE_ID)
+    return TaskManagerId(configured or f"{socket.gethostname()}-{permanent_id(run_dir)}-{settings.index}")
 
 
 def _rpc_server(configuration: Configuration) -> RpcServer:

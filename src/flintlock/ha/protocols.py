@@ -313,6 +313,11 @@ class HaServices(Protocol):
         ...
 
     @property
+    def leader_timeout_s(self) -> float:
+        """How long a silent leader keeps its term: as granted, where that differs from what is configured."""
+        ...
+
+    @property
     def blobs(self) -> BlobCopies | None:
         """Copies of blobs that every JobManager can read; None where all of them share one directory."""
         ...

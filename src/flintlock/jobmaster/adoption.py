@@ -6,8 +6,10 @@ arrived. Its region is RECONCILING until one of these is known:
 - the ResourceManager grants its claim, as its TaskManager has registered with it: it continues, with its number;
 - its TaskManager sends a report about it: the same;
 - that incarnation of the TaskManager has ended, or has registered without it: the next attempt follows;
-- nothing listens at its address (`DEAD_AFTER_REFUSALS` times, a second apart): the same;
-- a whole lease has passed in the new term: the TaskManager has ended the attempt by its own clock.
+- nothing listens at its address and nothing is heard of it for longer than the pause between two heartbeats: the same;
+- a whole lease has passed in the new term: the TaskManager has ended the attempt by its own clock. That is the longer
+  one of the lease that this leader grants and the one that is recorded with the attempt: earlier leaders may have had
+  another `heartbeat.timeout`, and no TaskManager lets an attempt run under a longer lease than the recorded one.
 
 So no second attempt begins while the first may be alive, and an attempt that is alive is not started again.
 """
@@ -28,8 +30,6 @@ from flintlock.model.states import ExecutionState, JobStatus
 E: Final = ExecutionState
 J: Final = JobStatus
 _PROBE_AGAIN_S: Final = 1.0
-#: After so many refused connections in a row, a second apart, a TaskManager counts as dead, with all its attempts.
-DEAD_AFTER_REFUSALS: Final = 3
 
 
 def begin(transition: Transition) -> None:
@@ -37,14 +37,15 @@ def begin(transition: Transition) -> None:
     for region in transition.job.regions:
         attempt = transition.job.attempt_id(region)
         if region.current.state is E.CANCELING:  # cancelled before the JobMaster ran
-            transition.emit(StartTimer(transition.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
+            transition.emit(StartTimer(_longest_lease_s(transition, region), ReconcileTimedOut(attempt)))
         if region.current.state is not E.RECONCILING or region.grant is None:
             continue
-        claim = Claim(task_manager=region.grant.task_manager, instance=region.grant.instance, attempt=attempt)
+        grant = region.grant
+        claim = Claim(task_manager=grant.task_manager, instance=grant.instance, attempt=attempt, address=grant.address)
         request = SlotRequest(id=RequestId(f"{region.id}-{region.current.attempt}-claim"), claim=claim)
         transition.update(structs.replace(region, request=request))
         transition.emit(SendProbe(region.grant.address, attempt, region.grant.instance))
-        transition.emit(StartTimer(transition.job.plan.heartbeat_timeout_s, ReconcileTimedOut(attempt)))
+        transition.emit(StartTimer(_longest_lease_s(transition, region), ReconcileTimedOut(attempt)))
 
 
 def adopt(transition: Transition, region: RegionState, grant: SlotGrant | None = None) -> RegionState:
@@ -77,10 +78,26 @@ def probed(transition: Transition, event: Probed) -> None:
         return
     refusals = region.current.refusals + 1 if event.unreachable else 0
     region = transition.update(region.with_current(structs.replace(region.current, refusals=refusals)))
-    if event.over or refusals >= DEAD_AFTER_REFUSALS:
+    if event.over or is_dead(transition, region):
         give_up(transition, region)
     else:
         transition.emit(StartTimer(_PROBE_AGAIN_S, ProbeDue(event.attempt)))
+
+
+def is_dead(transition: Transition, region: RegionState) -> bool:
+    """Return whether the TaskManager of an attempt is dead: it has refused connections, and sent nothing meanwhile.
+
+    Connections are tried once a second; each sign of life resets the count (`heard_of`). A TaskManager that is alive
+    but refuses connections (behind a firewall, say) sends a heartbeat before the count is complete.
+    """
+    return region.current.refusals >= transition.job.plan.refusals_of_the_dead
+
+
+def heard_of(transition: Transition, region: RegionState) -> RegionState:
+    """Record a sign of life of the attempt's TaskManager."""
+    if not region.current.refusals:
+        return region
+    return transition.update(region.with_current(structs.replace(region.current, refusals=0)))
 
 
 def probe_due(transition: Transition, attempt: AttemptId) -> None:
@@ -104,3 +121,8 @@ def settle(transition: Transition) -> None:
         region.current.state is E.RECONCILING for region in transition.job.regions
     ):
         transition.move_job(J.RUNNING)
+
+
+def _longest_lease_s(transition: Transition, region: RegionState) -> float:
+    """Return how long the attempt may run without contact to this leader."""
+    return max(region.current.lease_s, transition.job.plan.heartbeat_timeout_s)

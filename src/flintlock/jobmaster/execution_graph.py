@@ -7,6 +7,7 @@ failure nor cancellation affects it any more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,7 +17,7 @@ from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
 from flintlock.model.errors import Conflict, Corrupt, NotFound
-from flintlock.model.ids import AttemptId, JobId, RegionId, RequestId, TaskManagerId, VertexId
+from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import ExceptionEntry, ParallelismRange, RestartHistory, StoredJob
 from flintlock.model.regions import Region, regions_of, shared_steps, values_of_region
@@ -49,7 +50,8 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     analyze_first: bool
     cancel_timeout_s: float
     publication_timeout_s: float  # how long a publication without progress is retried
-    heartbeat_timeout_s: float  # a TaskManager that has not contacted this leader for so long is dead
+    heartbeat_timeout_s: float  # the length of the leases that this leader grants
+    refusals_of_the_dead: int  # a TaskManager that refuses so many connections in a row, a second apart, is dead
     history_size: int
     work_dir: str  # the job's own
 
@@ -72,6 +74,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     deployments: int = 0  # how many deliveries have failed
     in_flight: bool = False  # a deployment was sent and not yet acknowledged
     unseen: int = 0  # consecutive heartbeats in which its TaskManager did not list it
+    lease_s: float = 0.0  # as recorded: no lease covers it for longer
     refusals: int = 0  # consecutive cancellations or probes that found nothing listening
     metrics: TaskMetrics = TaskMetrics()
     outputs: tuple[StepOutput, ...] = ()
@@ -154,6 +157,7 @@ class ExecutionGraph(Struct, frozen=True, kw_only=True):
     regions: tuple[RegionState, ...]  # by RegionId
     restarts: RestartHistory = RestartHistory()
     infrastructure_restarts: int = 0
+    charged_losses: tuple[InstanceId, ...] = ()  # incarnations of TaskManagers whose end has been counted; the latest
     required: dict[RegionId, ParallelismRange] = {}  # what users have changed since the submission
     exceptions: tuple[ExceptionEntry, ...] = ()  # the first and the latest, oldest first
     exceptions_omitted: int = 0  # entries between those that are no longer remembered
@@ -190,6 +194,7 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
         cancel_timeout_s=configuration.get(options.TASK_CANCEL_TIMEOUT),
         publication_timeout_s=configuration.get(options.PUBLICATION_TIMEOUT),
         heartbeat_timeout_s=cluster.get(options.HEARTBEAT_TIMEOUT),
+        refusals_of_the_dead=math.ceil(cluster.get(options.HEARTBEAT_INTERVAL)) + 2,
         history_size=configuration.get(options.EXCEPTION_HISTORY),
         work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
     )
@@ -255,6 +260,7 @@ def _region_state(plan: Region, record: RegionRecord | None, now_ms: int) -> Reg
             timestamps={E.DEPLOYING: record.recorded_ms, E.RECONCILING: now_ms},
             task_manager=record.task_manager,
             address=record.address,
+            lease_s=record.lease_s,
         )
         return RegionState(
             plan=plan,

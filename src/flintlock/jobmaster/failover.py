@@ -7,10 +7,13 @@ under a new name, and publishes nothing a second time.
 
 Infrastructure failures (a lost TaskManager, engine or blocking result) do not count against the restart strategy: after
 each of the first `restart.infrastructure-attempts` the region restarts without delay. Further ones count like others.
+One loss counts once, though it ends several attempts of a job: those of several regions, or one that was sent to a
+TaskManager whose engine had just died.
 
 Before a region is restarted, and before the job ends, a cancelled attempt must have ended. That is confirmed by any
-report that it has, or by nothing listening at its address (`DEAD_AFTER_REFUSALS` times, a second apart); for one that
-an earlier JobMaster had sent (see `adoption`) also by the time after which its lease has ended.
+report that it has, or by the death of its TaskManager (`adoption.is_dead`); for one that an earlier JobMaster had sent
+(see `adoption`) also by the time after which its lease has ended. A TaskManager that refuses the cancellation's
+connection but sends heartbeats finds the attempt among the unwanted ones.
 
 Ending a job (FAILING or CANCELLING) ends its attempts first: those without a TaskManager immediately, the others when
 their TaskManager reports it or is lost. A committed region (see `execution_graph`) completes instead, unless a user
@@ -33,12 +36,14 @@ from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, StepName
 from flintlock.model.slots import DeployedTasks, NoResources, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import Failure, FailureKind
+from flintlock.model.tasks import ENGINE_DIED, TASK_MANAGER_DIED, Failure, FailureKind
 
 E: Final = ExecutionState
 J: Final = JobStatus
 _CANCEL_AGAIN_S: Final = 1.0
 _LOST_AFTER_UNSEEN: Final = 2
+#: How many lost incarnations of TaskManagers are remembered; reports of an older one are no longer under way.
+_REMEMBERED_LOSSES: Final = 16
 _ENDING: Final = (J.FAILING, J.CANCELLING)
 
 
@@ -47,6 +52,8 @@ def fail_attempt(transition: Transition, region: RegionState, failure: Failure) 
     if region.current.state is E.CANCELING:
         end_canceled(transition, region)
         return
+    if failure.exception in (ENGINE_DIED, TASK_MANAGER_DIED) and region.grant is not None:
+        failure = structs.replace(failure, lost_instance=region.grant.instance)
     region = _end(transition, region, E.FAILED, failure)
     if transition.job.status in _ENDING:
         return
@@ -140,7 +147,7 @@ def cancel_answered(transition: Transition, event: CancelAnswered) -> None:
     refusals = region.current.refusals + 1 if event.unreachable else 0
     if refusals != region.current.refusals:
         region = transition.update(region.with_current(structs.replace(region.current, refusals=refusals)))
-    if refusals >= adoption.DEAD_AFTER_REFUSALS:
+    if adoption.is_dead(transition, region):
         end_canceled(transition, region)
 
 
@@ -201,7 +208,7 @@ def _attempt_missing(transition: Transition, region: RegionState, reason: str) -
         )  # this term's ResourceManager does not know that TaskManager, and reports no loss
     elif not region.current.state.terminal and not region.committed:
         fail_attempt(
-            transition, region, Failure(kind=FailureKind.TASK_MANAGER_LOST, message=reason, exception="TaskManagerLost")
+            transition, region, Failure(kind=FailureKind.TASK_MANAGER_LOST, message=reason, exception=TASK_MANAGER_DIED)
         )
 
 
@@ -224,6 +231,7 @@ def reconcile(transition: Transition, deployed: DeployedTasks) -> None:
         region = transition.job.regions[index]
         if region.grant is None or region.grant.instance != deployed.instance:
             continue
+        region = adoption.heard_of(transition, region)
         if transition.job.attempt_id(region) in present:
             region = adoption.confirm(transition, region)  # before the heartbeat's response renews the attempt's lease
         if not _expected_on_task_manager(region):
@@ -238,9 +246,13 @@ def reconcile(transition: Transition, deployed: DeployedTasks) -> None:
 
 
 def unwanted_attempts(job: ExecutionGraph, deployed: DeployedTasks) -> tuple[AttemptId, ...]:
-    """Return the attempts of a TaskManager that are not current or have ended."""
+    """Return the attempts of a TaskManager that are not current, have ended, or are to be cancelled."""
     regions = {attempt: job.region_of(attempt) for attempt in deployed.attempts}
-    return tuple(attempt for attempt, region in regions.items() if region is None or region.current.state.terminal)
+    return tuple(
+        attempt
+        for attempt, region in regions.items()
+        if region is None or region.current.state.terminal or region.current.state is E.CANCELING
+    )
 
 
 def _expected_on_task_manager(region: RegionState) -> bool:
@@ -257,7 +269,7 @@ def _loss_failure(lost: TaskManagerLost) -> Failure:
     return Failure(
         kind=FailureKind.TASK_MANAGER_LOST,
         message=f"TaskManager {lost.task_manager} is lost: {lost.reason}",
-        exception="TaskManagerLost",
+        exception=TASK_MANAGER_DIED,
     )
 
 
@@ -272,6 +284,12 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     """Return the delay before the restart, or None to give up."""
     if failure.kind in NEVER_RETRIED:
         return None
+    if failure.lost_instance is not None:
+        charged = transition.job.charged_losses
+        if failure.lost_instance in charged:
+            return 0.0
+        latest = (*charged, failure.lost_instance)[-_REMEMBERED_LOSSES:]
+        transition.job = structs.replace(transition.job, charged_losses=latest)
     used = transition.job.infrastructure_restarts
     if failure.kind in INFRASTRUCTURE and used < transition.job.plan.infrastructure_attempts:
         transition.job = structs.replace(transition.job, infrastructure_restarts=used + 1)

@@ -88,6 +88,7 @@ def take_slots(transition: Transition, region: RegionState, grant: SlotGrant) ->
         task_manager=grant.task_manager,
         address=grant.address,
         slots=len(grant.slots),
+        lease_s=transition.job.plan.heartbeat_timeout_s,
         recording=region.current.recording + 1,
     )
     staging = staging_of_attempts(transition.job.plan.graph, region.plan, attempt)
@@ -160,6 +161,7 @@ def record_of(transition: Transition, region: RegionState, phase: RegionPhase) -
         outcome=outcome,
         staging=region.staging,
         recorded_ms=transition.context.now_ms,
+        lease_s=execution.lease_s,
     )
 
 
@@ -183,6 +185,7 @@ def _send(transition: Transition, region: RegionState, grant: SlotGrant) -> None
         instance=grant.instance,
         resources=region_resources(plan.graph, region.plan),
         outputs=region.plan.materialises if region.redo else None,
+        lease_s=region.current.lease_s,
     )
     transition.emit(SendDeploy(grant.address, grant.instance, order))
 

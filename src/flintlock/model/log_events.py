@@ -224,6 +224,9 @@ HA_DATA_NOT_REMOVED: Final = _event(
     "Processes", "ha-data-not-removed", "The data of a cluster that has ended could not be removed."
 )
 PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was asked to end.")
+PROCESS_ABORTED: Final = _event(
+    "Processes", "process-aborted", "A server process ends at once because of an error that it cannot clean up after."
+)
 PROCESS_FAILED: Final = _event(
     "Processes", "process-failed", "A process ends because of an error that it cannot handle."
 )
@@ -288,6 +291,20 @@ TASKMANAGER_LOST: Final = _event(
 )
 TASKMANAGER_RELEASED: Final = _event("ResourceManager", "taskmanager-released", "A TaskManager has unregistered.")
 TASKMANAGER_REFUSED: Final = _event("ResourceManager", "taskmanager-refused", "A registration was refused.")
+TASKMANAGER_UNREACHABLE: Final = _event(
+    "ResourceManager",
+    "taskmanager-unreachable",
+    "A TaskManager refuses connections. It gets no new tasks; it is lost only if its heartbeats stop too.",
+)
+TASKMANAGER_REACHABLE_AGAIN: Final = _event(
+    "ResourceManager", "taskmanager-reachable-again", "A TaskManager that refused connections accepts them again."
+)
+TASKMANAGER_FOLLOWS_HIGHER_EPOCH: Final = _event(
+    "ResourceManager",
+    "taskmanager-follows-higher-epoch",
+    "A TaskManager follows a leader with a higher epoch: the store of this one was removed, or restored from an older"
+    " backup. The TaskManager follows this leader once the other one has been silent for a whole lease.",
+)
 TASKMANAGER_LIVENESS_CHECK_FAILED: Final = _event(
     "ResourceManager", "taskmanager-liveness-check-failed", "The call that watches a TaskManager's liveness failed."
 )
@@ -336,6 +353,12 @@ REGISTERED_WITH_LEADER: Final = _event(
 REGISTRATION_REFUSED: Final = _event("TaskManager", "registration-refused", "The leader refused this TaskManager.")
 REGISTRATION_FAILED: Final = _event(
     "TaskManager", "registration-failed", "The leader could not be reached to register."
+)
+EPOCH_WENT_BACK: Final = _event(
+    "TaskManager",
+    "epoch-went-back",
+    "The TaskManager follows a leader with a lower epoch than its former one, which has been silent for a whole lease:"
+    " the store was removed, or restored from an older backup.",
 )
 HEARTBEAT_UNANSWERED: Final = _event("TaskManager", "heartbeat-unanswered", "The leader did not answer a heartbeat.")
 METRIC_COLLECTION_FAILED: Final = _event("TaskManager", "metric-collection-failed", "A metric could not be read.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from flintlock.model.ids import AttemptId, FencingToken, InstanceId, JobId, RequestId, TaskManagerId
+from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
 
 
@@ -14,6 +14,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     task_manager: TaskManagerId
     instance: InstanceId
     attempt: AttemptId
+    address: str = ""  # where that TaskManager listened: one with the same id elsewhere says nothing about it
 
 
 class AttemptSlots(Struct, frozen=True, kw_only=True):
@@ -114,6 +115,7 @@ class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
     versions: Versions
     hardware: Hardware = Hardware()
     engine: str = ""
+    followed_epoch: Epoch | None = None  # of the leader that it follows, or has followed
     busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat lists it
 
 
@@ -133,6 +135,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptSlots, ...] = ()  # not yet torn down, or not yet reported as ended
     free_memory: int = 0
     engine_ready: bool = True
+    lease_s: float = 0.0  # the length of the lease that covers the attempts, whichever leader granted it
     metrics: dict[str, float] = {}  # what the TaskManager measures of itself, by name
 
 
@@ -162,6 +165,7 @@ class TaskManagerInfo(Struct, frozen=True, kw_only=True):
     address: str
     slots: int
     free_slots: int
+    ready: bool = True  # False: nothing is deployed to it now, as its engine is dead or it refuses connections
     last_heartbeat_ms: int
     hardware: Hardware = Hardware()
     engine: str = ""

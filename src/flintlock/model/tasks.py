@@ -37,6 +37,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     instance: InstanceId | None = None  # that has the slots: another incarnation of the TaskManager refuses it
     resources: Resources | None = None  # what the task's runner may use
     outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
+    lease_s: float = 0.0  # no leader's lease covers the attempt for longer than this; 0: as long as the leader grants
 
 
 class FileMove(Struct, frozen=True):
@@ -99,6 +100,12 @@ class Frame(Struct, frozen=True):
     source: str = ""
 
 
+#: `Failure.exception` of attempts that ended because their TaskManager, or its engine, has ended: an incarnation of the
+#: TaskManager ends with either.
+TASK_MANAGER_DIED: Final = "TaskManagerLost"
+ENGINE_DIED: Final = "EngineLost"
+
+
 class Failure(Struct, frozen=True, kw_only=True):
     """A failure as its user should read it: their step, error and lines; Spark's and the JVM's further down."""
 
@@ -112,6 +119,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     stack_trace: str = ""  # Python's, whole
     jvm_stack_trace: str | None = None
     missing: tuple[StepName, ...] = ()  # MISSING_INPUT: the steps whose results are missing
+    lost_instance: InstanceId | None = None  # the TaskManager's incarnation that ended; set by the JobMaster
 
 
 class ResultRows(Struct, frozen=True, kw_only=True):
@@ -272,3 +280,4 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     outcome: TaskFinished | None = None  # from ACCEPTED on; with DEPLOYED: only blocking results are produced again
     staging: tuple[str, ...] = ()  # where attempts so far may have written to, one entry for each sink
     recorded_ms: int = 0
+    lease_s: float = 0.0  # no lease covers the attempt for longer; 0: recorded by a version that did not limit them

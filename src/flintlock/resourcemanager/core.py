@@ -60,8 +60,17 @@ class _TaskManager(Struct):
 
     offer: TaskManagerRegistration
     last_heartbeat_s: float
+    heard_s: float  # when its latest heartbeat was received, or answered: the next one follows an interval later
     free_memory: int
+    engine_ready: bool = True
+    reachable: bool = True  # False: it sends heartbeats, but refuses connections
+    lease_s: float = 0.0  # under which its attempts run, as it reports: perhaps one of an earlier leader
     metrics: dict[str, float] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether tasks can be deployed to it."""
+        return self.engine_ready and self.reachable
 
 
 class ResourceManagerCore:
@@ -79,14 +88,15 @@ class ResourceManagerCore:
     def register(self, offer: TaskManagerRegistration, now_s: float) -> None:
         """Record a registration. It counts, and replaces the incarnation before it, from its first heartbeat on.
 
-        Raises Refused if its versions are incompatible, if the cluster may not have as many slots, or if this
-        incarnation is over: it has unregistered, or another has registered since. One that only timed out may register
-        again.
+        Raises Refused if its versions are incompatible, if the cluster may not have as many slots, if its id is that of
+        another TaskManager that is not lost, or if this incarnation is over: it has unregistered, or another has
+        registered since. One that only timed out may register again.
         """
         self._check_offer(offer)
+        self._check_id(offer)
         known = self._task_managers.get(offer.id)
         if known is not None and known.offer.instance == offer.instance:
-            known.last_heartbeat_s = now_s
+            known.last_heartbeat_s = known.heard_s = now_s
             return
         self.slots.check_room(offer)
         self._incarnations.offer(offer)
@@ -97,14 +107,32 @@ class ResourceManagerCore:
         task_manager = self._find(message.id, message.instance)
         if task_manager is None:
             return False, effects
-        task_manager.last_heartbeat_s = now_s
+        task_manager.last_heartbeat_s = task_manager.heard_s = now_s
         task_manager.free_memory = message.free_memory
+        task_manager.lease_s = message.lease_s
         task_manager.metrics = message.metrics
-        ready = self.slots.set_ready(message.id, message.engine_ready)
+        task_manager.engine_ready = message.engine_ready
+        ready = self.slots.set_ready(message.id, task_manager.ready)
         freed = self.slots.release_carried(message.id, message.attempts)
         if ready or freed or effects:
             effects += self._settle(now_s)
         return True, effects
+
+    def heartbeat_answered(self, message: Heartbeat, now_s: float) -> None:
+        """Record that the answer to a heartbeat is sent: the next heartbeat is due an interval later."""
+        task_manager = self._find(message.id, message.instance)
+        if task_manager is not None:
+            task_manager.heard_s = now_s
+
+    def set_reachable(
+        self, name: TaskManagerId, instance: InstanceId, reachable: bool, now_s: float
+    ) -> list[ResourceManagerEffect]:
+        """Record whether a TaskManager accepts connections: one that does not gets no new tasks."""
+        task_manager = self._find(name, instance)
+        if task_manager is None:
+            return []
+        task_manager.reachable = reachable
+        return self._settle(now_s) if self.slots.set_ready(name, task_manager.ready) else []
 
     def unregister(self, message: Heartbeat, now_s: float) -> list[ResourceManagerEffect]:
         """Remove a TaskManager that shuts down. Messages that it sent before and that arrive later are ignored."""
@@ -122,7 +150,9 @@ class ResourceManagerCore:
 
     def on_tick(self, now_s: float) -> list[ResourceManagerEffect]:
         """Do what is due: remove TaskManagers without heartbeats, and report requests that cannot be served."""
-        silent = [tm for tm in self._task_managers.values() if now_s - tm.last_heartbeat_s > self._timeout_s]
+        silent = [
+            tm for tm in self._task_managers.values() if now_s - tm.last_heartbeat_s > self._longest_silence_s(tm)
+        ]
         effects: list[ResourceManagerEffect] = []
         for task_manager in silent:
             effects += self._lose(
@@ -133,8 +163,11 @@ class ResourceManagerCore:
 
     def next_due_s(self, now_s: float) -> float:
         """Return the seconds until something may become due."""
-        oldest_s = min((tm.last_heartbeat_s for tm in self._task_managers.values()), default=now_s)
-        return max(min(oldest_s + self._timeout_s, self.slots.next_give_up_s()) - now_s, 0.0)
+        lost_s = min(
+            (tm.last_heartbeat_s + self._longest_silence_s(tm) for tm in self._task_managers.values()),
+            default=now_s + self._timeout_s,
+        )
+        return max(min(lost_s, self.slots.next_give_up_s()) - now_s, 0.0)
 
     def address(self, task_manager: TaskManagerId) -> str:
         """Return the address of a TaskManager. Raises NotFound."""
@@ -148,10 +181,10 @@ class ResourceManagerCore:
         by_readiness = sorted(self._task_managers.values(), key=lambda tm: not self.slots.is_ready(tm.offer.id))
         return [tm.offer.address for tm in by_readiness]
 
-    def silence_s(self, message: Heartbeat, now_s: float) -> float | None:
-        """Return the time since the last heartbeat of that incarnation; None if it does not count."""
-        task_manager = self._find(message.id, message.instance)
-        return None if task_manager is None else now_s - task_manager.last_heartbeat_s
+    def silence_s(self, name: TaskManagerId, instance: InstanceId, now_s: float) -> float | None:
+        """Return the time since the last heartbeat of that incarnation was received or answered; None if unknown."""
+        task_manager = self._find(name, instance)
+        return None if task_manager is None else now_s - task_manager.heard_s
 
     # Jobs
 
@@ -183,15 +216,28 @@ class ResourceManagerCore:
         if offer.slots < 1:
             raise Refused(f"TaskManager {offer.id!r} offers {offer.slots} slots; it needs at least one")
 
+    def _check_id(self, offer: TaskManagerRegistration) -> None:
+        """Refuse a TaskManager with the id of another one, at another address, that is not lost.
+
+        They would evict each other, and the tasks of the one that is evicted may run. A process that is started again
+        at another address has to wait until its former one is known to be dead.
+        """
+        known = self._task_managers.get(offer.id)
+        if known is None or known.offer.address == offer.address:
+            return
+        raise Refused(
+            f"the id {offer.id!r} of the TaskManager at {offer.address} is in use by another one, at "
+            f"{known.offer.address}, which may be alive; if it is, taskmanager.resource-id has to differ"
+        )
+
     def _admit(self, message: Heartbeat, now_s: float) -> list[ResourceManagerEffect]:
         """Let a registered incarnation of a TaskManager count, in place of its former one."""
         offer = self._incarnations.take_offer(message.id, message.instance)
         if offer is None:
             return []
-        try:
-            self.slots.check_room(
-                offer
-            )  # others may have registered since; its next registration is refused with the reason
+        try:  # others may have registered since; its next registration is refused with the reason
+            self._check_id(offer)
+            self.slots.check_room(offer)
         except Refused:
             return []
         effects: list[ResourceManagerEffect] = []
@@ -200,9 +246,13 @@ class ResourceManagerCore:
             effects = self._lose(former, "a newer instance of it has registered", now_s, returns=True)
             self._incarnations.end(offer.id, former.offer.instance)
         self._incarnations.admit(offer)
-        self._task_managers[offer.id] = _TaskManager(offer, now_s, message.free_memory)
+        self._task_managers[offer.id] = _TaskManager(offer, now_s, now_s, message.free_memory)
         self.slots.add(offer, now_s, message.attempts)
         return [*effects, TaskManagerEntered(offer.id, offer.instance, offer.address)]
+
+    def _longest_silence_s(self, task_manager: _TaskManager) -> float:
+        """Return after which silence a TaskManager is lost: no lease on its attempts lasts longer."""
+        return max(self._timeout_s, task_manager.lease_s)
 
     def _find(self, name: TaskManagerId, instance: InstanceId) -> _TaskManager | None:
         task_manager = self._task_managers.get(name)
@@ -234,6 +284,7 @@ class ResourceManagerCore:
             address=offer.address,
             slots=offer.slots,
             free_slots=free_slots,
+            ready=task_manager.ready,
             last_heartbeat_ms=now_ms - round((now_s - task_manager.last_heartbeat_s) * 1000),
             hardware=structs.replace(offer.hardware, free_memory=task_manager.free_memory),
             engine=offer.engine,

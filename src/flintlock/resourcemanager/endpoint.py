@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import structlog
@@ -45,7 +46,7 @@ from flintlock.resourcemanager.core import (
     TaskManagerLeft,
 )
 from flintlock.resourcemanager.jobmaster_outbox import JobMasterOutbox, find_unwanted
-from flintlock.resourcemanager.liveness import watch_liveness
+from flintlock.resourcemanager.liveness import SILENCE_MARGIN_S, watch_liveness
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.resourcemanager.slot_manager import SlotRules
 
@@ -97,6 +98,7 @@ class ResourceManager:
         self._timeouts = 0  # so far: their number is part of their cause ids
         self._due_s = 0.0  # when `_watch_timers` wakes next
         self._sooner = asyncio.Event()  # set when it has to wake before that
+        self._of_higher_epochs: Final[set[TaskManagerId]] = set()  # that a warning was logged for
         self._registered: dict[TaskManagerId, TaskManagerEntered] = {}  # the incarnations that count
         self._liveness_watches: dict[TaskManagerId, asyncio.Task[None]] = {}  # one for each of them, while it runs
 
@@ -124,6 +126,7 @@ class ResourceManager:
         self._require_term()
         if self._workers is not None and self._workers.is_being_released(message.id):
             raise Refused(f"TaskManager {message.id!r} is being released")
+        self._compare_epochs(message)
         try:
             self._core.register(message, _now_s())
         except Refused as error:
@@ -136,7 +139,7 @@ class ResourceManager:
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:
         """Record a heartbeat and return which attempts are unwanted; an unknown TaskManager has to register."""
         self._require_term()
-        silence_s = self._core.silence_s(message, _now_s())
+        silence_s = self._core.silence_s(message.id, message.instance, _now_s())
         if silence_s is not None:
             self._metrics.heartbeat(silence_s - self._answer.heartbeat_interval_s)
         known, effects = self._core.heartbeat(message, _now_s())
@@ -146,6 +149,7 @@ class ResourceManager:
             return HeartbeatAnswer(known=False)
         holders = self._core.slots.holders(message.id)
         unwanted = await find_unwanted(self._job_masters, message, holders, self._answer.heartbeat_interval_s)
+        self._core.heartbeat_answered(message, _now_s())
         return HeartbeatAnswer(known=True, unwanted=unwanted)
 
     async def unregister_task_manager(self, message: Heartbeat) -> None:
@@ -226,6 +230,20 @@ class ResourceManager:
 
     # Inside
 
+    def _compare_epochs(self, message: TaskManagerRegistration) -> None:
+        """Warn of a TaskManager that follows a higher epoch: this leader's store was removed, or restored."""
+        followed, own = message.followed_epoch, self._answer.token.epoch
+        if followed is None or followed <= own or message.id in self._of_higher_epochs:
+            return
+        self._of_higher_epochs.add(message.id)
+        log.warning(
+            log_events.TASKMANAGER_FOLLOWS_HIGHER_EPOCH,
+            task_manager=message.id,
+            followed=followed,
+            epoch=own,
+            follows_after_s=self._answer.heartbeat_timeout_s,
+        )
+
     def _begin(self, scope: asyncio.TaskGroup) -> None:
         self._scope = scope
         self._core.slots.begin(_now_s())
@@ -289,7 +307,12 @@ class ResourceManager:
 
     async def _watch_liveness(self, incarnation: TaskManagerEntered) -> None:
         try:
-            gone = await watch_liveness(self._connect_for_liveness(incarnation.address), incarnation)
+            gone = await watch_liveness(
+                self._connect_for_liveness(incarnation.address),
+                incarnation,
+                is_silent=partial(self._is_silent, incarnation),
+                set_reachable=partial(self._set_reachable, incarnation),
+            )
         except FlintlockError as error:  # its heartbeat timeout decides
             log.warning(
                 log_events.TASKMANAGER_LIVENESS_CHECK_FAILED,
@@ -302,6 +325,17 @@ class ResourceManager:
             self._perform(
                 self._core.lose(incarnation.id, incarnation.instance, gone.reason, _now_s(), returns=gone.returns)
             )
+
+    def _is_silent(self, incarnation: TaskManagerEntered) -> bool:
+        silence_s = self._core.silence_s(incarnation.id, incarnation.instance, _now_s())
+        return silence_s is None or silence_s > self._answer.heartbeat_interval_s + SILENCE_MARGIN_S
+
+    def _set_reachable(self, incarnation: TaskManagerEntered, reachable: bool) -> None:
+        if reachable:
+            log.info(log_events.TASKMANAGER_REACHABLE_AGAIN, task_manager=incarnation.id, address=incarnation.address)
+        else:
+            log.warning(log_events.TASKMANAGER_UNREACHABLE, task_manager=incarnation.id, address=incarnation.address)
+        self._perform(self._core.set_reachable(incarnation.id, incarnation.instance, reachable, _now_s()))
 
     def _lose(self, task_manager: TaskManagerId, reason: str) -> None:
         """Remove the incarnation of that TaskManager that counts, if any: its process has ended, or is about to."""

@@ -163,7 +163,11 @@ class SlotManager:
         """Grant claims of attempts that their TaskManager carries over, and reject the others."""
         messages: list[SlotGrant | NoResources] = []
         for name in [name for name in self._claims if name in self._pools]:
-            messages += [self._serve_claim(request, self._pools[name]) for request in self._claims.pop(name)]
+            pool, requests = self._pools[name], self._claims.pop(name)
+            elsewhere = [request for request in requests if not _is_claimed_of(request, pool)]
+            if elsewhere:  # another TaskManager has the same id
+                self._claims[name] = elsewhere
+            messages += [self._serve_claim(request, pool) for request in requests if request not in elsewhere]
         return messages
 
     def holders(self, task_manager: TaskManagerId) -> set[JobId]:
@@ -430,3 +434,9 @@ class SlotManager:
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+
+def _is_claimed_of(request: QueuedRequest, pool: _Pool) -> bool:
+    """Return whether a claim is one of the slots of the TaskManager at that address."""
+    claim = request.spec.claim
+    return claim is None or claim.address in ("", pool.offer.address)

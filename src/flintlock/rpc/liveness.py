@@ -20,14 +20,15 @@ T = TypeVar("T")
 LIVENESS_CALL_TIMEOUT_S: Final = 3600.0
 """How long such a call stays open. Longer than any timeout that could hide a death."""
 
-_PAUSE_S: Final = 1.0  # between two rounds that proved nothing
 
-
-async def wait_for_verdict(probe: Callable[[], Awaitable[T | None]], retry_delays_s: Sequence[float]) -> T:
-    """Return what `probe` has proved, once it proves something at the end of a whole round of retries.
+async def wait_for_verdict(
+    probe: Callable[[], Awaitable[T | None]], retry_delays_s: Sequence[float], pause_s: float = 1.0
+) -> T:
+    """Return what `probe` has proved, once it proves something after a whole round of retries.
 
     `probe` waits for an answer and returns what that proves, None if nothing. `retry_delays_s` are the pauses before
-    it is repeated, once an open call has ended; their sum is the grace period.
+    it is repeated, once an open call has ended; their sum is the grace period. After that it is repeated every
+    `pause_s` for as long as it fails at once.
     """
     loop = asyncio.get_running_loop()
     retries = 0
@@ -42,5 +43,4 @@ async def wait_for_verdict(probe: Callable[[], Awaitable[T | None]], retry_delay
         elif verdict is not None:
             return verdict
         else:
-            await asyncio.sleep(_PAUSE_S)
-            retries = 0
+            await asyncio.sleep(pause_s)

@@ -17,6 +17,7 @@ from flintlock.config.options import (
     SYNC_FILES,
     TASK_OUTPUT,
     TM_ENGINE_MEMORY,
+    TM_ENGINE_START,
     TM_WARM_RUNNERS,
     WORKER_MEMORY,
 )
@@ -122,6 +123,7 @@ class LocalEngineLauncher:
             conf=self._configuration.spark(),
             sync_files=self._configuration.get(SYNC_FILES),
             work_root=self._work_dir,
+            start_timeout_s=self._configuration.get(TM_ENGINE_START),
             archive_dir=str(self._archive_dir),
         )
 

@@ -7,6 +7,7 @@ engine; its successor is given the attempts that have ended already.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -18,6 +19,7 @@ from flintlock.model.errors import Conflict, NotFound, Refused
 from flintlock.model.ids import AttemptId
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import (
+    ENGINE_DIED,
     DeployTask,
     Failure,
     FailureKind,
@@ -258,6 +260,10 @@ class TaskManagerCore:
         """Return the attempts that are not yet torn down."""
         return tuple(self._attempts)
 
+    def longest_lease_s(self) -> float:
+        """Return how long a lease on what runs may be at most: as recorded with the attempts. Infinite without them."""
+        return min((own.order.lease_s for own in self._attempts.values() if own.order.lease_s), default=math.inf)
+
     def slots_used(self) -> int:
         """Return the number of slots of attempts that may still work."""
         return sum(len(own.order.slots) for own in self._attempts.values() if own.occupies_slots)
@@ -295,5 +301,5 @@ def _lost(engine_cause: str | None) -> Failure:
             kind=FailureKind.RUNNER_LOST, message="the runner ended without reporting", exception="RunnerLost"
         )
     return Failure(
-        kind=FailureKind.ENGINE_LOST, message=f"the Spark engine died: {engine_cause}", exception="EngineLost"
+        kind=FailureKind.ENGINE_LOST, message=f"the Spark engine died: {engine_cause}", exception=ENGINE_DIED
     )

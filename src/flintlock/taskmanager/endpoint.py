@@ -15,9 +15,9 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
-from flintlock.model.errors import Fenced, Refused, Unavailable
-from flintlock.model.ids import AttemptId, FencingToken, InstanceId
-from flintlock.model.slots import LivenessProbe, RegistrationAnswer
+from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.ids import AttemptId, InstanceId
+from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
     DeployTask,
     LogChunk,
@@ -35,32 +35,12 @@ from flintlock.taskmanager.outbox import LeasedReports, Outbox
 from flintlock.taskmanager.process_queries import answer_process_query
 from flintlock.taskmanager.registration import Registration
 from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.taskmanager.work import LeasedWork
 
 _ENGINE_START_BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=30.0)
 _LAST_REPORTS_S: Final = 5.0
 log = structlog.get_logger()
-
-
-class TokenGuard:
-    """The leader that this TaskManager follows. A lower epoch is refused, a higher one adopted, before any handler."""
-
-    def __init__(self) -> None:
-        self.token: FencingToken | None = None
-
-    def check(self, token: FencingToken | None) -> None:
-        """Admit the caller, or raise Fenced."""
-        if token is None:
-            raise Fenced("a command to a TaskManager must carry its leader's token")
-        if self.token is not None and token.epoch < self.token.epoch:
-            raise Fenced(f"epoch {token.epoch} is over: this TaskManager follows epoch {self.token.epoch}")
-        if self.token is not None and token.epoch == self.token.epoch and token.session != self.token.session:
-            raise Fenced(f"epoch {token.epoch} belongs to another leader")
-        self.token = token
-
-    def adopt(self, answer: RegistrationAnswer) -> None:
-        """Follow the leader that accepted a registration. Raises Fenced if a newer one is known."""
-        self.check(answer.token)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +97,8 @@ class TaskManager:
             raise Refused(f"attempt {message.attempt} is meant for an earlier incarnation of this TaskManager")
         if not engine.lease.accepts_work():
             raise Unavailable("this TaskManager has no lease to run anything: it has lost its leader")
+        if engine.lease.is_longer_than(message.lease_s):
+            raise Unavailable("the lease of an earlier leader lasts longer than the one of this leader")
         engine.session.deploy(message)
         log.info(log_events.TASK_DEPLOYED, attempt=str(message.attempt))
         engine.work.update_watchdog()
@@ -199,6 +181,8 @@ class TaskManager:
                 finally:
                     self._open = None
                     session.shut_down(cause)
+                    if lease.is_open():
+                        opened.registration.send_heartbeat_now()  # before reports have tasks deployed here again
                     await processes.aclose()
                     await session.finish()
                     self._ended = core.ended()
@@ -212,7 +196,7 @@ class TaskManager:
             self._services, core=core, session=session, outbox=outbox, lease=lease, engine_restarts=self._engines
         )
         registration = Registration(
-            self._services, lease=lease, work=work, adopt=self._guard.adopt, on_new_instance=self._set_instance
+            self._services, lease=lease, work=work, guard=self._guard, on_new_instance=self._set_instance
         )
         return _OpenEngine(core=core, session=session, outbox=outbox, lease=lease, work=work, registration=registration)
 

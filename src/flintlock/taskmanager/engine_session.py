@@ -4,6 +4,10 @@ Each attempt is two tasks. Its *work* (fetch artifacts, take a runner, receive i
 time. The other waits for that and then cleans up: runner killed, Spark session released, or, where that cannot be
 confirmed, the engine itself gone. Only the TaskManager's own end interrupts it: the end of every attempt is reported.
 
+A runner that does not end although it was killed (it hangs in the kernel, on a dead network file system for example)
+would keep its attempt and its slots for ever. As in Flink, that ends the whole TaskManager: its JobMasters learn of the
+loss, and the pending kill keeps the runner from ever running user code again.
+
 A process that is stopped (SIGSTOP) neither works nor dies. While anything runs, all processes are observed once a
 second: a runner that stays stopped is killed and its task fails; an engine that does is ended, and its tasks fail with
 that cause.
@@ -49,6 +53,8 @@ from flintlock.taskmanager.stopped_processes import OBSERVATION_INTERVAL_S, STRI
 
 _CAUSE_WAIT_S: Final = 3.0
 _RELEASE_S: Final = 20.0
+#: How long a runner may take to end once it was killed.
+_KILLED_S: Final = 30.0
 _STOPPED: Final = f"{STRIKES * OBSERVATION_INTERVAL_S:.0f} s"
 log = structlog.get_logger()
 
@@ -229,7 +235,7 @@ class EngineSession:
                     if own.fetching and own.work is not None:
                         own.work.cancel()
                     elif own.runner is not None:  # else its work finds the interrupt as it gets the runner
-                        self._start(own.runner.kill(), f"kill-{attempt}")
+                        self._start(self._kill(own.runner, attempt), f"kill-{attempt}")
                 case StartPublishing(order=order):
                     self._busy.set()
                     self._publishing[order.attempt] = self._start(self._publish(order), f"publish-{order.attempt}")
@@ -296,12 +302,24 @@ class EngineSession:
                 attempt=str(own.order.attempt),
                 reason="it did not stop in time",
             )
+            await self._kill(runner, own.order.attempt)
+
+    async def _kill(self, runner: TaskRunner, attempt: AttemptId) -> None:
+        """Kill a runner and return once it is gone; end this process if it cannot be killed."""
+        try:
+            async with asyncio.timeout(_KILLED_S):
+                await runner.kill()
+        except TimeoutError:
+            self._services.end_process(
+                f"the runner of attempt {attempt} (process {runner.pid}) was killed and has not ended within"
+                f" {_KILLED_S:g} s: it hangs in the kernel"
+            )
             await runner.kill()
 
     async def _tear_down(self, own: _RunningAttempt) -> None:
         """Return once nothing of the attempt is left."""
         if own.runner is not None:
-            await own.runner.kill()
+            await self._kill(own.runner, own.order.attempt)
         if self._core.suspects_engine(own.order.attempt):
             await self._wait_for_engine_cause()
         confirmed = own.runner is None or await self._release_session(own.runner)

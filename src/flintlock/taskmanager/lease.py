@@ -74,6 +74,10 @@ class CurrentLease:
         """Return whether what runs may continue."""
         return self.lease is not None and self.lease.is_open(self._clock_s())
 
+    def is_longer_than(self, longest_s: float) -> bool:
+        """Return whether the lease is longer than an attempt may be covered for; 0 is no limit."""
+        return bool(longest_s) and self.lease is not None and self.lease.length_s > longest_s
+
     def has_lapsed(self) -> bool:
         """Return whether the lease ended while its work may still be here: its JobMasters may have retried it."""
         return self.lease is not None and not self.lease.is_open(self._clock_s())

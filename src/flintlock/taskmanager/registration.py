@@ -4,6 +4,9 @@ When the leader changes, or does not know this TaskManager, it registers again t
 incarnation is over when that is refused, or when the lease ends because no leader answers in time. Then all work is
 ended, and only after that the next incarnation begins, under another instance id.
 
+Attempts of an earlier leader continue under leases that are no longer than the one with which they were recorded: a
+leader with a longer `heartbeat.timeout` does not extend it, as the leader after that one could not know.
+
 When the leader's address changes, calls that wait for the former leader are abandoned: it may be dead or frozen.
 """
 
@@ -23,6 +26,7 @@ from flintlock.model.ids import InstanceId
 from flintlock.model.slots import RegistrationAnswer
 from flintlock.taskmanager.lease import CurrentLease, Lease
 from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.taskmanager.work import LeasedWork
 
 _RETRY_S: Final = 0.3
@@ -43,15 +47,16 @@ class Registration:
         *,
         lease: CurrentLease,
         work: LeasedWork,
-        adopt: Callable[[RegistrationAnswer], None],
+        guard: TokenGuard,
         on_new_instance: Callable[[InstanceId], None],
     ) -> None:
         self._services: Final = services
         self._lease: Final = lease
         self._work: Final = work
-        self._adopt: Final = adopt
+        self._guard: Final = guard
         self._on_new_instance: Final = on_new_instance
         self._wait: asyncio.Timeout | None = None  # for an answer of the leader, or for the next heartbeat
+        self._logged: tuple[str, str] | None = None  # the latest problem: while it repeats it is not logged again
         self._registered_as: InstanceId = lease.instance  # what the leader may know this TaskManager as
 
     async def run(self) -> None:
@@ -77,8 +82,13 @@ class Registration:
             await self._services.leader_moved()
             if self._wait is not None and not self._wait.expired():
                 log.info(log_events.LEADER_ADDRESS_CHANGED)
-                self._wait.reschedule(asyncio.get_running_loop().time())
+            self.send_heartbeat_now()
             await asyncio.sleep(_LEADER_CHANGE_PAUSE_S)
+
+    def send_heartbeat_now(self) -> None:
+        """Send the next heartbeat at once: what it reports has changed."""
+        if self._wait is not None and not self._wait.expired():
+            self._wait.reschedule(asyncio.get_running_loop().time())
 
     async def unregister(self) -> None:
         """Unregister, so that the leader need not wait for a timeout; harmless if there is no leader."""
@@ -99,22 +109,29 @@ class Registration:
                 log.warning(log_events.LEASE_EXPIRED, instance=lease.instance)
                 return None
             try:
-                offer = structs.replace(self._services.offer, instance=lease.instance, busy=busy)
+                followed = self._guard.token
+                offer = structs.replace(
+                    self._services.offer,
+                    instance=lease.instance,
+                    busy=busy,
+                    followed_epoch=None if followed is None else followed.epoch,
+                )
                 sent_s = self._services.clock_s()
                 async with self._waiting(None):
                     answer = await self._services.resource_manager().register_task_manager(offer)
-                self._adopt(answer)  # Fenced: the leader that answered has been succeeded already
+                self._guard.adopt(answer, idle=not busy)  # Fenced: the leader that answered has a lower epoch
             except Refused as error:
                 log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
                 if busy:
                     return None
                 await asyncio.sleep(_REFUSED_RETRY_S)
             except FlintlockError as error:
-                log.info(log_events.REGISTRATION_FAILED, reason=error.public)
+                self._log_once(log_events.REGISTRATION_FAILED, error.public)
                 await asyncio.sleep(_RETRY_S)
             except TimeoutError:
                 log.info(log_events.REGISTRATION_FAILED, reason="the leader has changed")
             else:
+                self._logged = None
                 log.info(log_events.REGISTERED_WITH_LEADER, epoch=answer.token.epoch, instance=lease.instance)
                 self._registered_as, lease.acknowledged = lease.instance, True
                 if not busy:  # else its JobMaster has to claim the work first: an answered heartbeat confirms that
@@ -124,9 +141,9 @@ class Registration:
     async def _send_heartbeats(self, answer: RegistrationAnswer) -> bool:
         """Send heartbeats until the lease ends (False), or the leader changes or does not know this instance (True)."""
         services, lease = self._services, self._lease
-        patience_s = answer.heartbeat_timeout_s * _ANSWER_PART
         while lease.lease is not None:
             sent_s = services.clock_s()
+            patience_s = min(answer.heartbeat_timeout_s, lease.lease.length_s) * _ANSWER_PART
             left_s = lease.lease.left_s(sent_s)
             if left_s <= 0:
                 log.warning(log_events.LEASE_EXPIRED, instance=lease.instance)
@@ -141,19 +158,28 @@ class Registration:
                 log.warning(log_events.LEADER_CHANGED, reason=error.public)
                 return True
             except FlintlockError as error:
-                log.info(log_events.HEARTBEAT_UNANSWERED, reason=error.public)
+                self._log_once(log_events.HEARTBEAT_UNANSWERED, error.public)
                 await asyncio.sleep(min(_RETRY_S, left_s))
                 continue
             if not response.known:
                 log.warning(log_events.LEADER_DOES_NOT_KNOW_TASKMANAGER, instance=lease.instance)
                 return True
-            lease.lease = structs.replace(lease.lease.renewed(sent_s), length_s=answer.heartbeat_timeout_s)
+            length_s = min(answer.heartbeat_timeout_s, self._work.longest_lease_s())
+            lease.lease = structs.replace(lease.lease.renewed(sent_s), length_s=length_s)
+            self._guard.heard()
+            self._logged = None
             self._work.update_watchdog()
             self._work.discard(response.unwanted)
             with suppress(TimeoutError):
                 async with self._waiting(min(answer.heartbeat_interval_s, patience_s, lease.left_s())):
                     await asyncio.get_running_loop().create_future()  # until it is time, or the leader changes
         return False
+
+    def _log_once(self, event: str, reason: str) -> None:
+        """Log a problem, unless it is the latest one again: without a leader it repeats three times a second."""
+        if self._logged != (event, reason):
+            self._logged = (event, reason)
+            log.info(event, reason=reason)
 
     @asynccontextmanager
     async def _waiting(self, limit_s: float | None) -> AsyncGenerator[None]:

@@ -13,6 +13,7 @@ from flintlock.gateways.engine import EngineLauncher, ProcessTable
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.host.process_logs import ProcessLogs
+from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId
 from flintlock.model.slots import TaskManagerRegistration
 
@@ -23,6 +24,11 @@ PinBlobs: TypeAlias = Callable[[Iterable[BlobKey]], AbstractContextManager[None]
 def loop_s() -> float:
     """Return the loop's own time: a clock for leases where the machine is known not to sleep."""
     return asyncio.get_running_loop().time()
+
+
+def break_invariant(reason: str) -> None:
+    """Raise InvariantBroken: for processes that are not real ones."""
+    raise InvariantBroken(reason)
 
 
 async def never() -> None:
@@ -52,6 +58,7 @@ class TaskManagerServices:
     prepare_log: Callable[[Path], None] = make_log_directory  # before each attempt; a simulation has no disk
     clock_s: Callable[[], float] = loop_s  # of leases
     set_watchdog_deadline: Callable[[float], None] = lambda _: None  # when the watchdog kills all work; inf: never
+    end_process: Callable[[str], None] = break_invariant  # at once, without any clean-up
     processes: ProcessTable | None = None  # None: there are no processes to observe
     process_logs: ProcessLogs = field(default_factory=ProcessLogs)  # what this process and its machine log
     leader_moved: Callable[[], Awaitable[None]] = never  # returns when the leader is not `resource_manager`'s last one

@@ -59,6 +59,10 @@ class LeasedWork:
         await self._session.end_all(patience_s)
         self._outbox.clear()
 
+    def longest_lease_s(self) -> float:
+        """Return how long a lease on what runs may be at most."""
+        return self._core.longest_lease_s()
+
     def attempts(self) -> tuple[AttemptSlots, ...]:
         """Return what a leader has to know of: what runs, and what ended without its JobMaster knowing yet."""
         slots: dict[AttemptId, tuple[int, ...]] = {
@@ -74,6 +78,8 @@ class LeasedWork:
             instance=instance,
             attempts=self.attempts(),
             free_memory=int(self._measure(self._services.free_memory)),
+            engine_ready=self._core.engine_cause is None,
+            lease_s=0.0 if self._lease.lease is None else self._lease.lease.length_s,
             metrics=self._metrics(),
         )
 

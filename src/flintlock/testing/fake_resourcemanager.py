@@ -43,6 +43,7 @@ class FakeResourceManager:
         self.deaf = False  # heartbeats of registered TaskManagers are not answered
         self.token = FencingToken(Epoch(epoch), f"session-{epoch}")
         self.heartbeat_interval_s = heartbeat_interval_s
+        self.heartbeat_timeout_s: float | None = None  # ten intervals, unless it is set
         self.registered: list[TaskManagerRegistration] = []
         self.heartbeats: list[Heartbeat] = []
         self.unregistered: list[Heartbeat] = []
@@ -71,7 +72,7 @@ class FakeResourceManager:
         return RegistrationAnswer(
             token=self.token,
             heartbeat_interval_s=self.heartbeat_interval_s,
-            heartbeat_timeout_s=10 * self.heartbeat_interval_s,
+            heartbeat_timeout_s=self.heartbeat_timeout_s or 10 * self.heartbeat_interval_s,
         )
 
     async def heartbeat(self, message: Heartbeat) -> HeartbeatAnswer:

@@ -73,9 +73,9 @@ class FakeTaskManager:
         self.removed.append(message)
 
     async def watch_liveness(self, message: LivenessProbe) -> None:
-        """Return once that instance has ended."""
+        """Return once that instance has ended; at once for no instance."""
         self._try()
-        if message.instance not in self.over:
+        if message.instance and message.instance not in self.over:
             await self.gone.wait()
 
     async def shut_down(self, message: ShutDownCluster) -> None:

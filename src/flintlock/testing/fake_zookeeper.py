@@ -7,6 +7,10 @@ transactions that take effect as a whole or not at all, the order of one connect
 connection on which it has received nothing for two thirds of the timeout (SUSPENDED), refuses requests until it has
 another, and learns that its session is over only when it can connect again. Watchers are woken when the connection is
 lost, as by kazoo.
+
+A process may be connected to a server that is cut off from the others (`cut_off_server`). That server does not know it:
+it answers reads and pings from its memory, and holds back the first write and everything that its client sends
+afterwards, for they could only be answered by a quorum. The others hear nothing of the session meanwhile.
 """
 
 from __future__ import annotations
@@ -55,6 +59,22 @@ class _Expired(Exception):
     """The session of the request is over."""
 
 
+class _LoneServer:
+    """A server that is cut off from the others, and does not know it."""
+
+    def __init__(self, nodes: dict[str, _Znode]) -> None:
+        self.nodes: Final = nodes  # as they were when it was cut off
+        self.held: Final[list[Callable[[], None]]] = []  # requests from the first write on, in order
+        self.watches: Final[list[Callable[[], None]]] = []  # what it would have to notify of
+
+    def receive(self, answer_read: Callable[[], None], forward: Callable[[], None], *, write: bool) -> None:
+        """Answer a request from memory, or hold it back: requests of one client are answered in order."""
+        if write or self.held:
+            self.held.append(forward)
+        else:
+            answer_read()
+
+
 class FakeEnsemble:
     """All servers, as one. Requests take effect as they arrive; no crash affects it."""
 
@@ -65,6 +85,7 @@ class FakeEnsemble:
         self._nodes: dict[str, _Znode] = {"": _Znode()}
         self._last_message_s: Final[dict[int, float]] = {}  # time of the last message of each live session
         self._watches: Final[dict[str, list[Callable[[], None]]]] = {}
+        self._lone: Final[dict[str, _LoneServer]] = {}  # by the name of the process that is connected to it
         self._sessions: Final = itertools.count(1)
         self._latches: Final = itertools.count(1)
         self._context: Final = Context()  # it runs whichever process is frozen
@@ -83,20 +104,43 @@ class FakeEnsemble:
             raise _Expired
         self._last_message_s[session] = self._now_s()
 
-    def get(self, path: str) -> Node | None:
+    def cut_off_server(self, client: str) -> None:
+        """Cut the server that this process is connected to off from the others. It serves no other process."""
+        self._lone.setdefault(client, _LoneServer(dict(self._nodes)))
+
+    def is_cut_off(self, client: str) -> bool:
+        """Return whether the server that this process is connected to is cut off."""
+        return client in self._lone
+
+    def rejoin_server(self, client: str) -> None:
+        """Let that server reach the others again: what it held back is answered, and its watches fire."""
+        server = self._lone.pop(client, None)
+        if server is not None:
+            for forward in (*server.held, *server.watches):
+                forward()
+
+    def stop_server(self, client: str) -> None:
+        """Let that server notice that it is cut off: it forgets what it held back, and its connections end."""
+        self._lone.pop(client, None)
+
+    def lone_server(self, client: str) -> _LoneServer | None:
+        """Return the server that this process is connected to if it is cut off."""
+        return self._lone.get(client)
+
+    def get(self, path: str, client: str = "") -> Node | None:
         """Return a znode."""
-        node = self._nodes.get(path)
+        node = self._known_to(client).get(path)
         return None if node is None else Node(node.data, node.version)
 
-    def children(self, path: str) -> list[str]:
+    def children(self, path: str, client: str = "") -> list[str]:
         """Return the names below a znode."""
-        return [name.rpartition("/")[2] for name in self._nodes if name and name.rpartition("/")[0] == path]
+        return [name.rpartition("/")[2] for name in self._known_to(client) if name and name.rpartition("/")[0] == path]
 
-    def exists(self, path: str, watch: Callable[[], None] | None) -> bool:
+    def exists(self, path: str, watch: Callable[[], None] | None, client: str = "") -> bool:
         """Return whether a znode exists; call `watch` once, when that changes."""
         if watch is not None:
             self._watches.setdefault(path, []).append(watch)
-        return path in self._nodes
+        return path in self._known_to(client)
 
     def create_sequential(self, path: str, data: bytes, session: int) -> str:
         """Add an ephemeral znode with a number."""
@@ -123,6 +167,10 @@ class FakeEnsemble:
         for path in changed:
             self._notify(path)
         return None
+
+    def _known_to(self, client: str) -> dict[str, _Znode]:
+        server = self._lone.get(client)
+        return self._nodes if server is None else server.nodes
 
     def _notify(self, path: str) -> None:
         node = self._nodes.get(path)
@@ -181,16 +229,16 @@ class FakeLink(ZooKeeperLink):
 
     async def get(self, path: str) -> Node | None:
         """See `ZooKeeperLink`."""
-        return await self._request(lambda: self._ensemble.get(path))
+        return await self._request(lambda: self._ensemble.get(path, self._process.name))
 
     async def children(self, path: str) -> list[str]:
         """See `ZooKeeperLink`."""
-        return await self._request(lambda: self._ensemble.children(path))
+        return await self._request(lambda: self._ensemble.children(path, self._process.name))
 
     async def exists(self, path: str, changed: asyncio.Event | None = None) -> bool:
         """See `ZooKeeperLink`."""
         watch = None if changed is None else self._watched(changed)
-        return await self._request(lambda: self._ensemble.exists(path, watch))
+        return await self._request(lambda: self._ensemble.exists(path, watch, self._process.name))
 
     async def create_sequential(self, path: str, data: bytes) -> str:
         """See `ZooKeeperLink`."""
@@ -198,22 +246,23 @@ class FakeLink(ZooKeeperLink):
         return await self._request(
             lambda: self._ensemble.create_sequential(path, data, session),
             unclaimed=lambda made: self.transact_soon([Delete(made)]),
+            write=True,
         )
 
     async def ensure(self, path: str) -> None:
         """See `ZooKeeperLink`."""
-        await self._request(lambda: self._ensemble.ensure(path))
+        await self._request(lambda: self._ensemble.ensure(path), write=True)
 
     async def transact(self, ops: Sequence[Op]) -> Refusal | None:
         """See `ZooKeeperLink`."""
         session = self.session
-        return await self._request(lambda: self._ensemble.transact(ops, session))
+        return await self._request(lambda: self._ensemble.transact(ops, session), write=True)
 
     def transact_soon(self, ops: Sequence[Op]) -> None:
         """See `ZooKeeperLink`."""
         session = self.session
         if self.state is LinkState.CONNECTED and self._process.alive:
-            self._send(lambda: self._ensemble.transact(ops, session), lambda _: None)
+            self._send(lambda: self._ensemble.transact(ops, session), lambda _: None, write=True)
 
     def _watched(self, changed: asyncio.Event) -> Callable[[], None]:
         """Return the watch that the ensemble calls once. If its message is lost with the connection, that wakes too."""
@@ -224,7 +273,14 @@ class FakeLink(ZooKeeperLink):
             self._watching.pop(changed, None)
             changed.set()
 
-        return lambda: inbound.send(arrive)
+        def notify() -> None:
+            server = self._ensemble.lone_server(self._process.name)
+            if server is None:
+                inbound.send(arrive)
+            else:
+                server.watches.append(notify)
+
+        return notify
 
     async def _connect(self) -> int:
         while True:
@@ -234,7 +290,7 @@ class FakeLink(ZooKeeperLink):
             self._process.require_alive()
             answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             outbound, inbound, former = self._outbound, self._inbound, self.session
-            outbound.send(partial(_answer, inbound, lambda former=former: self._ensemble.connect(former), answer))
+            outbound.send(partial(self._accept, inbound, former, answer))
             try:
                 async with asyncio.timeout(self._ensemble.timeout_s / 3):
                     return await answer
@@ -261,7 +317,21 @@ class FakeLink(ZooKeeperLink):
             except TimeoutError:
                 continue
 
-    async def _request(self, op: Callable[[], T], unclaimed: Callable[[T], None] | None = None) -> T:
+    def _accept(self, inbound: Stream, former: int, answer: asyncio.Future[int]) -> None:
+        """Have the ensemble answer a connection; a server that is cut off cannot: sessions belong to all of them."""
+        if self._ensemble.is_cut_off(self._process.name):
+            return
+        session = self._ensemble.connect(former)
+
+        def arrive() -> None:
+            if not answer.done():
+                answer.set_result(session)
+
+        inbound.send(arrive)
+
+    async def _request(
+        self, op: Callable[[], T], unclaimed: Callable[[T], None] | None = None, *, write: bool = False
+    ) -> T:
         if self.state is not LinkState.CONNECTED:
             raise Unavailable("ZooKeeper is out of reach")
         self._process.require_alive()
@@ -270,8 +340,7 @@ class FakeLink(ZooKeeperLink):
         sent_s = self._clock_s()
 
         def settle(value: T) -> None:
-            if self.on_answer is not None:
-                self.on_answer(sent_s)
+            self._answered(sent_s, write=write)
             if not future.done():
                 answer.append(value)
                 future.set_result(None)
@@ -279,7 +348,7 @@ class FakeLink(ZooKeeperLink):
                 unclaimed(value)
 
         self._pending[future] = None
-        self._send(op, settle)
+        self._send(op, settle, write=write)
         try:
             await future
         finally:
@@ -287,18 +356,28 @@ class FakeLink(ZooKeeperLink):
         self._process.require_alive()
         return answer[0]
 
-    def _send(self, op: Callable[[], T], settle: Callable[[T], None]) -> None:
+    def _send(self, op: Callable[[], T], settle: Callable[[T], None], *, write: bool = False) -> None:
         """Have `op` run at the ensemble and `settle` called with its result, if both messages arrive."""
         session, outbound, inbound = self.session, self._outbound, self._inbound
 
         def arrive() -> None:
+            server = self._ensemble.lone_server(self._process.name)
+            if server is None:
+                forward()
+            else:
+                server.receive(lambda: answer(op()), forward, write=write)
+
+        def forward() -> None:
             try:
                 self._ensemble.touch(session)
                 value = op()
             except _Expired:
                 inbound.send(self._on_closed)
             else:
-                inbound.send(lambda: deliver(value))
+                answer(value)
+
+        def answer(value: T) -> None:
+            inbound.send(lambda: deliver(value))
 
         def deliver(value: T) -> None:
             self._received.set()
@@ -321,16 +400,6 @@ class FakeLink(ZooKeeperLink):
     def _streams(self) -> tuple[Stream, Stream]:
         network, name = self._ensemble.network, self._process.name
         return network.stream(name, ENSEMBLE), network.stream(ENSEMBLE, name, self._context)
-
-
-def _answer(inbound: Stream, op: Callable[[], int], answer: asyncio.Future[int]) -> None:
-    value = op()
-
-    def arrive() -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    inbound.send(arrive)
 
 
 def _apply(nodes: dict[str, _Znode], op: Op, session: int) -> RefusalReason | None:

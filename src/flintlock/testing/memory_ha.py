@@ -403,6 +403,7 @@ class MemoryHaServices:
         self._step: Final = step
         self.election: Final = MemoryElection(cluster, holder, step)
         self.leader: Final = MemoryLeaderRegister(cluster, step)
+        self.leader_timeout_s: Final = 0.0  # a leader that ends is noticed at once
         self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from flintlock.dispatcher.leadership.leader_watch import GRACE_S, LeaderWatch, is_loopback
 from flintlock.gateways.leader import LeaderAnswer, LeaderGateway, LeaderLivenessProbe, TermEnd
@@ -15,6 +16,7 @@ from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.log_events import LEADER_UNREACHABLE
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import virtual_time
 
@@ -161,11 +163,33 @@ async def test_process_restarted_at_the_leaders_address_proves_the_leader_dead()
 
 
 @virtual_time
+async def test_leader_that_never_accepted_a_connection_from_here_keeps_its_term() -> None:
+    """Else two JobManagers whose ports are closed for each other would depose each other in turn, for ever."""
+    harness = WatchHarness()
+    harness.network.refuse("standby", ADDRESS)
+    async with harness.watching():
+        with capture_logs() as logs:
+            harness.publish_leader(FIRST)
+            await asyncio.sleep(1000)
+        assert (harness.register.declared_dead, harness.leader.asked) == ([], [])
+        assert [line["reason"] for line in logs if line["event"] == LEADER_UNREACHABLE] == [
+            "it has refused every connection from here"
+        ]
+
+        harness.network.accept("standby", ADDRESS)
+        await asyncio.sleep(2)
+        harness.process.crash()
+        await asyncio.sleep(2)
+        assert harness.register.declared_dead == [FIRST], "once it was reached, its death is noticed"
+
+
+@virtual_time
 async def test_declaring_a_leader_dead_is_retried_until_the_store_answers() -> None:
     harness = WatchHarness()
     harness.register.failures = 20
     async with harness.watching():
         harness.publish_leader(FIRST)
+        await asyncio.sleep(1)
         harness.process.crash()
         await asyncio.sleep(3)
         assert harness.register.declared_dead == []

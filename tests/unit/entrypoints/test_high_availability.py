@@ -40,3 +40,11 @@ def test_on_one_machine_the_silence_of_the_leader_counts() -> None:
     with pytest.raises(Invalid, match=r"high-availability\.embedded\.silence-timeout \(25 s\)"):
         check_leases(Configuration({"high-availability.embedded.silence-timeout": "25 s"}))
     check_leases(Configuration({"high-availability.zookeeper.client.session-timeout": "1 h"}))  # not used
+
+
+def test_a_session_timeout_that_the_ensemble_granted_counts_instead_of_the_configured_one() -> None:
+    configuration = Configuration({"high-availability.type": "zookeeper"})
+    check_leases(configuration, granted_s=24.9)
+
+    with pytest.raises(Invalid, match=r"session-timeout \(25 s, as granted, not 10 s as configured\)"):
+        check_leases(configuration, granted_s=25.0)

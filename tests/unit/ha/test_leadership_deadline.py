@@ -41,7 +41,7 @@ def test_from_suspended_on_nothing_is_written_and_back_with_the_session_it_goes_
     term.suspended()
     assert term.check(101.0) == "the connection to ZooKeeper is lost"
     assert term.over is None
-    term.connected(SESSION)
+    term.connected(SESSION, 10.0)
 
     assert term.check(101.0) is None
 
@@ -51,7 +51,7 @@ def test_suspended_the_clock_runs_on() -> None:
     term.suspended()
 
     term.check(107.0)
-    term.connected(SESSION)
+    term.connected(SESSION, 10.0)
 
     assert term.over is not None
 
@@ -59,7 +59,7 @@ def test_suspended_the_clock_runs_on() -> None:
 def test_a_connection_without_an_answer_is_not_enough() -> None:
     term = deadline()
     term.suspended()
-    term.connected(SESSION)
+    term.connected(SESSION, 10.0)
 
     assert term.check(107.0) is not None
 
@@ -75,7 +75,7 @@ def test_lost_ends_it_at_once() -> None:
 def test_another_session_means_that_it_was_lost() -> None:
     term = deadline()
 
-    term.connected(SESSION + 1)
+    term.connected(SESSION + 1, 10.0)
 
     assert term.over is not None
 
@@ -85,10 +85,19 @@ def test_what_is_over_stays_over_with_its_first_reason() -> None:
     term.end("its latch was removed")
 
     term.lost()
-    term.connected(SESSION)
+    term.connected(SESSION, 10.0)
     term.acknowledged(200.0)
 
     assert term.check(100.0) == "its latch was removed"
+
+
+def test_the_shortest_timeout_that_was_granted_counts() -> None:
+    term = deadline()
+
+    term.connected(SESSION, 4.0)
+    assert term.ends_s == 102.8
+    term.connected(SESSION, 20.0)
+    assert term.ends_s == 102.8
 
 
 @given(
@@ -114,7 +123,7 @@ def test_it_never_may_write_when_the_ensemble_may_have_let_another_one_lead(
                 term.suspended()
                 asked_s.clear()
             case "connect":
-                term.connected(SESSION)
+                term.connected(SESSION, timeout_s)
             case _:
                 pass
         if term.check(now_s) is None:

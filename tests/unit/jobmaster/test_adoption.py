@@ -43,7 +43,10 @@ def test_what_was_sent_is_claimed_where_it_was_sent() -> None:
     assert (harness.status, harness.state(), harness.attempt()) == (J.RECONCILING, E.RECONCILING, 0)
     (request,) = harness.job.declared
     assert request.claim == Claim(
-        task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-instance"), attempt=attempt_id(0, 0)
+        task_manager=TaskManagerId("tm-1"),
+        instance=InstanceId("tm-1-instance"),
+        attempt=attempt_id(0, 0),
+        address="tm-1:1",
     )
     assert harness.of(SendProbe) == [SendProbe("tm-1:1", attempt_id(0, 0), InstanceId("tm-1-instance"))]
     assert harness.of(SendDeploy) == []
@@ -95,6 +98,26 @@ def test_a_heartbeat_that_names_the_attempt_adopts_it_before_it_is_answered() ->
     assert harness.state() is E.RUNNING
     harness.wait_for(ReconcileTimedOut)
     assert (harness.state(), harness.attempt()) == (E.RUNNING, 0)
+
+
+@pytest.mark.parametrize(("recorded_s", "own_s", "waits_s"), [(50, 10, 50.0), (10, 50, 50.0), (0, 20, 20.0)])
+def test_an_attempt_is_given_up_only_after_the_lease_that_its_own_leader_granted(
+    recorded_s: float, own_s: float, waits_s: float
+) -> None:
+    """A rolling restart may change heartbeat.timeout; older records do not have a lease."""
+    first = JobHarness(FILES, cluster={"heartbeat.timeout": f"{recorded_s or 1} s"})
+    first.start()
+    first.run_region()
+    (sent,) = first.of(SendDeploy)
+    record = first.durable[RegionId(0)]
+    assert sent.order.lease_s == record.lease_s == (recorded_s or 1)
+
+    record = structs.replace(record, lease_s=float(recorded_s))
+    second = JobHarness(FILES, progress=(record,), cluster={"heartbeat.timeout": f"{own_s} s"})
+    second.start()
+
+    (timer,) = [timer for timer in second.of(StartTimer) if isinstance(timer.event, ReconcileTimedOut)]
+    assert timer.delay_s == waits_s
 
 
 def test_an_attempt_that_was_given_up_is_unwanted_when_it_comes_back() -> None:
@@ -196,11 +219,11 @@ def test_an_incarnation_that_has_ended_is_not_waited_for() -> None:
 
 def test_an_attempt_is_over_when_nothing_listens_there_any_more() -> None:
     harness = reborn()
-    for unreachable in (True, True, False, True, True):
+    for unreachable in (True, True, True, False, True, True, True):
         harness.apply(Probed(attempt_id(0, 0), over=False, unreachable=unreachable))
         assert harness.state() is E.RECONCILING
         harness.wait_for(ProbeDue)
-    assert len(harness.of(SendProbe)) == 6
+    assert len(harness.of(SendProbe)) == 8
     harness.apply(Probed(attempt_id(0, 0), over=False, unreachable=True))
     assert (harness.state(), harness.attempt()) == (E.SCHEDULED, 1)
 
@@ -258,7 +281,7 @@ def test_cancel_before_the_start_waits_for_the_attempt_too(how: str) -> None:
         case "reported":
             again.canceled(on="tm-1-reborn")
         case "nothing listens":
-            for _ in range(3):
+            for _ in range(4):
                 again.apply(CancelAnswered(attempt_id(0, 0), unreachable=True))
         case _:
             again.wait_for(ReconcileTimedOut)

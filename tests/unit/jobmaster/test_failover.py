@@ -19,7 +19,7 @@ from tests.unit.jobmaster.job_harness import (
     staged,
 )
 
-from flintlock.jobmaster.core import refusal_to_cancel
+from flintlock.jobmaster.core import refusal_to_cancel, unwanted_attempts
 from flintlock.jobmaster.events import (
     CancelAnswered,
     CancelDue,
@@ -32,7 +32,7 @@ from flintlock.jobmaster.events import (
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.model.errors import Corrupt
 from flintlock.model.ids import InstanceId, RegionId, RequestId, StepName, TaskManagerId
-from flintlock.model.slots import SlotGrant, TaskManagerLost
+from flintlock.model.slots import DeployedTasks, SlotGrant, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
     FailureKind,
@@ -512,8 +512,26 @@ def test_a_cancelled_task_is_over_when_nothing_listens_at_its_task_manager_any_m
     harness = running()
     harness.cancel()
     attempt = harness.job.attempt_id(harness.job.regions[0])
-    for _ in range(3):
+    for _ in range(4):
+        assert harness.status is J.CANCELLING
         harness.apply(CancelAnswered(attempt, unreachable=True))
+    assert harness.status is J.CANCELED
+
+
+def test_a_cancelled_task_is_not_over_while_its_task_manager_refuses_connections_but_sends_heartbeats() -> None:
+    harness = running()
+    harness.cancel()
+    attempt = harness.job.attempt_id(harness.job.regions[0])
+    beat = DeployedTasks(
+        job_id=JOB, task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-instance"), attempts=(attempt,)
+    )
+    for _ in range(5):
+        for _ in range(3):
+            harness.apply(CancelAnswered(attempt, unreachable=True))
+        harness.apply(beat)
+    assert harness.status is J.CANCELLING
+    assert unwanted_attempts(harness.job, beat) == (attempt,), "the heartbeat's answer carries the cancel"
+    harness.canceled()
     assert harness.status is J.CANCELED
 
 

@@ -40,7 +40,15 @@ from flintlock.model.jobs import ParallelismRange
 from flintlock.model.manifests import manifest_of
 from flintlock.model.slots import DeployedTasks, NoResources
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import FailureKind, RegionPhase, ResultRows, TaskFailed, TaskFinished
+from flintlock.model.tasks import (
+    ENGINE_DIED,
+    Failure,
+    FailureKind,
+    RegionPhase,
+    ResultRows,
+    TaskFailed,
+    TaskFinished,
+)
 
 E = ExecutionState
 J = JobStatus
@@ -69,6 +77,56 @@ def test_a_loss_of_infrastructure_is_retried_at_once_though_there_is_no_strategy
     harness.run_region()
     harness.finish()
     assert (harness.status, harness.attempt()) == (J.FINISHED, 1)
+
+
+def engine_died(harness: JobHarness, region: int = 0) -> None:
+    """Let the engine of the region's TaskManager die, as a TaskManager reports it."""
+    lost = Failure(kind=FailureKind.ENGINE_LOST, message="the Spark engine died", exception=ENGINE_DIED)
+    harness.report(TaskFailed(failure=lost), region)
+
+
+def test_one_loss_is_charged_once_though_the_next_attempt_went_to_the_instance_that_was_ending() -> None:
+    harness = JobHarness(SMALL, cluster={"restart.infrastructure-attempts": "1"})
+    harness.start()
+    harness.run_region()
+    engine_died(harness)
+    harness.restart()
+    harness.grant("0-1")
+    harness.recorded()
+    harness.lose("tm-1")
+
+    assert (harness.status, harness.job.infrastructure_restarts) == (J.RESTARTING, 1)
+    assert harness.of(StartTimer)[-1] == StartTimer(0.0, RestartDue(attempt_id(0, 1)))
+    harness.restart()
+    harness.run_region(on="tm-2")
+    harness.lose("tm-2")
+    assert harness.status is J.FAILED, "another loss is another charge"
+
+
+def test_one_loss_that_ends_two_tasks_of_a_job_is_charged_once() -> None:
+    harness = JobHarness(PAIR, cluster={"restart.infrastructure-attempts": "1"})
+    harness.start()
+    harness.run_region(0)
+    harness.run_region(1)
+    engine_died(harness, 0)
+    engine_died(harness, 1)
+    harness.lose("tm-1")
+
+    assert (harness.status, harness.job.infrastructure_restarts) == (J.RESTARTING, 1)
+    assert [entry.failure.lost_instance for entry in harness.job.exceptions] == ["tm-1-instance"]
+
+
+def test_failures_that_do_not_end_the_task_manager_are_charged_one_by_one() -> None:
+    """A dedicated driver that dies, or sessions that cannot be opened: the TaskManager takes further tasks."""
+    harness = JobHarness(SMALL, cluster={"restart.infrastructure-attempts": "2"})
+    harness.start()
+    for _ in range(2):
+        harness.run_region()
+        harness.fail(FailureKind.ENGINE_LOST)
+        harness.restart()
+    harness.run_region()
+    harness.fail(FailureKind.ENGINE_LOST)
+    assert harness.status is J.FAILED
 
 
 def test_the_help_is_bounded_and_then_the_strategy_decides() -> None:

@@ -98,3 +98,16 @@ def test_one_that_fell_silent_may_not_come_back_with_work() -> None:
     with pytest.raises(Refused, match="is over"):
         core.register(structs.replace(offer(), busy=True), 52.0)
     core.register(offer(), 52.0)
+
+
+def test_a_task_manager_with_the_same_id_elsewhere_proves_nothing_about_a_claimed_attempt() -> None:
+    """The attempt may run: its claim waits for the TaskManager at its own address."""
+    core = core_with()
+    (request,) = claims(A, attempt()).requests
+    assert request.claim is not None
+    elsewhere = structs.replace(request, claim=structs.replace(request.claim, address="elsewhere:1"))
+    effects = core.declare(ResourceRequirements(job_id=A, requests=(elsewhere,)), 0)
+    effects += carries(core)
+
+    assert (granted(effects), refused(effects)) == ([], [])
+    assert granted(core.declare(wants(B, both=2), 0)) == [("b", "both", "tm-1", (0, 1))]

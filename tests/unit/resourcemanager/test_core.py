@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from flintlock.model.errors import NotFound, Refused
 from flintlock.model.ids import InstanceId, JobId, RequestId, TaskManagerId
@@ -418,3 +419,47 @@ def test_addresses_are_found_by_id() -> None:
     assert core.addresses() == ["tm-2:1", "tm-1:1"]
     with pytest.raises(NotFound, match="'tm-9' is not registered"):
         core.address(TaskManagerId("tm-9"))
+
+
+def test_a_silent_task_manager_is_lost_only_when_the_lease_that_it_reported_is_over() -> None:
+    """It may be one of an earlier leader with a longer heartbeat.timeout, if the answer of this one got lost."""
+    core = core_with(offer())
+    core.declare(wants(A, r=1), 0)
+    core.heartbeat(structs.replace(beat(), lease_s=80.0), 10.0)
+
+    assert core.next_due_s(10.0) == 80.0
+    assert lost(core.on_tick(89.0)) == []
+    assert lost(core.on_tick(90.1)) == [("a", "tm-1-1")]
+
+
+def test_a_shorter_lease_of_an_earlier_leader_changes_nothing() -> None:
+    core = core_with(offer())
+    core.heartbeat(structs.replace(beat(), lease_s=8.0), 10.0)
+    assert core.next_due_s(10.0) == 50.0
+
+
+def test_a_task_manager_with_the_id_of_another_is_refused_and_evicts_nobody() -> None:
+    """The tasks of the one that is registered may run, even if it is silent: it has to be lost first."""
+    core = core_with(offer())
+    core.declare(wants(A, r=1), 0)
+    twin = structs.replace(offer(incarnation=2), address="elsewhere:1")
+
+    for now_s in (1.0, 30.0, 49.0):
+        with pytest.raises(Refused, match="at elsewhere:1 is in use by another one, at tm-1:1"):
+            core.register(twin, now_s)
+    enter(core, offer(incarnation=3), 49.5)  # the same process, after its engine has died
+    assert lost(core.on_tick(100.0)) == [("a", "tm-1-3")]
+
+    core.register(twin, 101.0)
+    known, effects = core.heartbeat(beat(incarnation=2), 101.1)
+    assert known
+    assert [w.instance for w in effects if isinstance(w, TaskManagerLeft)] == []
+
+
+def test_a_task_manager_with_the_id_of_one_that_came_first_is_not_admitted() -> None:
+    core = core_with()
+    twin = structs.replace(offer(incarnation=2), address="elsewhere:1")
+    core.register(offer(), 0.0)
+    core.register(twin, 0.0)
+    assert core.heartbeat(beat(), 0.1)[0]
+    assert not core.heartbeat(beat(incarnation=2), 0.2)[0]

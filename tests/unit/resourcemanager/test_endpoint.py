@@ -18,7 +18,7 @@ from flintlock.model.diagnostics import ListProcessLogs
 from flintlock.model.errors import Fenced, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Versions
-from flintlock.model.log_events import TASKMANAGER_REFUSED
+from flintlock.model.log_events import TASKMANAGER_FOLLOWS_HIGHER_EPOCH, TASKMANAGER_REFUSED
 from flintlock.model.slots import (
     AttemptSlots,
     DeployedTasks,
@@ -509,3 +509,16 @@ async def test_slots_the_queue_losses_and_late_heartbeats_are_measured() -> None
         assert value("lost_taskmanagers_total") == 1
         assert value("taskmanagers") == 1
     assert value("taskmanagers") == 0
+
+
+@virtual_time
+async def test_a_task_manager_that_follows_a_higher_epoch_is_warned_of_once() -> None:
+    """Operators see in the JobManager's log that the store was removed, or restored from an older backup."""
+    harness = ResourceManagerHarness()
+    async with harness.running() as manager:
+        with capture_logs() as logs:
+            for followed in (None, TOKEN.epoch, TOKEN.epoch + 2, TOKEN.epoch + 2):
+                await manager.register_task_manager(structs.replace(offer(), followed_epoch=followed))
+
+    warnings = [line for line in logs if line["event"] == TASKMANAGER_FOLLOWS_HIGHER_EPOCH]
+    assert [(line["log_level"], line["followed"]) for line in warnings] == [("warning", TOKEN.epoch + 2)]

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
 
-from tests.unit.resourcemanager.test_core import A, offer, wants
+from tests.unit.resourcemanager.test_core import A, B, offer, wants
 from tests.unit.resourcemanager.test_endpoint import enter
 
 from flintlock.config.configuration import Configuration
@@ -23,6 +23,7 @@ from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProc
 from flintlock.testing.virtual_time import now_ms, virtual_time
 
 ADDRESS = "tm-1:1"
+INTERVAL_S = 3.0
 LIVENESS_CALL_TIMEOUT_S = 3600.0
 
 
@@ -75,15 +76,41 @@ class LivenessHarness:
 
 
 @virtual_time
-async def test_a_task_manager_whose_process_is_killed_is_lost_within_the_grace() -> None:
+async def test_a_task_manager_whose_process_is_killed_is_lost_as_soon_as_its_next_heartbeat_is_overdue() -> None:
     harness = LivenessHarness()
     async with harness.running():
+        assert await harness.known()
         harness.machine.crash()
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(INTERVAL_S + 0.4)
         assert harness.reasons() == []
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.2)
         assert harness.reasons() == ["nothing listens at tm-1:1"]
         assert not await harness.known()
+
+
+@virtual_time
+async def test_a_task_manager_that_refuses_connections_but_sends_heartbeats_is_not_lost() -> None:
+    """Its tasks may run: it keeps its slots, gets no new tasks, and is used again when it can be reached."""
+    harness = LivenessHarness()
+    async with harness.running():
+        harness.network.refuse("jobmanager", ADDRESS)
+        await asyncio.sleep(1)
+        await harness.manager.declare_requirements(wants(B, r=1))
+        for _ in range(100):
+            assert await harness.known()
+            await asyncio.sleep(INTERVAL_S)
+        assert harness.reasons() == []
+        assert [grant.job_id for grant in harness.jobs.grants] == [A]
+        (seen,) = (await harness.manager.overview()).task_managers
+        assert (seen.free_slots, seen.ready) == (1, False)
+
+        assert await harness.known()
+        harness.network.accept("jobmanager", ADDRESS)
+        await asyncio.sleep(1)
+        assert [grant.job_id for grant in harness.jobs.grants] == [A, B]
+        harness.machine.crash()
+        await asyncio.sleep(INTERVAL_S + 2)
+        assert set(harness.reasons()) == {"nothing listens at tm-1:1"}
 
 
 @virtual_time
@@ -191,5 +218,5 @@ async def test_a_call_that_comes_to_its_deadline_is_put_again() -> None:
         assert harness.task_manager.tries == 2
         assert harness.reasons() == []
         harness.machine.crash()
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(INTERVAL_S + 1.6)
         assert harness.reasons() == ["nothing listens at tm-1:1"]

@@ -49,12 +49,16 @@ def peer() -> Generator[tuple[subprocess.Popen[str], str]]:
 
 async def verdict_after(number: signal.Signals, limit_s: float) -> tuple[Gone | None, float]:
     """Watch the liveness of a peer, send it a signal, and return the verdict within a time, and after how long."""
+    reachable: list[bool] = []
     with peer() as (process, address):
         async with RpcChannels() as channels:
             task_manager = TaskManagerEntered(TaskManagerId("tm-1"), InstanceId("instance-1"), address)
             gateway = channels.connect(TaskManagerGateway, address, lambda: TOKEN, 3600.0)
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(watch_liveness(gateway, task_manager), name="liveness")
+                watching = tasks.create_task(
+                    watch_liveness(gateway, task_manager, is_silent=lambda: True, set_reachable=reachable.append),
+                    name="liveness",
+                )
                 done, _ = await asyncio.wait({watching}, timeout=1.0)  # while it runs, the call does not return
                 assert not done
                 os.kill(process.pid, number)

@@ -27,8 +27,9 @@ from flintlock.model.tasks import (
     TaskReport,
     TaskRunning,
 )
-from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.fake_jobmaster import FakeJobMaster
 from flintlock.testing.fake_resourcemanager import FakeResourceManager
 
@@ -86,6 +87,8 @@ class ScriptedRunner:
         if not self.killed:
             self._harness.record(f"kill {self._attempt.attempt}")
         self.killed = True
+        while not self._harness.runners_die:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(1)
         self._messages.put_nowait(None)
 
 
@@ -238,11 +241,12 @@ class TaskManagerHarness:
     def __init__(self, logs: Path, *, slots: int = 2) -> None:
         self.resource_manager = RecordingResourceManager(self)
         self.job_masters = RecordingJobMasters(self)
-        self.guard = TokenGuard()
         self.engines: list[ScriptedEngine] = []
         self.runners: dict[AttemptId, ScriptedRunner] = {}
         self.events: list[str] = []  # what happened in and around the engine, in order
         self.stops_on_interrupt = True
+        self.runners_die = True  # when they are killed
+        self.aborts: list[str] = []  # reasons why the process was to be ended at once
         self.take_s = 0.01
         self.close_s = 0.5
         self.no_engine: list[str] = []  # reasons why the next engines cannot start
@@ -270,9 +274,11 @@ class TaskManagerHarness:
             new_instance=self._new_instance,
             clock_s=lambda: asyncio.get_running_loop().time() + self.asleep_s,
             set_watchdog_deadline=self.watched.append,
+            end_process=self.aborts.append,
             processes=self.processes,
             leader_moved=self._until_moved,
         )
+        self.guard = TokenGuard(self.services.clock_s)
         self.task_manager = TaskManager(self.services, self.guard)
 
     def record(self, what: str) -> None:

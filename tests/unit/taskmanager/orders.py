@@ -23,6 +23,7 @@ def order(
     cancel_timeout_s: float = 10.0,
     artifacts: tuple[str, ...] = (),
     instance: str | None = None,
+    lease_s: float = 0.0,
 ) -> DeployTask:
     """A deployment of a graph with one source and one result."""
     graph = JobGraph(
@@ -41,6 +42,7 @@ def order(
         slots=slots or (0,),
         cancel_timeout_s=cancel_timeout_s,
         instance=None if instance is None else InstanceId(instance),
+        lease_s=lease_s,
     )
 
 

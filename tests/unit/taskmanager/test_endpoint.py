@@ -16,8 +16,8 @@ from flintlock.model.causes import CauseId, add_cause, caused_by
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
 from flintlock.model.ids import BlobKey, Epoch, FencingToken, JobId, TaskManagerId
-from flintlock.model.log_events import TASK_DEPLOYED
-from flintlock.model.slots import AttemptSlots
+from flintlock.model.log_events import EPOCH_WENT_BACK, TASK_DEPLOYED
+from flintlock.model.slots import AttemptSlots, RegistrationAnswer
 from flintlock.model.tasks import (
     FailureKind,
     LogQuery,
@@ -29,8 +29,8 @@ from flintlock.model.tasks import (
     TaskNews,
     TaskRunning,
 )
-from flintlock.taskmanager.endpoint import TokenGuard
 from flintlock.taskmanager.lease import YIELD_PART
+from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.virtual_time import virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
@@ -444,7 +444,7 @@ def test_output_is_read_piece_by_piece(harness: TaskManagerHarness) -> None:
 
 def test_a_lower_epoch_is_refused_and_a_higher_one_adopted() -> None:
     """No command of an old leader is accepted once a newer one is known."""
-    guard = TokenGuard()
+    guard = TokenGuard(lambda: 0.0)
     guard.check(FencingToken(Epoch(2), "a"))
     guard.check(FencingToken(Epoch(2), "a"))
     guard.check(FencingToken(Epoch(3), "b"))
@@ -457,14 +457,74 @@ def test_a_lower_epoch_is_refused_and_a_higher_one_adopted() -> None:
 @pytest.mark.parametrize("session", ["a", "z"])
 def test_one_epoch_has_one_leader(session: str) -> None:
     """Another session of the same epoch is refused, whatever it is called."""
-    guard = TokenGuard()
+    guard = TokenGuard(lambda: 0.0)
     guard.check(FencingToken(Epoch(3), "m"))
 
     with pytest.raises(Fenced, match="epoch 3 belongs to another leader"):
         guard.check(FencingToken(Epoch(3), session))
 
 
+def answer_of(epoch: int, timeout_s: float = 50.0) -> RegistrationAnswer:
+    return RegistrationAnswer(
+        token=FencingToken(Epoch(epoch), f"session-{epoch}"), heartbeat_interval_s=2.0, heartbeat_timeout_s=timeout_s
+    )
+
+
+def test_a_lower_epoch_is_followed_once_the_leader_of_the_higher_one_was_silent_for_a_whole_lease() -> None:
+    """The store was removed, or an older backup restored: its epochs begin again."""
+    clock = [0.0]
+    guard = TokenGuard(lambda: clock[0])
+    guard.adopt(answer_of(3), idle=True)
+    clock[0] = 30.0
+    guard.heard()
+
+    clock[0] = 79.0
+    with pytest.raises(Fenced, match="epoch 1 is over: this TaskManager follows epoch 3"):
+        guard.adopt(answer_of(1), idle=True)
+    clock[0] = 80.0
+    with pytest.raises(Fenced):
+        guard.adopt(answer_of(1), idle=False)
+    with pytest.raises(Fenced):
+        guard.adopt(answer_of(1, timeout_s=100.0), idle=True)
+    with capture_logs() as logs:
+        guard.adopt(answer_of(1), idle=True)
+
+    assert guard.token == answer_of(1).token
+    assert [(line["event"], line["log_level"], line["followed"]) for line in logs] == [(EPOCH_WENT_BACK, "warning", 3)]
+    guard.check(FencingToken(Epoch(2), "b"))
+
+
+def test_a_command_of_a_lower_epoch_is_refused_however_long_the_leader_was_silent() -> None:
+    """Only the leader that the register names, and that accepts a registration, may begin again."""
+    clock = [0.0]
+    guard = TokenGuard(lambda: clock[0])
+    guard.check(FencingToken(Epoch(3), "c"))
+    clock[0] = 1e6
+
+    with pytest.raises(Fenced):
+        guard.check(FencingToken(Epoch(2), "b"))
+
+
+@virtual_time
+async def test_a_taskmanager_registers_with_a_leader_whose_store_was_removed(harness: TaskManagerHarness) -> None:
+    """Its work ends with the lease of the leader that is gone; then it follows the new one, and works."""
+    harness.resource_manager.lead(epoch=3)
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        await harness.runner(A)
+        harness.resource_manager.lead(epoch=1)
+        await until(lambda: "release 0: True" in harness.events)
+        assert harness.guard.token is not None
+        assert harness.guard.token.epoch == 3
+        await until(lambda: harness.guard.token is not None and harness.guard.token.epoch == 1, limit_s=30)
+        await until(lambda: harness.resource_manager.heartbeats[-1].instance == "instance-2")
+
+        assert harness.resource_manager.registered[-1].followed_epoch == 3
+        await task_manager.deploy(order(B, instance="instance-2"))
+        await harness.runner(B)
+
+
 def test_a_command_without_a_token_is_refused() -> None:
     """Every command names its leader."""
     with pytest.raises(Fenced, match="must carry its leader's token"):
-        TokenGuard().check(None)
+        TokenGuard(lambda: 0.0).check(None)

@@ -406,3 +406,26 @@ async def test_a_query_for_an_attempt_that_does_not_run_is_refused(harness: Task
             await task_manager.command(PingTask(attempt=A))
 
         assert runner.queries == []
+
+
+@virtual_time
+@pytest.mark.parametrize("how", ["cancelled", "its lease ends"])
+async def test_a_runner_that_cannot_be_killed_ends_the_taskmanager(harness: TaskManagerHarness, how: str) -> None:
+    """It hangs in the kernel: its attempt would be CANCELING for ever, and its slots in use."""
+    harness.stops_on_interrupt = harness.runners_die = False
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A, cancel_timeout_s=5))
+        await harness.runner(A)
+        if how == "cancelled":
+            await task_manager.command(CancelTask(attempt=A))
+        else:
+            harness.resource_manager.fail_with = Unavailable("no answer")
+        await until(lambda: "kill 0" in harness.events)
+        await asyncio.sleep(29)
+        assert harness.aborts == []
+        await asyncio.sleep(2)
+
+        assert harness.aborts != []
+        assert all(reason.startswith(f"the runner of attempt {A} (process 100)") for reason in harness.aborts)
+        assert harness.news(A) == []
+        harness.runners_die = True

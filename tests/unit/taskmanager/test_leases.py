@@ -55,6 +55,44 @@ async def test_work_without_renewal_ends_before_the_leader_declares_it_lost(harn
 
 
 @virtual_time
+async def test_an_attempt_runs_under_no_longer_lease_than_the_recorded_one(harness: TaskManagerHarness) -> None:
+    """A leader with a longer heartbeat.timeout takes over: the leader after that one knows the recorded length only."""
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A, lease_s=LEASE_S))
+        await harness.runner(A)
+        harness.resource_manager.heartbeat_timeout_s = 10 * LEASE_S
+        harness.resource_manager.lead(epoch=2)
+        await until(lambda: [beat.lease_s for beat in harness.resource_manager.heartbeats[-2:]] == [LEASE_S] * 2)
+        sent_s = harness.resource_manager.sent_s[-1]
+        harness.resource_manager.fail_with = Unavailable("no answer")
+        await until(lambda: "release 0: True" in harness.events)
+
+        assert now_s() - sent_s == pytest.approx(0.8 * LEASE_S, abs=0.5)
+        harness.resource_manager.fail_with = None
+        await until(lambda: harness.resource_manager.heartbeats[-1].lease_s == 10 * LEASE_S)
+
+
+@virtual_time
+async def test_a_lease_of_an_earlier_leader_that_is_longer_admits_no_attempt_of_the_next(
+    harness: TaskManagerHarness,
+) -> None:
+    """The next leader has answered no heartbeat yet, so its own, shorter lease does not apply yet."""
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A, lease_s=LEASE_S))
+        await harness.runner(A)
+        harness.resource_manager.heartbeat_timeout_s = LEASE_S / 2
+        harness.resource_manager.deaf = True
+        harness.resource_manager.lead(epoch=2)
+        await until(lambda: len(harness.resource_manager.registered) == 2)
+        with pytest.raises(Unavailable, match="the lease of an earlier leader"):
+            await task_manager.deploy(order(B, 1, lease_s=LEASE_S / 2))
+        harness.resource_manager.deaf = False
+        await until(lambda: harness.resource_manager.heartbeats[-1].lease_s == LEASE_S / 2)
+        await task_manager.deploy(order(B, 1, lease_s=LEASE_S / 2))
+        await harness.runner(B)
+
+
+@virtual_time
 async def test_a_hanging_leader_is_a_silent_one(harness: TaskManagerHarness) -> None:
     """A heartbeat without an answer blocks nothing; another is sent before the lease ends."""
     async with harness.running() as task_manager:
@@ -236,6 +274,25 @@ async def test_a_liveness_call_is_answered_after_the_reports_of_a_dead_engine(ha
 
         assert isinstance(harness.news(A)[-1], TaskFailed)
         assert harness.events.index("report 0: TaskFailed") < harness.events.index("instance-1 is over")
+
+
+@virtual_time
+async def test_the_leader_knows_that_an_engine_is_dead_before_its_tasks_are_reported(
+    harness: TaskManagerHarness,
+) -> None:
+    """Else their next attempts would be deployed to a TaskManager that is about to unregister."""
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        await harness.runner(A)
+        await until(lambda: harness.resource_manager.heartbeats[-1].attempts != ())
+        assert harness.resource_manager.heartbeats[-1].engine_ready
+        await asyncio.sleep(0.1)
+        harness.engine.die("exit code 137")
+        await until(lambda: not harness.resource_manager.heartbeats[-1].engine_ready, limit_s=0.1)
+
+        assert harness.resource_manager.heartbeats[-1].instance == "instance-1"
+        assert harness.news(A) == []
+        await until(lambda: len(harness.news(A)) == 1)
 
 
 @virtual_time

@@ -16,8 +16,9 @@ from flintlock.model.ids import AttemptId, BlobKey, InstanceId, TaskManagerId
 from flintlock.model.jobgraph import Versions
 from flintlock.model.slots import TaskManagerRegistration
 from flintlock.model.tasks import DeployTask, TaskCanceled, TaskFailed, TaskFinished
-from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
-from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.endpoint import TaskManager
+from flintlock.taskmanager.services import TaskManagerServices, loop_s
+from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.fake_jobmaster import FakeJobMaster
 from flintlock.testing.fake_resourcemanager import FakeResourceManager
 from flintlock.testing.fake_spark import FakeSpark
@@ -55,7 +56,7 @@ class Scenario:
                 log_directory=logs,
                 new_instance=self.new_instance,
             ),
-            TokenGuard(),
+            TokenGuard(loop_s),
         )
 
     async def no_blob(self, key: BlobKey) -> Path:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from flintlock.ha.leader_info import LeaderInfo
-from flintlock.ha.zookeeper.operations import Check, Create, Delete, LinkState, Refusal, RefusalReason, SetData
+from flintlock.ha.zookeeper.operations import Check, Create, Delete, LinkState, Node, Refusal, RefusalReason, SetData
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble, FakeLink
@@ -135,6 +135,52 @@ async def test_a_write_whose_answer_is_lost_is_unavailable_and_has_taken_place()
     assert await link.exists("/x")
 
 
+@virtual_time
+async def test_a_server_that_is_cut_off_answers_reads_from_memory_and_holds_back_what_follows_a_write() -> None:
+    members = Members()
+    _, link = await members.join("a")
+    _, other = await members.join("b")
+    session = link.session
+    await link.transact([Create("/x", b"1")])
+    changed = asyncio.Event()
+    assert await link.exists("/x", changed)
+
+    members.ensemble.cut_off_server("a")
+    await other.transact([SetData("/x", b"2", 0)])
+    await asyncio.sleep(0.5 * TIMEOUT_S)
+    node = await link.get("/x")
+    assert node == Node(b"1", 0)
+    assert not changed.is_set()
+
+    async with asyncio.TaskGroup() as tasks:
+        write = tasks.create_task(link.transact([Create("/y")]))
+        read = tasks.create_task(link.get("/x"))
+        await asyncio.sleep(0.3 * TIMEOUT_S)
+        assert not write.done()
+        assert not read.done(), "one client's requests are answered in order"
+        members.ensemble.rejoin_server("a")
+    assert (await write, await read) == (None, Node(b"2", 1))
+    assert changed.is_set()
+    assert (link.session, members.states["a"]) == (session, [LinkState.CONNECTED])
+
+
+@virtual_time
+async def test_a_server_that_is_cut_off_keeps_no_session_alive() -> None:
+    members = Members()
+    _, link = await members.join("a")
+    _, other = await members.join("b")
+    await link.transact([Create("/mine", ephemeral=True)])
+
+    members.ensemble.cut_off_server("a")
+    await asyncio.sleep(1.1 * TIMEOUT_S)
+
+    assert link.state is LinkState.CONNECTED, "its server answers its pings"
+    assert await link.exists("/mine")
+    assert not await other.exists("/mine")
+    members.ensemble.rejoin_server("a")
+    await until(lambda: LinkState.LOST in members.states["a"])
+
+
 class Contest:
     """JobManagers that contend through the fake."""
 
@@ -213,3 +259,20 @@ async def test_a_leader_that_is_declared_dead_while_it_runs_steps_down_and_leads
     await asyncio.sleep(1)
     second.crash()
     await until(lambda: contest.events[-1] == "jm-0 leads", limit_s=2 * TIMEOUT_S)
+
+
+@virtual_time
+async def test_a_leader_that_is_cut_off_with_a_server_of_the_ensemble_steps_down_before_another_leads() -> None:
+    """That server answers its reads all the time: only what a quorum has answered proves that it leads."""
+    contest = Contest()
+    contest.join("jm-0")
+    await until(lambda: contest.events == ["jm-0 leads"])
+    contest.join("jm-1")
+    await asyncio.sleep(1)
+    old = contest.durable.token
+
+    contest.durable.ensemble.cut_off_server("jm-0")
+    await until(lambda: contest.ha["jm-0"].election.paused(old) is not None, limit_s=0.8 * TIMEOUT_S)
+    await until(lambda: "jm-1 leads" in contest.events)
+
+    assert contest.events == ["jm-0 leads", "jm-0 is over", "jm-1 leads"]

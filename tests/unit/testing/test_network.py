@@ -209,6 +209,21 @@ async def test_dead_process_refuses_and_its_successor_answers() -> None:
 
 
 @virtual_time
+async def test_refused_connections_break_calls_and_let_the_other_direction_pass() -> None:
+    pair = Pair()
+    async with asyncio.TaskGroup() as tasks:
+        error = tasks.create_task(unavailable(pair.remote.write_slowly(Entry("a"))))
+        await asyncio.sleep(1)
+        pair.network.refuse("writer", "keeper")
+    assert not error.result().unreachable
+    assert (await unavailable(pair.remote.write(Entry("b")))).unreachable
+    await pair.network.process("other").connect(LedgerGateway, "keeper").write(Entry("c"))
+
+    pair.network.accept("writer", "keeper")
+    await pair.remote.write(Entry("d"))
+
+
+@virtual_time
 async def test_dead_host_is_silent() -> None:
     pair = Pair()
     pair.keeper.crash(host_too=True)

@@ -1,10 +1,13 @@
 """Every JobManager watches the leader and declares it dead when it has died, so that a standby leads at once.
 
-A leader is dead if its connection has broken and is then refused for `GRACE_S`, or if the process at its address
+A leader is dead if a connection to it has broken and is then refused for `GRACE_S`, or if the process at its address
 answers that it does not lead in that term, as one does that was started again. A leader that is frozen, or behind a
-partitioned network, keeps its term until its session has expired: the two cannot be distinguished. A wrong verdict is
-harmless (`LeaderRegister.declare_dead`) but must not be repeated endlessly: a leader on another machine that advertises
-a loopback address refuses connections from here without being dead, so it is not watched. Such a cluster is
+partitioned network, keeps its term until its session has expired: the two cannot be distinguished.
+
+A wrong verdict is harmless (`LeaderRegister.declare_dead`) but must not be repeated endlessly. So a closed port alone
+proves nothing: a leader that has refused every connection since its term began is not reachable from here (its port is
+not published, say), and keeps its term. Otherwise two JobManagers that cannot reach each other would depose each other
+in turn. A leader on another machine that advertises a loopback address is not even tried. Such clusters are
 misconfigured, and each JobManager logs a warning.
 """
 
@@ -78,13 +81,11 @@ class LeaderWatch:
     def _can_be_watched(self, leader: LeaderInfo) -> bool:
         if not is_loopback(leader.rpc) or leader.host == self._host:
             return True
-        log.warning(
-            log_events.LEADER_UNREACHABLE,
-            host=leader.host,
-            address=leader.rpc,
-            reason="it advertises a loopback address",
-        )
+        self._warn_unreachable(leader, "it advertises a loopback address")
         return False
+
+    def _warn_unreachable(self, leader: LeaderInfo, reason: str) -> None:
+        log.warning(log_events.LEADER_UNREACHABLE, host=leader.host, address=leader.rpc, reason=reason)
 
     async def _wait_for_successor(self, leader: LeaderInfo) -> LeaderInfo | None:
         """Wait until another term, or none, is published; a leader that becomes `confirmed` is watched already."""
@@ -96,12 +97,22 @@ class LeaderWatch:
     async def _watch(self, leader: LeaderInfo) -> ApplicationStatus | None:
         """Return the status with which the leader shuts the cluster down; None once the leader is declared dead."""
         gateway, message = self._connect(leader.rpc), LeaderLivenessProbe(token=leader.token)
+        reached, warned = is_loopback(leader.rpc), False  # on this machine a closed port is the kernel's own answer
 
         async def probe() -> str | None:
+            nonlocal reached, warned
             try:
                 end = await gateway.watch_liveness(message)
             except Unavailable as error:
-                return f"nothing listens at {leader.rpc}" if error.unreachable else None
+                if not error.unreachable:
+                    reached = True  # the connection was there, and broke
+                    return None
+                if reached:
+                    return f"nothing listens at {leader.rpc}"
+                if not warned:
+                    warned = True
+                    self._warn_unreachable(leader, "it has refused every connection from here")
+                return None
             except FlintlockError as error:  # of another version, or no JobManager at all: its session decides
                 log.warning(log_events.LEADER_LIVENESS_CHECK_FAILED, leader=leader.rpc, reason=error.public)
                 return None

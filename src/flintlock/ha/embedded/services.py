@@ -43,8 +43,9 @@ async def never_answers(leader: LeaderInfo) -> bool:  # noqa: ARG001
 class EmbeddedHaServices:
     """Election and stores of one state directory, as long as `embedded_ha` is open."""
 
-    def __init__(self, file: StoreFile, election: FileElection, leader: SqliteLeaderRegister) -> None:
+    def __init__(self, file: StoreFile, election: FileElection, leader: SqliteLeaderRegister, silence_s: float) -> None:
         self._file: Final = file
+        self.leader_timeout_s: Final = silence_s
         self.election: Final = election
         self.leader: Final = leader
         self.blobs: Final = None
@@ -105,7 +106,7 @@ async def embedded_ha(
                     answers=leader_answers,
                 ),
             )
-            yield EmbeddedHaServices(file, election, register)
+            yield EmbeddedHaServices(file, election, register, silence_s)
         finally:
             readers.shutdown(wait=True)  # reads are short
             reader.close()

@@ -8,14 +8,11 @@ would run that job again. The epoch, the latches, the marker of the storage dire
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.operations import Delete
-from flintlock.ha.zookeeper.writer import Change, TermStore
+from flintlock.ha.zookeeper.writer import MAX_REMOVALS, Change, TermStore
 from flintlock.model.ids import Epoch, JobId
-
-_BATCH: Final = 100  # operations of one transaction
 
 
 class Cleaner(TermStore):
@@ -47,8 +44,8 @@ class Cleaner(TermStore):
         await self._delete([tree.sharded(records, name) for name in await self._names(records)])
 
     async def _delete(self, records: Sequence[str]) -> None:
-        for start in range(0, len(records), _BATCH):
-            await self._delete_batch(records[start : start + _BATCH])
+        for start in range(0, len(records), MAX_REMOVALS):
+            await self._delete_batch(records[start : start + MAX_REMOVALS])
 
     async def _delete_batch(self, records: Sequence[str]) -> None:
         async def plan() -> Change:

@@ -5,9 +5,12 @@ first is not enough: the term begins with a transaction that checks the candidat
 from then on the stores refuse the former leader.
 
 A leader steps down when its latch is gone (a standby has declared it dead, or its session expired), when a newer epoch
-has begun, and by its own clock (`leadership_deadline`). It sends the ensemble ten requests in each session timeout,
-by whose answers it knows that its session lives; writes count as well. Giving leadership up removes the latch, so the
-next one leads at once.
+has begun, and by its own clock (`leadership_deadline`). Ten times in each session timeout it sends the ensemble a
+transaction that checks both and changes nothing: its answer is one of a quorum, and proves that the session lives, as
+the answer to every other write does. Giving leadership up removes the latch, so the next one leads at once.
+
+Rejected: reading latch and epoch instead. A server that is cut off answers reads from its own memory. Rejected: `sync`,
+which a leading server that was replaced without its knowledge answers too.
 
 A process that has led contends with a new latch, behind the others. A candidate that does not reach the storage
 directory lets others lead that do, and so does a leader (`storage_health`).
@@ -27,7 +30,7 @@ from flintlock.ha.terms import Offer, RevocableScope
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.leadership_deadline import LeadershipDeadline
 from flintlock.ha.zookeeper.link import ZooKeeperLink
-from flintlock.ha.zookeeper.operations import Check, Delete, LinkState, Op, SetData
+from flintlock.ha.zookeeper.operations import Check, Delete, LinkState, Op, Refusal, SetData
 from flintlock.ha.zookeeper.storage_health import READY, STEP_DOWN_S, StorageHealth
 from flintlock.ha.zookeeper.writer import read_epoch
 from flintlock.model import log_events
@@ -215,10 +218,10 @@ class LatchElection:
         if await link.transact(ops) is not None:
             return None
         deadline = LeadershipDeadline(session=session, timeout_s=link.timeout_s, acknowledged_s=sent_s)
-        term = _Term(fresh.token, path, version + 1, deadline)
+        term = _Term(fresh.token, path, version + 1, deadline, link)
         self._terms[term.token] = term
         link.listeners.add(term.on_state)
-        link.on_answer = deadline.acknowledged
+        link.on_quorum_answer = deadline.acknowledged
         term.on_state(link.state, link.session)  # what happened meanwhile
         log.info(log_events.LEADERSHIP_GAINED, epoch=epoch, session_timeout_s=link.timeout_s)
         return term
@@ -228,7 +231,7 @@ class LatchElection:
         self._given_up.add(term.token)
         self._terms.pop(term.token, None)
         self._link.listeners.discard(term.on_state)
-        self._link.on_answer = None
+        self._link.on_quorum_answer = None
         self._leftover.add(term.candidate)
         self._remove_leadership(term)
 
@@ -284,23 +287,19 @@ class LatchElection:
                 continue
 
     async def _beat(self, term: _Term) -> None:
-        """Check periodically whether the latch and the epoch are still this term's."""
+        """Have a quorum confirm periodically that the latch and the epoch are still this term's."""
+        still_leads = (Check(term.latch), Check(self._paths.epoch, term.version))
         changed: asyncio.Event | None = None  # set when the latch may be gone; a new watch only once that one is used
         while True:
             fresh = asyncio.Event() if changed is None or changed.is_set() else None
             changed = fresh or changed or asyncio.Event()
             try:
-                there, (record, _) = await asyncio.gather(
-                    self._link.exists(term.latch, fresh), read_epoch(self._link, self._paths)
+                _, refusal = await asyncio.gather(
+                    self._link.exists(term.latch, fresh), self._link.transact(still_leads)
                 )
-                if record.token != term.token:
-                    term.end(f"epoch {record.epoch} has begun")
-                elif not there:
-                    term.end("its latch was removed")
-            except Incompatible as error:
-                term.end(error.public)
-            except FlintlockError as error:
-                # Not reachable: the clock decides. A damaged epoch: the next write fails.
+                if refusal is not None:
+                    term.end(await self._explain(term, refusal))
+            except FlintlockError as error:  # not reachable: the clock decides
                 changed = None
                 log.info(log_events.ZOOKEEPER_HEARTBEAT_UNANSWERED, epoch=term.token.epoch, reason=error.public)
             try:
@@ -309,16 +308,29 @@ class LatchElection:
             except TimeoutError:
                 continue
 
+    async def _explain(self, term: _Term, refusal: Refusal) -> str:
+        """Return why a quorum did not confirm the term."""
+        if refusal.op.path == term.latch:
+            return "its latch was removed"
+        try:
+            record, _ = await read_epoch(self._link, self._paths)
+        except (Unavailable, Corrupt, Incompatible) as error:
+            return f"its epoch is not the current one: {error.public}"
+        return f"epoch {record.epoch} has begun"
+
 
 class _Term:
     """One term of this process: how it is recorded, and until when it lasts."""
 
-    def __init__(self, token: FencingToken, latch: str, version: int, deadline: LeadershipDeadline) -> None:
+    def __init__(
+        self, token: FencingToken, latch: str, version: int, deadline: LeadershipDeadline, link: ZooKeeperLink
+    ) -> None:
         self.token: Final = token
         self.latch: Final = latch
         self.version: Final = version  # of the epoch's znode during this term
         self.deadline: Final = deadline
         self.changed: Final = asyncio.Event()  # set when the term may be over
+        self._link: Final = link
 
     @property
     def candidate(self) -> str:
@@ -329,7 +341,7 @@ class _Term:
         """Handle a new state of the connection."""
         match state:
             case LinkState.CONNECTED:
-                self.deadline.connected(session)
+                self.deadline.connected(session, self._link.timeout_s)
             case LinkState.SUSPENDED:
                 self.deadline.suspended()
             case LinkState.LOST:

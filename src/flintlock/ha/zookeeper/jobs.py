@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 
 from flintlock.ha import payloads
@@ -16,6 +18,8 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, StoredJob
 
 log = structlog.get_logger(__name__)
+
+_MAX_REASON: Final = 10_000  # characters of the reason for a quarantine: the pointer has to fit into a znode
 
 
 class ZooKeeperJobGraphStore(TermStore):
@@ -97,7 +101,7 @@ class ZooKeeperJobGraphStore(TermStore):
             file = found.pointer.file if found.pointer else ""  # an unreadable pointer names no file
             if await self._link.exists(quarantined):
                 return Change((Delete(path, found.version), Check(quarantined)), [file] if file else ())
-            record = tree.QUARANTINE.encode(tree.QuarantinePointer(file=file, reason=reason))
+            record = tree.QUARANTINE.encode(tree.QuarantinePointer(file=file, reason=reason[:_MAX_REASON]))
             return Change((Delete(path, found.version), Create(quarantined, record)))
 
         await self._write(plan)

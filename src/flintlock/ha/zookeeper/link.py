@@ -11,6 +11,8 @@ What kazoo leaves open is settled here and in `kazoo_client`:
 - kazoo forgets, on the loss of a session, requests that came in at that time. All that wait are failed here instead.
 - kazoo does not publish the session timeout that the ensemble grants, which may be shorter than the requested one. It
   is taken from inside kazoo; a test checks that against a real server.
+- An answer to a read proves nothing about the session: a server that is cut off from the others answers reads from its
+  own memory until it notices. Only what a quorum has agreed on is reported as proof (`on_quorum_answer`).
 - kazoo waits a whole session timeout for a host that drops packets. Here each of n servers gets an n-th of it.
 
 Rejected: kazoo's recipes for locks and elections. They block a thread each, cannot be cancelled by asyncio, and have
@@ -67,10 +69,11 @@ class ZooKeeperLink:
         self._woken = False  # the loop is about to empty it
         self._changed: asyncio.Event = asyncio.Event()  # set, and replaced, with each new state
         self.listeners: Final[set[Listener]] = set()
-        self.on_answer: Callable[[float], None] | None = None  # called with the time of sending, on each answer
+        # Called with the time of sending, for each answer that a quorum of the ensemble has agreed on.
+        self.on_quorum_answer: Callable[[float], None] | None = None
         self.state = LinkState.LOST  # as the loop knows it
         self.session = 0  # the latest session's number
-        self.timeout_s = session_timeout_s  # as the ensemble granted it
+        self.timeout_s = session_timeout_s  # as the ensemble granted it, at the latest connection
 
     async def open(self) -> None:
         """Connect. Raises Unavailable if no server answers in time, Refused for a quorum that cannot be parsed."""
@@ -128,7 +131,7 @@ class ZooKeeperLink:
             self.transact_soon([Delete(made)])
 
         return await self._send_request(
-            lambda: self._client.create_async(path, data, ephemeral=True, sequence=True), unclaimed=remove
+            lambda: self._client.create_async(path, data, ephemeral=True, sequence=True), unclaimed=remove, write=True
         )
 
     async def ensure(self, path: str) -> None:
@@ -140,7 +143,7 @@ class ZooKeeperLink:
 
         Raises Unavailable, after which it is unknown whether the whole of it took place, or will.
         """
-        outcomes = await self._send_request(lambda: self._transaction(ops).commit_async())
+        outcomes = await self._send_request(lambda: self._transaction(ops).commit_async(), write=True)
         for op, outcome in zip(ops, outcomes, strict=False):
             code = getattr(outcome, "code", 0)
             if isinstance(outcome, Exception) and code not in (0, -2):  # rolled back, or not reached: not the cause
@@ -170,11 +173,17 @@ class ZooKeeperLink:
         return transaction
 
     async def _send_request(
-        self, begin: Callable[[], Any], unclaimed: Callable[[Any], None] | None = None, **absent: Any
+        self,
+        begin: Callable[[], Any],
+        unclaimed: Callable[[Any], None] | None = None,
+        *,
+        write: bool = False,
+        **absent: Any,
     ) -> Any:
         """Send a request and return its answer; `absent` is the answer where there is no such znode.
 
-        `unclaimed` is called with an answer whose caller was cancelled.
+        `unclaimed` is called with an answer whose caller was cancelled. A `write` is answered, granted or refused, only
+        once a quorum of the ensemble has agreed on the outcome.
         """
         if self._loop is None or self._client is None:
             raise Unavailable("the connection to ZooKeeper is not open")
@@ -186,7 +195,7 @@ class ZooKeeperLink:
         future.add_done_callback(self._waiting.discard)
 
         def answer(result: Any) -> None:  # in a thread of kazoo's
-            self._answers.append(partial(self._settle, future, result, sent_s, unclaimed))
+            self._answers.append(partial(self._settle, future, result, sent_s, unclaimed, write=write))
             if not self._woken:  # waking the loop costs more than an answer: once for all that came meanwhile
                 self._woken = True
                 with suppress(RuntimeError):  # the loop is closed: no caller is left
@@ -206,11 +215,17 @@ class ZooKeeperLink:
             self._answers.popleft()()
 
     def _settle(
-        self, future: asyncio.Future[Any], result: Any, sent_s: float, unclaimed: Callable[[Any], None] | None
+        self,
+        future: asyncio.Future[Any],
+        result: Any,
+        sent_s: float,
+        unclaimed: Callable[[Any], None] | None,
+        *,
+        write: bool,
     ) -> None:
         error = result.exception
-        if self.on_answer is not None and (error is None or is_answer(error)):
-            self.on_answer(sent_s)
+        if error is None or is_answer(error):
+            self._answered(sent_s, write=write)
         if future.done():
             if unclaimed is not None and error is None:
                 unclaimed(result.value)
@@ -219,6 +234,11 @@ class ZooKeeperLink:
             future.set_result(result.value)
         else:
             future.set_exception(error)
+
+    def _answered(self, sent_s: float, *, write: bool) -> None:
+        """Report an answer to a request that was sent then, if it proves that the session lived."""
+        if write and self.on_quorum_answer is not None:
+            self.on_quorum_answer(sent_s)
 
     def _watch(self, changed: asyncio.Event) -> Callable[[Any], None]:
         loop = self._loop

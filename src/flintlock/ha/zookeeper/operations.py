@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
+
+from flintlock.model.errors import TooLarge
 
 
 class LinkState(StrEnum):
@@ -63,6 +66,25 @@ class Check(Struct, frozen=True):
 
 
 Op: TypeAlias = Create | SetData | Delete | Check
+
+
+#: The largest transaction that is sent. A server accepts less than 1 MiB (jute.maxbuffer), and closes the connection of
+#: a client that sends more.
+MAX_TRANSACTION_BYTES: Final = 1_000_000
+
+_OP_BYTES: Final = 64  # what an operation takes besides its path and data, at most
+
+
+def check_size(ops: Sequence[Op]) -> None:
+    """Raise TooLarge for a transaction that no server would accept, naming its largest operation."""
+    sizes = [_OP_BYTES + len(op.path.encode()) + len(getattr(op, "data", b"")) for op in ops]
+    if sum(sizes) <= MAX_TRANSACTION_BYTES:
+        return
+    largest = max(range(len(sizes)), key=sizes.__getitem__)
+    raise TooLarge(
+        f"ZooKeeper holds {MAX_TRANSACTION_BYTES:,} bytes in one transaction, not {sum(sizes):,}: of {len(ops)} "
+        f"operations the largest ({ops[largest].path}) has {sizes[largest]:,}"
+    )
 
 
 class Refusal(Struct, frozen=True):

@@ -10,7 +10,7 @@ from flintlock.ha.store_rules import no_job_for_operations
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
-from flintlock.ha.zookeeper.writer import Change, Found, Storage, TermStore, for_each
+from flintlock.ha.zookeeper.writer import MAX_REMOVALS, Change, Found, Storage, TermStore, for_each
 from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobHistory, JobSnapshot, JobSummary, RetentionReading
@@ -65,18 +65,28 @@ class ZooKeeperJobProgressStore(TermStore):
         return tuple(JobId(name) for name in await self._names(self._paths.progress))
 
     async def remove(self, job_id: JobId) -> None:
-        """Remove all records of a job, and its history."""
-        parent = self._paths.regions(job_id)
+        """Remove all records of a job, and its history, in several transactions if there are many."""
+        while await self._remove_some(job_id):
+            continue
+
+    async def _remove_some(self, job_id: JobId) -> bool:
+        """Remove as many records as one transaction can; return whether there are more."""
+        parent, more = self._paths.regions(job_id), False
 
         async def plan() -> Change:
-            if not await self._link.exists(parent):
+            nonlocal more
+            names = sorted(await self._link.children(parent))
+            more = len(names) > MAX_REMOVALS
+            if not names and not await self._link.exists(parent):
                 return Change()
-            paths = [f"{parent}/{name}" for name in await self._link.children(parent)]
+            paths = [f"{parent}/{name}" for name in names[:MAX_REMOVALS]]
             found = await for_each(paths, lambda path: self._find(path, tree.REGION))
             ops: list[Op] = [Delete(path, node.version) for path, node in zip(paths, found, strict=True) if node]
-            return Change([*ops, Delete(parent)], [node.pointer.file for node in found if node and node.pointer])
+            files = [node.pointer.file for node in found if node and node.pointer]
+            return Change(ops if more else [*ops, Delete(parent)], files)
 
         await self._write(plan)
+        return more
 
 
 class ZooKeeperEndedJobStore(TermStore):

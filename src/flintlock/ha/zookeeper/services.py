@@ -38,6 +38,11 @@ class ZooKeeperHaServices:
         self.blobs: Final = ZooKeeperBlobCopies(storage, lambda: election.leading)
 
     @property
+    def leader_timeout_s(self) -> float:
+        """The session timeout that the ensemble has granted."""
+        return self._storage.link.timeout_s
+
+    @property
     def link(self) -> ZooKeeperLink:
         """The connection."""
         return self._storage.link

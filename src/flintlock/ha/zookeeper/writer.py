@@ -21,7 +21,7 @@ from flintlock.ha.payloads import Payload
 from flintlock.ha.store_rules import fence
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.link import ZooKeeperLink
-from flintlock.ha.zookeeper.operations import Check, Create, Op, Refusal, RefusalReason, SetData
+from flintlock.ha.zookeeper.operations import Check, Create, Op, Refusal, RefusalReason, SetData, check_size
 from flintlock.ha.zookeeper.payload_files import PayloadFiles, PayloadGone, PayloadUnreadable
 from flintlock.model.errors import Corrupt, FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken, JobId
@@ -34,6 +34,9 @@ MAX_ATTEMPTS: Final = 50
 
 #: How many znodes are read at once where there may be very many.
 BATCH: Final = 200
+
+#: How many znodes one transaction removes at most: a path has some 150 bytes, so far fewer than MAX_TRANSACTION_BYTES.
+MAX_REMOVALS: Final = 500
 
 
 class Found(Struct, Generic[P], frozen=True):
@@ -63,8 +66,10 @@ class FencedWriter:
     async def attempt(self, token: FencingToken, ops: Sequence[Op]) -> Refusal | None:
         """Do all of it or nothing; return which operation was refused. Raises Fenced, with nothing done; Unavailable.
 
-        The guard is called right before sending: a leader that has stepped down by its own clock sends nothing.
+        The guard is called right before sending: a leader that has stepped down by its own clock sends nothing. Raises
+        TooLarge for what the ensemble would not accept: it would end the connection, with everything else under way.
         """
+        check_size(ops)
         while True:
             self._guard(token)
             fencing = await self._fence(token)

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from flintlock.gateways.engine import SparkSessionKey
+from flintlock.host.log_tail import tail
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import FilesPublished, SinkFiles
 from flintlock.spark.engine.class_archive import archive_file
@@ -64,9 +65,12 @@ class SparkEngine:
         """
         link = await EngineLink.spawn(settings)
         try:
-            await asyncio.wait({link.ready, link.cause}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {link.ready, link.cause}, timeout=settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if not link.ready.done():
-                raise Unavailable(f"the Spark engine cannot be started: {link.cause.result()}")
+                cause = link.cause.result() if link.cause.done() else _not_ready(settings)
+                raise Unavailable(f"the Spark engine cannot be started: {cause}")
             yield cls(link, link.ready.result())
         finally:
             await link.stop(RECORD_S if settings.record_archive else STOP_S)
@@ -162,6 +166,14 @@ class SparkEngine:
             )
 
         return await self._link.ask(command, Measured)
+
+
+def _not_ready(settings: EngineSettings) -> str:
+    """Return what is known of an engine that neither is ready in time nor fails: it may wait for executors."""
+    return (
+        f"it is not ready after {settings.start_timeout_s:g} s (taskmanager.engine.start-timeout);"
+        f" the end of {settings.log_file}:\n{tail(settings.log_file)}"
+    )
 
 
 def publication(sinks: tuple[SinkFiles, ...]) -> Publish:

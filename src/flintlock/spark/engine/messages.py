@@ -40,6 +40,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     working_dir: str = ""  # relative paths in jobs start here; where empty: the scratch directory
     environment: dict[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
     python: str = sys.executable
+    start_timeout_s: float = 300.0  # an engine that is not ready by then is ended
     archive_dir: str = ""  # of class archives; none are used where empty
     record_archive: bool = False  # write one and end; the engine serves nothing else
 

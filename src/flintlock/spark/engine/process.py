@@ -211,8 +211,9 @@ class EngineProcess:
         if self._stopping.wait(0) or self._jvm.ends_within(DEATH_S):
             return
         self._stopping.set()
+        cause = _describe(error)  # it may have to ask the JVM, so before that is killed
         self._jvm.process.kill()
-        self._die(f"Spark cannot be started: {_describe(error)}")
+        self._die(f"Spark cannot be started: {cause}")
 
     def _execute(self, command: EngineCommand) -> None:
         try:
@@ -296,8 +297,8 @@ def _describe(error: Exception) -> str:
         while cause.getCause() is not None:
             cause = cause.getCause()
         return f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
-    except Py4JError:
-        return str(error).partition("\n")[0]
+    except (Py4JError, OSError):  # the JVM has ended meanwhile
+        return str(cast("object", error.errmsg)).partition("\n")[0]
 
 
 def _messages(commands: int) -> Iterator[ToEngine]:

@@ -36,8 +36,9 @@ from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskMa
 from flintlock.model.jobgraph import Resources, Versions
 from flintlock.model.slots import ResourceOverview, TaskManagerInfo, TaskManagerRegistration, WaitingRequest
 from flintlock.rpc.transport import Connector, Fence, Host
-from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
+from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fake_zookeeper import ENSEMBLE
 from flintlock.testing.simulation.faults import FaultInjector, Faults
@@ -99,6 +100,7 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(random, self._faulty)
         self.durable = DurableCluster(self.network, faults.session_timeout_s)
         self.changes = DurableChanges(self.durable.records)
+        self.ensemble = self.durable.ensemble
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
@@ -174,9 +176,9 @@ class SimulatedCluster:
 
     async def _job_manager(self, process: SimulatedProcess) -> None:
         ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
-        configuration = Configuration(
-            {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{self.faults.heartbeat_timeout_s:g} s"}
-        )
+        other = self.faults.other_timeouts and self.random.random() < self.faults.other_timeouts
+        timeout_s = self.faults.heartbeat_timeout_s / (3.0 if other else 1.0)
+        configuration = Configuration({"heartbeat.interval": "1 s", "heartbeat.timeout": f"{timeout_s:g} s"})
 
         def term_transport(token: FencingToken) -> tuple[Host, Connector]:
             def on_action(what: str) -> None:
@@ -240,7 +242,7 @@ class SimulatedCluster:
             await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_reads_s))
         sides = (ENSEMBLE, process.name) if back else (process.name, ENSEMBLE)
         await asyncio.sleep(self.network.delay_s(*sides))  # what was sent before may arrive in the meantime
-        while self.network.is_cut(*sides):  # noqa: ASYNC110 (a cut has no event to wait for)
+        while self.network.is_cut(*sides) or self.ensemble.is_cut_off(process.name):  # noqa: ASYNC110 (no event)
             await asyncio.sleep(_REPEAT_S)
         if doomed:
             self.crash(process.name, f"at {name}")
@@ -250,12 +252,12 @@ class SimulatedCluster:
             raise Unavailable(f"no answer at {name}")
 
     async def _task_manager(self, process: SimulatedProcess) -> None:
-        guard = TokenGuard()
+        guard = TokenGuard(asyncio.get_running_loop().time)
         launcher = self.launchers[process.name] = self.spark.launcher()
         leader = leader_finder(self.durable, process)
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
-                id=TaskManagerId(process.name),
+                id=TaskManagerId("tm" if self.faults.equal_ids else process.name),
                 instance=InstanceId(""),
                 address=process.address,
                 slots=self._slots,
@@ -328,7 +330,7 @@ def slot_problems(overview: ResourceOverview) -> list[str]:
             f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots and {next_in_line.resources}, and "
             f"{tm.id} has {tm.free_slots} and {tm.free_resources} free"
             for tm in overview.task_managers
-            if tm.free_slots >= (next_in_line.slots or tm.slots) and _has_free(tm, next_in_line)
+            if tm.ready and tm.free_slots >= (next_in_line.slots or tm.slots) and _has_free(tm, next_in_line)
         ]
     return problems
 

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
-from flintlock.testing.fake_zookeeper import ENSEMBLE
-from flintlock.testing.simulation.network import SimulatedNetwork
+from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble
+from flintlock.testing.simulation.network import Link, SimulatedNetwork
 
 _MONTH_S: Final = 30 * 86400.0
 
@@ -37,15 +37,36 @@ class Faults(Struct, frozen=True, kw_only=True):
     lost_messages: float = 0.0
     duplicates: float = 0.0
     partitions: int = 0  # between a JobManager and a TaskManager, both ways or one
+    member_cuts: int = 0  # between any two of JobManagers, TaskManagers and the ensemble, both ways or one
+    quiet_spells: int = 0  # TaskManagers that are frozen, or cut off, for at most half of the heartbeat timeout
+    slow_answers: int = 0  # answers to a TaskManager that take a good part of its lease, before it is cut off
+    refusals: int = 0  # TaskManagers that refuse connections of JobManagers, though they work and send heartbeats
     store_partitions: int = 0  # between the ensemble and any process, both ways or one
+    lone_servers: int = 0  # servers of the ensemble that are cut off from the others, with one of their clients
     freezes: int = 0  # of TaskManagers, in some cases past their lease
     lost_results: int = 0  # times at which blocking results are lost: one or several, each completely or in part
     clock_jumps: int = 0  # of a JobManager's wall clock, forward or back, by up to a month
+    equal_ids: bool = False  # all TaskManagers have one id: one of them works at a time
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
+    other_timeouts: float = 0.0  # probability that a JobManager is started with a third of that
     session_timeout_s: float = 4.0
     until_s: float = 60.0
+
+    @property
+    def leads_throughout(self) -> bool:
+        """Whether the first leader leads until the end."""
+        return not (
+            self.crash_at_step
+            or self.freeze_at_step
+            or self.job_manager_crashes
+            or self.job_manager_freezes
+            or self.false_deaths
+            or self.member_cuts
+            or self.store_partitions
+            or self.lone_servers
+        )
 
     @property
     def only_job_managers(self) -> bool:
@@ -56,8 +77,13 @@ class Faults(Struct, frozen=True, kw_only=True):
             or self.spark_failures
             or self.lost_messages
             or self.partitions
+            or self.member_cuts
+            or self.slow_answers
             or self.freezes
             or self.lost_results
+            or self.other_timeouts
+            or self.refusals
+            or self.equal_ids
         )
 
 
@@ -68,6 +94,7 @@ class Victims(Protocol):
     faults: Faults
     network: SimulatedNetwork
     spark: FakeSpark
+    ensemble: FakeEnsemble
     job_managers: list[str]
     task_managers: list[str]
     launchers: dict[str, FakeEngineLauncher]
@@ -97,6 +124,7 @@ class FaultInjector:
         self._cluster: Final = cluster
         self._random: Final = cluster.random
         self._faults: Final = cluster.faults
+        self._silenced: Final[set[str]] = set()  # TaskManagers that were quiet for a while
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Draw the time of every fault, and start a task that waits for it."""
@@ -108,7 +136,12 @@ class FaultInjector:
             (faults.task_manager_crashes, self._crash_a_task_manager),
             (faults.engine_crashes, self._crash_an_engine),
             (faults.partitions, self._cut_off_a_task_manager),
+            (faults.member_cuts, self._cut_off_any_two),
+            (faults.quiet_spells, self._silence_a_task_manager),
+            (faults.slow_answers, self._answer_slowly),
+            (faults.refusals, self._refuse_connections),
             (faults.store_partitions, self._cut_off_from_the_store),
+            (faults.lone_servers, self._cut_off_with_a_server),
             (faults.freezes, self._freeze_a_task_manager),
             (faults.lost_results, self._lose_results),
             (faults.clock_jumps, self._set_a_clock),
@@ -158,10 +191,72 @@ class FaultInjector:
         some = self._cluster.job_managers if self._random.random() < 0.5 else [self._draw_job_manager()]
         await self._cut(some, [self._random.choice(self._cluster.task_managers)], length_s)
 
+    async def _cut_off_any_two(self) -> None:
+        members = [*self._cluster.job_managers, *self._cluster.task_managers, ENSEMBLE]
+        one, other = self._random.sample(members, 2)
+        await self._cut([one], [other], self._random.uniform(0.2, 1.5 * self._faults.heartbeat_timeout_s))
+
+    async def _silence_a_task_manager(self) -> None:
+        """Silence a TaskManager, each once: it keeps its work, as its lease is longer."""
+        name = self._random.choice(self._cluster.task_managers)
+        if name in self._silenced:
+            return
+        self._silenced.add(name)
+        length_s = self._random.uniform(0.4, 0.5) * self._faults.heartbeat_timeout_s
+        if self._random.random() < 0.5:
+            self.freeze(name, length_s)
+        else:
+            await self._cut(self._cluster.job_managers, [name], length_s)
+
+    async def _answer_slowly(self) -> None:
+        """Let a TaskManager's lease be renewed by late answers, then let nothing of it arrive any more."""
+        name, lease_s = self._random.choice(self._cluster.task_managers), self._faults.heartbeat_timeout_s
+        network, leaders = self._cluster.network, self._cluster.job_managers
+        self._cluster.record(f"answers to {name} are slow")
+        for leader in leaders:
+            network.set_link(leader, name, Link(min_delay_s=0.21 * lease_s, max_delay_s=0.24 * lease_s))
+        await asyncio.sleep(self._random.uniform(0.5, 2.0) * lease_s)
+        self._cluster.record(f"cut from {name} for {1.5 * lease_s:.1f} s")
+        network.cut(name, leaders, one_way=True)
+        await asyncio.sleep(1.5 * lease_s)
+        network.heal(name, leaders)
+        for leader in leaders:
+            network.set_link(leader, name, None)
+        self._cluster.record(f"healed from {name}")
+
+    async def _refuse_connections(self) -> None:
+        length_s = self._random.uniform(1.0, 30.0)
+        callers = self._cluster.job_managers if self._random.random() < 0.7 else [self._draw_job_manager()]
+        address = self._random.choice(self._cluster.task_managers)
+        self._cluster.record(f"{address} refuses connections of {', '.join(callers)} for {length_s:.1f} s")
+        self._cluster.network.refuse(callers, address)
+        await asyncio.sleep(length_s)
+        self._cluster.record(f"{address} accepts connections of {', '.join(callers)}")
+        self._cluster.network.accept(callers, address)
+
     async def _cut_off_from_the_store(self) -> None:
         processes = [*self._cluster.job_managers, *self._cluster.task_managers]
         name = self._cluster.leader() if self._random.random() < 0.6 else self._random.choice(processes)
         await self._cut([name], [ENSEMBLE], self._random.uniform(0.2, 4.0 * self._faults.session_timeout_s))
+
+    async def _cut_off_with_a_server(self) -> None:
+        """Cut a process off from the ensemble together with its server, which answers reads until it notices."""
+        processes = [*self._cluster.job_managers, *self._cluster.task_managers]
+        name = self._cluster.leader() if self._random.random() < 0.7 else self._random.choice(processes)
+        session_s, ensemble = self._faults.session_timeout_s, self._cluster.ensemble
+        length_s = self._random.uniform(0.2, 5.0 * session_s)
+        unnoticed_s = min(length_s, self._random.uniform(0.5, 4.0) * session_s)
+        self._cluster.record(f"{name} is cut off with its server for {length_s:.1f} s, unnoticed for {unnoticed_s:.1f}")
+        ensemble.cut_off_server(name)
+        await asyncio.sleep(unnoticed_s)
+        if unnoticed_s < length_s:
+            ensemble.stop_server(name)
+            self._cluster.network.cut(name, ENSEMBLE)
+            await asyncio.sleep(length_s - unnoticed_s)
+            self._cluster.network.heal(name, ENSEMBLE)
+        else:
+            ensemble.rejoin_server(name)
+        self._cluster.record(f"{name} reaches the ensemble again")
 
     async def _cut(self, some: list[str], others: list[str], length_s: float) -> None:
         sides = [some, others]

@@ -76,6 +76,7 @@ class SimulatedHa:
             clock_s=asyncio.get_running_loop().time,
         )
         self.leader: Final = ZooKeeperLeaderRegister(link, _PATHS, FencedWriter(link, _PATHS, self.election.guard))
+        self.leader_timeout_s: Final = durable.ensemble.timeout_s
         self.blobs: Final = None
 
     def stores(self, token: FencingToken) -> MemoryStores:

@@ -28,6 +28,7 @@ from flintlock.testing.simulation.workload import ObservedJob, draw_cancel_delay
 from flintlock.testing.virtual_time import Deadlock, run_virtual
 
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
+_SHORT_LEASE_S: Final = 20.0
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 #: In how many runs users change what their jobs may use.
@@ -65,6 +66,11 @@ def _faults(random: Random) -> Faults:
     """
     harsh = random.random() < 0.6
     steady = harsh and random.random() < 0.35
+    if random.random() < 0.1:
+        return _refusals(random)
+    if random.random() < 0.06:
+        return _quiet_spells(random)
+    heartbeat_timeout_s = random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S])
     return Faults(
         crash_at_step=0.0 if steady else random.choice([0.0, 0.01, 0.05, 0.2]),
         job_manager_crashes=0 if steady else random.choice([0, 1, 3, 8]),
@@ -73,6 +79,7 @@ def _faults(random: Random) -> Faults:
         false_deaths=0 if steady else random.choice([0, 0, 1, 3]),
         deaths_noticed=random.random() < 0.7,
         store_partitions=0 if steady else random.choice([0, 0, 1, 4]),
+        lone_servers=0 if steady else random.choice([0, 0, 1, 3]),
         session_timeout_s=random.choice([2.0, 4.0]),
         task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
         engine_crashes=random.choice([0, 1, 2, 8]) if harsh else 0,
@@ -82,13 +89,46 @@ def _faults(random: Random) -> Faults:
         lost_messages=random.choice([0.0, 0.02, 0.1]) if harsh else 0.0,
         duplicates=random.choice([0.0, 0.1]),
         partitions=random.choice([0, 0, 1, 3]) if harsh else 0,
+        member_cuts=random.choice([0, 0, 2]) if harsh and not steady else 0,
+        slow_answers=random.choice([0, 0, 1, 2]) if harsh and heartbeat_timeout_s < _SHORT_LEASE_S else 0,
         freezes=random.choice([0, 0, 1, 3]) if harsh else 0,
         lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
-        heartbeat_timeout_s=random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S]),
+        heartbeat_timeout_s=heartbeat_timeout_s,
+        other_timeouts=0.5 if harsh and random.random() < 0.3 else 0.0,
+        equal_ids=harsh and random.random() < 0.1,
         until_s=random.choice([5.0, 20.0, 60.0]),
         slow_reads_s=random.choice([0.0, 0.0, 1.0]),
         lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
         clock_jumps=random.choice([0, 0, 1, 4]),
+    )
+
+
+def _refusals(random: Random) -> Faults:
+    """Draw the faults of a run in which TaskManagers refuse connections, and nothing delays their own messages.
+
+    Only then they must not be taken for dead: what neither accepts a connection nor is heard of counts as dead.
+    """
+    return Faults(
+        refusals=random.choice([1, 2, 4]),
+        crash_at_step=random.choice([0.0, 0.01]),
+        job_manager_crashes=random.choice([0, 0, 1, 3]),
+        task_manager_crashes=random.choice([0, 0, 1]),
+        engine_crashes=random.choice([0, 1, 2]),
+        spark_failures=random.choice([0.0, 0.1]),
+        work_s=random.choice([2.0, 20.0]),
+        duplicates=random.choice([0.0, 0.1]),
+        until_s=random.choice([20.0, 60.0]),
+    )
+
+
+def _quiet_spells(random: Random) -> Faults:
+    """Draw the faults of a run in which TaskManagers are quiet for up to half of the timeout: no work is lost."""
+    return Faults(
+        quiet_spells=random.choice([1, 2, 4]),
+        work_s=random.choice([2.0, 20.0]),
+        late_messages=random.choice([0.0, 0.05]),
+        heartbeat_timeout_s=random.choice([30.0, 60.0]),
+        until_s=random.choice([5.0, 20.0]),
     )
 
 
@@ -323,7 +363,8 @@ class _Run:
     def _only_leaders_fail(self) -> bool:
         """Return whether running tasks are unaffected by every fault of this run."""
         faults = self.cluster.faults
-        return faults.only_job_managers and faults.heartbeat_timeout_s >= _LONG_LEASE_S
+        lasting = faults.heartbeat_timeout_s >= _LONG_LEASE_S or faults.leads_throughout
+        return faults.only_job_managers and lasting
 
     def _outcome_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
         """Check that a job ends as its own work did, or as it was cancelled; never because a JobManager died."""
@@ -380,6 +421,11 @@ def _failures(job: JobSnapshot) -> list[Failure]:
 
 
 def _counted(failures: list[Failure]) -> int:
-    """Return how many of them count against the job's strategy: the first losses of infrastructure do not."""
-    losses = sum(failure.kind in _INFRASTRUCTURE for failure in failures)
-    return len(failures) - min(losses, INFRASTRUCTURE_ATTEMPTS.default)
+    """Return how many of them count against the job's strategy: the first losses of infrastructure do not.
+
+    The end of one incarnation of a TaskManager counts once, whatever it ended.
+    """
+    lost = [failure.lost_instance for failure in failures if failure.lost_instance is not None]
+    repeats = len(lost) - len(set(lost))
+    losses = sum(failure.kind in _INFRASTRUCTURE for failure in failures) - repeats
+    return len(failures) - repeats - min(losses, INFRASTRUCTURE_ATTEMPTS.default)

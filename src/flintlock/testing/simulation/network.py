@@ -68,6 +68,7 @@ class SimulatedNetwork:
         """For all pairs that `set_link` does not name. May be replaced at any time."""
         self._links: dict[tuple[str, str], Link] = {}
         self._cuts: set[tuple[str, str]] = set()
+        self._refused: set[tuple[str, str]] = set()
         self._processes: dict[str, SimulatedProcess] = {}  # the latest process of each name
         self._observer = observer
         self._context = Context()  # messages are in transit whether or not their sender is frozen
@@ -113,6 +114,26 @@ class SimulatedNetwork:
         for one in _names(some):
             for other in _names(others):
                 self._cuts -= {(one, other), (other, one)}
+
+    def refuse(self, callers: str | Iterable[str], address: str) -> None:
+        """Refuse the callers' connections to `address` until `accept`, as a firewall does; open ones break.
+
+        Messages of the process at `address` pass: only connections to it are refused.
+        """
+        for caller in _names(callers):
+            self._refused.add((caller, address))
+        process = self._processes.get(address)
+        if process is not None:
+            process.break_calls_of(frozenset(_names(callers)))
+
+    def accept(self, callers: str | Iterable[str], address: str) -> None:
+        """Undo `refuse`."""
+        for caller in _names(callers):
+            self._refused.discard((caller, address))
+
+    def is_refused(self, caller: str, address: str) -> bool:
+        """Return whether connections from `caller` to `address` are refused."""
+        return (caller, address) in self._refused
 
     def is_cut(self, sender: str, receiver: str) -> bool:
         """Return whether nothing passes from `sender` to `receiver`."""
@@ -345,6 +366,12 @@ class SimulatedProcess:
         self._inbound[call] = None
         self.spawn(self._answer(call), f"rpc {call.shape}")
 
+    def break_calls_of(self, callers: frozenset[str]) -> None:
+        """Break the connections of these callers: the calls that are being handled have no answer."""
+        for call in [call for call in self._inbound if call.caller in callers]:
+            del self._inbound[call]
+            call.reset()
+
     async def _answer(self, call: _Call) -> None:
         outcome = await self._exports.answer(call.shape.gateway, call.shape.name, call.token, call.request, call.cause)
         if self.alive:
@@ -378,10 +405,15 @@ class _Call:
         self.request = request
         self.cause = cause
 
+    @property
+    def caller(self) -> str:
+        """The name of the process that called."""
+        return self._caller.name
+
     def arrive(self) -> None:
         """Reach the process that is at the address by now."""
         process = self._network.at(self.address)
-        if process is None:
+        if process is None or self._network.is_refused(self.caller, self.address):
             self.refuse()
         else:
             process.receive(self)
