@@ -33,12 +33,13 @@ from tests.zookeeper.servers import Ensemble
 from flintlock.ha import payloads
 from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
+from flintlock.ha.store_rules import SLICE
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
 from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
-from flintlock.model.jobs import ParallelismRange
+from flintlock.model.jobs import JobSummary, ParallelismRange
 from flintlock.model.tasks import RegionPhase
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 
@@ -217,9 +218,14 @@ async def furnish(stores: Stores) -> None:
     await stores.ended.put(snapshot(old), (rows(),))
 
 
+async def all_summaries(stores: Stores) -> tuple[JobSummary, ...]:
+    """The summaries of all slices, in their order."""
+    return tuple([summary async for some in stores.ended.summaries() for summary in some])
+
+
 async def everything(stores: Stores) -> tuple[object, ...]:
     ids = await stores.graphs.ids()
-    summaries = sorted(await stores.ended.summaries(), key=lambda summary: summary.job_id)
+    summaries = sorted(await all_summaries(stores), key=lambda summary: summary.job_id)
     jobs = sorted({*ids, *(summary.job_id for summary in summaries), JOB_A, JOB_B})
     return (
         sorted(ids),
@@ -578,14 +584,17 @@ async def test_an_unreadable_dirty_entry_is_left_out_and_keeps_its_id_used(place
         await stores.graphs.put(stored_job(JOB_A))
 
 
-async def test_the_ids_of_all_results_are_returned_dirty_or_clean_readable_or_not(place: Place, stores: Stores) -> None:
-    assert await stores.results.ids() == ()
+async def test_the_results_that_exist_are_known_dirty_or_clean_readable_or_not(place: Place, stores: Stores) -> None:
+    asked = (JOB_A, JOB_B, JobId("c" * 32), *(JobId(f"{number:032x}") for number in range(1_200)))
+    assert await stores.results.known(asked) == frozenset()
+    assert await stores.results.known(()) == frozenset()
     await stores.results.create_dirty(job_result(JOB_A))
     await stores.results.create_dirty(job_result(JOB_B))
     await stores.results.mark_clean(JOB_A)
     place.damage("job_results", JOB_B)
 
-    assert sorted(await stores.results.ids()) == sorted((JOB_A, JOB_B))
+    assert await stores.results.known(asked) == {JOB_A, JOB_B}
+    assert await stores.results.known((JOB_B,)) == {JOB_B}
 
 
 # --- JobProgressStore
@@ -651,7 +660,7 @@ async def test_an_ended_job_is_kept_with_its_rows_and_its_line_in_the_listing(st
 
     assert await stores.ended.get(JOB_A) == snapshot()
     assert await stores.ended.result(JOB_A, "rest") == rows("rest")
-    assert await stores.ended.summaries() == (snapshot().summary(),)
+    assert await all_summaries(stores) == (snapshot().summary(),)
 
 
 async def test_an_unknown_ended_job_or_result_is_none(stores: Stores) -> None:
@@ -670,7 +679,36 @@ async def test_keeping_an_ended_job_again_replaces_it_rows_included(stores: Stor
     assert await stores.ended.get(JOB_A) == snapshot(end_ms=2)
     assert await stores.ended.result(JOB_A, "top") == rows("top", json=b"{}")
     assert await stores.ended.result(JOB_A, "rest") is None
-    assert await stores.ended.summaries() == (snapshot(end_ms=2).summary(),)
+    assert await all_summaries(stores) == (snapshot(end_ms=2).summary(),)
+
+
+async def test_ended_jobs_are_listed_in_slices_the_latest_end_first(stores: Stores) -> None:
+    """However many there are, a slice is small; those that end in the same millisecond are all listed, once."""
+    count = SLICE + 30
+    ends = [(JobId(f"{number:032x}"), number // 3) for number in range(count)]
+    await asyncio.gather(*(stores.ended.put(snapshot(job_id, end_ms=end_ms), ()) for job_id, end_ms in ends))
+
+    slices = [some async for some in stores.ended.summaries()]
+    listed = [summary for some in slices for summary in some]
+
+    assert all(len(some) <= SLICE for some in slices)
+    assert [summary.end_ms for summary in listed] == sorted((end_ms for _, end_ms in ends), reverse=True)
+    assert {summary.job_id for summary in listed} == {job_id for job_id, _ in ends}
+
+
+async def test_expire_removes_a_bounded_number_of_jobs_until_none_is_left(stores: Stores) -> None:
+    """One call does not hold the store up, however many jobs have expired."""
+    count = SLICE + 10
+    jobs = [JobId(f"{number:032x}") for number in range(count)]
+    await asyncio.gather(*(stores.ended.put(snapshot(job_id, end_ms=1_000), ()) for job_id in jobs))
+    await stores.ended.put(snapshot(JOB_A, end_ms=3_000), ())
+
+    removed: list[JobId] = []
+    while some := await stores.ended.expire(2_000):
+        removed += some
+
+    assert sorted(removed) == jobs
+    assert await all_summaries(stores) == (snapshot(JOB_A, end_ms=3_000).summary(),)
 
 
 async def test_an_unreadable_line_is_left_out_of_the_listing(place: Place, stores: Stores) -> None:
@@ -679,7 +717,7 @@ async def test_an_unreadable_line_is_left_out_of_the_listing(place: Place, store
 
     place.damage("ended_jobs", JOB_A)
 
-    assert await stores.ended.summaries() == (snapshot(JOB_B).summary(),)
+    assert await all_summaries(stores) == (snapshot(JOB_B).summary(),)
 
 
 async def test_an_unreadable_ended_job_or_result_raises_corrupt(place: Place, stores: Stores) -> None:
@@ -707,7 +745,7 @@ async def test_expire_forgets_jobs_that_ended_before_with_their_clean_results_an
     assert await stores.ended.result(JOB_A, "top") is None
     assert await stores.results.get(JOB_A) is None
     assert await stores.graphs.key(f"key-{JOB_A}") is None
-    assert await stores.ended.summaries() == (snapshot(JOB_B, end_ms=2_000).summary(),)
+    assert await all_summaries(stores) == (snapshot(JOB_B, end_ms=2_000).summary(),)
     assert await stores.results.get(JOB_B) == job_result(JOB_B, end_ms=2_000)
     assert await stores.graphs.key(f"key-{JOB_B}") is not None
     await stores.graphs.put(stored_job(JOB_A, key=f"key-{JOB_A}"))
@@ -723,8 +761,8 @@ async def test_expire_goes_by_the_retention_clock_where_the_end_was_stamped_with
     assert await stores.ended.expire(3_000) == (JOB_B,)
     assert await stores.ended.expire(6_000) == (JOB_A,)
 
-    assert await stores.ended.summaries() == ()
-    assert await stores.results.ids() == ()
+    assert await all_summaries(stores) == ()
+    assert await stores.results.known((JOB_A, JOB_B)) == frozenset()
 
 
 async def test_job_that_is_archived_again_later_expires_by_the_later_time(stores: Stores) -> None:

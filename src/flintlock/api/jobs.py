@@ -74,9 +74,10 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True):
 
 
 class JobsOverviewResponse(ApiStruct, frozen=True, kw_only=True):
-    """GET /jobs/overview."""
+    """GET /jobs/overview; `next` is where the next page begins, if `limit` was given and there is one."""
 
     jobs: tuple[JobsOverviewEntry, ...]
+    next: str | None = None
 
 
 class VertexMetrics(KebabCase, frozen=True, kw_only=True):

@@ -27,19 +27,21 @@ _SHORTEST_PREFIX: Final = 4
 @click.option("-r", "--running", is_flag=True, help="Only running jobs.")
 @click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not started to run.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Include ended jobs.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most the newest N jobs.")
 @json_option
 @cluster_options
 def list_jobs(
     *,
-    running: bool, scheduled: bool, everything: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None,
-    state_dir: str | None,
+    running: bool, scheduled: bool, everything: bool, limit: int | None, as_json: bool, urls: tuple[str, ...],
+    conf: Path | None, state_dir: str | None,
 ) -> None:  # fmt: skip
     """List the jobs of the cluster that have not ended, newest first, and what they wait for."""
     from flintlock.api.cluster import ClusterResources
     from flintlock.client.display.progress import waiting_notes
 
     with connect(urls, conf, state_dir) as client:
-        jobs = select_jobs(client.jobs(), running=running, scheduled=scheduled, everything=everything)
+        found = client.jobs(ended=everything, limit=limit if everything else None)
+        jobs = select_jobs(found, running=running, scheduled=scheduled, everything=everything)[:limit]
         seen = client.resources() if any(not job.state.globally_terminal for job in jobs) else ClusterResources()
     if as_json:
         print_json({"jobs": jobs, "waiting": seen.waiting, "starting": seen.starting})

@@ -29,7 +29,6 @@ from flintlock.model.jobs import (
     JobOutcome,
     JobResult,
     JobSubmission,
-    JobSummary,
     ParallelismRange,
     RetentionReading,
 )
@@ -74,12 +73,13 @@ def moved(old: JobPhase, new: JobPhase) -> JobPhase:
 # Submission
 
 
-def duplicate(job_id: JobId, phase: JobPhase | None, ended: JobSummary | None) -> DuplicateJob | None:
-    """Return why this id cannot be submitted, given its phase now and its line among the ended jobs; None if it can.
+def duplicate(job_id: JobId, phase: JobPhase | None) -> DuplicateJob | None:
+    """Return why this id cannot be submitted, given its phase now; None if it can, as far as is known here.
 
-    An id whose failed submission is still being removed is free: the next submission of it waits for the removal.
+    Whether a job of that id has ended is checked by the transaction that stores the graph. An id whose failed
+    submission is still being removed is free: the next submission of it waits for the removal.
     """
-    if phase is JobPhase.CLEANING or (phase is None and ended is not None):
+    if phase is JobPhase.CLEANING:
         return duplicate_job(job_id, ended=True)
     if phase is None or phase is JobPhase.DISCARDING:
         return None

@@ -5,8 +5,8 @@ the mailbox, so there are no locks. What takes time happens in the jobs' own tas
 that disconnects cancels its waiting, never the work. Leaving the scope suspends every job and waits for its JobMaster;
 a fatal error leaves the scope as an exception group and ends the term.
 
-Rejected: reading the JobResultStore before each submission. The jobs that have ended are known from the listing,
-and the transaction that stores the graph checks both stores again, atomically.
+Rejected: reading the JobResultStore before each submission. The transaction that stores the graph checks, atomically,
+that no job of that id has ended.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.listing import JobListing
+from flintlock.dispatcher.listing_loader import ListingLoader
 from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.retention import Retention
 from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
-from flintlock.dispatcher.snapshots import recorded_snapshot
 from flintlock.dispatcher.submission import Submissions, answer_unanswered
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
@@ -53,10 +53,14 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
+    JobChanges,
+    JobChangesQuery,
+    JobCounts,
     JobQuery,
     JobRequirements,
     JobSnapshot,
-    JobsOverview,
+    JobsPage,
+    JobsQuery,
     JobSubmission,
     JobSummary,
     ResultQuery,
@@ -105,7 +109,8 @@ class Dispatcher:
         self._gate: Final = term.gate
         self._writes: Final = TermWrites(term.stores, term.gate)
         self._tasks: Final = tasks
-        self._listing: Final = JobListing()
+        self._listing: Final = JobListing(version=services.clock_ms() * 1000)
+        self._loader: Final = ListingLoader(self._listing, term.stores.ended, term.gate)
         self._ended: Final = EndedJobs(term.stores)
         self._shared: Final = JobServices(
             term=term,
@@ -121,7 +126,7 @@ class Dispatcher:
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self._submissions: Final = Submissions(services, self._shared, self)
-        self._retention: Final = Retention(services, self._shared, self.jobs)
+        self._retention: Final = Retention(services, self._shared, self.jobs, self._loader)
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
         self._shut_down: Final[asyncio.Future[ApplicationStatus]] = asyncio.get_running_loop().create_future()
         self._stopped = False  # written by `stop`, when the scope is left or a child has failed
@@ -130,13 +135,14 @@ class Dispatcher:
         """Take over the recovered jobs, and start them."""
         core.check_recovery((job.stored.graph.job_id for job in recovery.jobs), recovery.dirty)
         await self._retention.prune_blobs(recovery)  # before a client can submit a job that is not among these
-        for line in recovery.ended:
-            self._listing.put(line)
         with caused_by(recovery.cause):
             await self._begin_recovered(recovery)
         if self._services.metrics is not None:
             self._services.metrics.recovered(len(recovery.jobs))
         self._child(self._retention.run_clock(), "dispatcher-retention-clock")
+        for line in recovery.ended:
+            self._listing.put(line)
+        self._child(self._loader.run(), "dispatcher-listing")
         self._child(self._retention.expire_jobs(), "dispatcher-retention")
         self._child(self._retention.expire_blobs(), "dispatcher-blob-retention")
         self._child(self._retention.remove_old_logs(), "dispatcher-log-retention")
@@ -144,8 +150,6 @@ class Dispatcher:
     async def _begin_recovered(self, recovery: Recovery) -> None:
         """Start the jobs of earlier terms, and the cleanup of those that have ended."""
         for result in recovery.dirty:
-            if self._listing.get(result.job_id) is None:
-                self._listing.put(recorded_snapshot(result).summary())
             operations = recovery.operations.get(result.job_id)
             dirty = DispatchedJob(result.job_id, self._shared, JobPhase.CLEANING, result=result, operations=operations)
             self.begin(dirty, dirty.clean_up_dirty)
@@ -170,6 +174,7 @@ class Dispatcher:
         self._stopped = True
         for job in self.jobs.values():
             job.durable_end.set()  # wakes waiting clients: they get Unavailable
+        self._loader.stop()
         for child in self._children:
             child.cancel()
 
@@ -192,10 +197,27 @@ class Dispatcher:
             raise Unavailable("the cluster is shutting down")
         return await self._submissions.submit(message)
 
-    async def list_jobs(self) -> JobsOverview:
-        """Return all jobs; the same object until something changes."""
+    async def list_jobs(self, message: JobsQuery) -> JobsPage:
+        """Return a page of the listing; waits until no ended job can be missing on it."""
+        while True:
+            self.check_leading()
+            self._listing.refresh(self._line)
+            page = self._listing.page(message)
+            if self._listing.is_exact(message, page):
+                return page
+            await self._loader.progressed()
+
+    async def job_counts(self) -> JobCounts:
+        """Return how many jobs are in each state; the same object until something changes."""
         self.check_leading()
-        return self._listing.overview(self._line)
+        self._listing.refresh(self._line)
+        return self._listing.counts()
+
+    async def job_changes(self, message: JobChangesQuery) -> JobChanges:
+        """Return the lines of the listing that have changed since a version."""
+        self.check_leading()
+        self._listing.refresh(self._line)
+        return self._listing.changes(message.since)
 
     async def job(self, message: JobQuery) -> JobSnapshot:
         """Return the details of one job."""
@@ -234,9 +256,7 @@ class Dispatcher:
             task.add_done_callback(lambda _: answer_unanswered(done, "the cancel of a job was being stored"))
             await asyncio.shield(done)
             return
-        line = self._listing.get(job_id)
-        status = line.status if line is not None else (await self._ended_job(job_id)).status
-        core.check_cancel_of_ended(job_id, status)
+        core.check_cancel_of_ended(job_id, (await self._ended_job(job_id)).status)
 
     async def _rescale(self, command: RescaleJob) -> None:
         """Make a running job use this much; one change at a time for each job."""

@@ -1,74 +1,201 @@
 """The listing of all jobs, computed incrementally: one line for each job, the newest start first, then by id.
 
-A job that changes is only marked; its line is computed again at the next query of the listing, once for any number of
-changes. As long as no line differs, the same `JobsOverview` object is returned, so that REST can cache its encoding.
-One id has one line: a running job's replaces an archived one's.
+Jobs that have not ended have summaries, ended ones encoded lines (`ended_lines`); an id is in one of the two. A job
+that changes is only marked; its line is computed again at the next query, once for any number of changes. A page costs
+what it contains; counts are kept; and the latest changes are remembered by version, so that a client that follows the
+listing costs what has changed since, not what there is.
 
-Pure. Rejected: sorting at each query. With thousands of ended jobs behind a few running ones, the order hardly changes.
+The ended jobs of earlier terms are added slice by slice, latest end first, while the leader leads already. Until the
+last slice (`loaded_to_ms` is None from then on) a page is exact if its jobs started after all that may be missing.
+
+Pure. Rejected: sorting at each query; one list of all summaries, which an insertion and each query would go through.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable
+import math
+from bisect import bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Final, TypeAlias
 
+from flintlock.api.job_lines import encoded_line, id_and_status
+from flintlock.dispatcher.ended_lines import EndedLines, key_of, position_of
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobsOverview, JobSummary
+from flintlock.model.jobs import JobChanges, JobCounts, JobLine, JobPosition, JobsPage, JobsQuery, JobSummary
+from flintlock.model.states import JobStatus
+
+MakeLine: TypeAlias = Callable[[JobId, JobSummary | None], JobSummary | None]
+"""Returns a job's line, given its last one; None if it has none (any more)."""
+
+MAX_CHANGES: Final = 10_000
+"""The changed lines that are remembered."""
 
 
 class JobListing:
     """One line for each job, in order."""
 
-    def __init__(self) -> None:
-        self._lines: dict[JobId, JobSummary] = {}  # ended and running; emptied by `remove`
-        self._order: list[tuple[int, JobId]] = []  # (-start, id) of every line, sorted
-        self._changed: set[JobId] = set()  # written by `touch`, emptied by `overview`
-        self._overview: JobsOverview | None = JobsOverview(jobs=())  # None: to be computed
+    def __init__(self, version: int = 0) -> None:
+        self._live: dict[JobId, JobSummary | None] = {}  # not ended; None: no line was computed yet
+        self._order: list[bytes] = []  # the keys of the summaries in `_live`, sorted
+        self._ended: Final = EndedLines()
+        self._touched: set[JobId] = set()  # written by `touch`, emptied by `refresh`
+        self._by_status: Final = dict.fromkeys(JobStatus, 0)
+        self._changes: dict[JobId, tuple[int, JobLine]] = {}  # the latest change of each job, in order; bounded
+        self._forgotten = version  # the version up to which changes may have been dropped
+        self._version = version  # begins elsewhere in each term: a version of another one is not taken for its own
+        self._counts: JobCounts | None = None  # None: to be computed
+        self.loaded_to_ms: float | None = math.inf  # ended jobs with an end before this may be missing; None: none are
 
     def touch(self, job_id: JobId) -> None:
-        """Mark that a job's line may have changed."""
-        self._changed.add(job_id)
+        """Mark that a job's line may have changed. The job has not ended."""
+        self._touched.add(job_id)
+        self._live.setdefault(job_id, None)
 
-    def get(self, job_id: JobId) -> JobSummary | None:
-        """Return a job's line as it was last computed."""
-        return self._lines.get(job_id)
+    def is_live(self, job_id: JobId) -> bool:
+        """Return whether the job has not ended."""
+        return job_id in self._live
 
     def put(self, line: JobSummary) -> None:
-        """Set a job's line. An equal one changes nothing."""
-        old = self._lines.get(line.job_id)
+        """Set a job's line; from an ended status on it stays as it is. An equal line changes nothing."""
+        old = self._live.get(line.job_id)
         if old == line:
             return
-        if old is None or old.start_ms != line.start_ms:
-            if old is not None:
-                self._take_out(old)
-            insort(self._order, (-line.start_ms, line.job_id))
-        self._lines[line.job_id] = line
-        self._overview = None
+        if line.status.globally_terminal:
+            self._drop_live(line.job_id)
+            encoded, replaced = self._put_ended(line)
+            if encoded != replaced:
+                self._changed(line.job_id, encoded)
+        else:
+            if old is None or old.start_ms != line.start_ms:
+                self._drop_live(line.job_id)
+                insort(self._order, _key(line))
+                self._by_status[line.status] += 1
+            else:
+                self._by_status[old.status] -= 1
+                self._by_status[line.status] += 1
+            self._live[line.job_id] = line
+            self._changed(line.job_id, line)
+
+    def load(self, lines: Iterable[JobSummary], loaded_to_ms: int | None) -> None:
+        """Add ended jobs of earlier terms, a slice of those with the latest ends. None: there are no more."""
+        for line in lines:
+            if line.job_id not in self._live:
+                self._put_ended(line)
+        self._counts = None
+        self.loaded_to_ms = loaded_to_ms
 
     def remove(self, job_id: JobId) -> None:
-        """Drop a job's line, if it has one."""
-        old = self._lines.pop(job_id, None)
-        self._changed.discard(job_id)
+        """Drop the line of a job that has not ended, if it has one."""
+        self._touched.discard(job_id)
+        self._changes.pop(job_id, None)
+        self._drop_live(job_id)
+        self._counts = None
+
+    def expire(self, job_ids: Collection[JobId]) -> Iterator[None]:
+        """Drop the lines of ended jobs; yields after each bounded part of the work."""
+        expired = {job_id.encode() for job_id in job_ids}
+        cursor: bytes | None = b""
+        while cursor is not None:
+            removed, cursor = self._ended.remove(cursor, expired)
+            for job_id, status in removed:
+                self._by_status[status] -= 1
+                self._changes.pop(job_id, None)
+            if removed:
+                self._counts = None
+            yield
+
+    def ended(self) -> Iterator[list[JobId]]:
+        """Yield the jobs that are listed as ended, part by part; they may change meanwhile."""
+        cursor: bytes | None = b""
+        while cursor is not None:
+            found, cursor = self._ended.ids(cursor)
+            yield found
+
+    def refresh(self, make: MakeLine) -> None:
+        """Compute the lines that may have changed; `make` is called with the old line of each."""
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, set()
+        for job_id in touched:
+            line = make(job_id, self._live.get(job_id))
+            if line is not None:
+                self.put(line)
+            elif self._live.get(job_id) is None:
+                self._live.pop(job_id, None)
+
+    def page(self, query: JobsQuery) -> JobsPage:
+        """Return a page of the lines as they were last computed."""
+        after = b"" if query.after is None else key_of(query.after)
+        live = ((key, self._live_line(key)) for key in self._order[bisect_right(self._order, after) :])
+        both: Iterator[tuple[bytes, JobLine]] = (
+            merge(live, self._ended.after(after), key=_first) if query.ended else live
+        )
+        found = list(islice(both, query.limit + 1))
+        more = len(found) > query.limit
+        shown = found[: query.limit]
+        return JobsPage(
+            lines=tuple(line for _, line in shown), next=position_of(shown[-1][0]) if more and shown else None
+        )
+
+    def is_exact(self, query: JobsQuery, page: JobsPage) -> bool:
+        """Return whether no job that belongs on the page can be missing."""
+        if self.loaded_to_ms is None or not query.ended:
+            return True
+        return page.next is not None and page.next.start_ms >= self.loaded_to_ms
+
+    def counts(self) -> JobCounts:
+        """Return how many jobs are in each state; the same object until some line changes."""
+        if self._counts is None:
+            self._counts = JobCounts(by_status=dict(self._by_status))
+        return self._counts
+
+    def changes(self, since: int) -> JobChanges:
+        """Return the lines that changed after a version. What was loaded or expired is no change."""
+        if since < self._forgotten or since > self._version:
+            return JobChanges(version=self._version, complete=False)
+        found: list[JobLine] = []
+        for version, line in reversed(self._changes.values()):
+            if version <= since:
+                break
+            found.append(line)
+        return JobChanges(version=self._version, lines=tuple(reversed(found)))
+
+    def _put_ended(self, line: JobSummary) -> tuple[bytes, bytes | None]:
+        """Set the line of an ended job; return it, encoded, and the one that it replaces."""
+        encoded = encoded_line(line, line.end_ms)
+        replaced = self._ended.put(_key(line), encoded)
+        if replaced is not None:
+            self._by_status[id_and_status(replaced)[1]] -= 1
+        self._by_status[line.status] += 1
+        return encoded, replaced
+
+    def _drop_live(self, job_id: JobId) -> None:
+        old = self._live.pop(job_id, None)
         if old is not None:
-            self._take_out(old)
-            self._overview = None
+            key = _key(old)
+            del self._order[bisect_right(self._order, key) - 1]
+            self._by_status[old.status] -= 1
 
-    def ended(self) -> tuple[JobId, ...]:
-        """Return the jobs that are listed as ended."""
-        return tuple(line.job_id for line in self._lines.values() if line.status.globally_terminal)
+    def _changed(self, job_id: JobId, line: JobLine) -> None:
+        self._version += 1
+        self._counts = None
+        self._changes.pop(job_id, None)
+        self._changes[job_id] = (self._version, line)
+        if len(self._changes) > MAX_CHANGES:
+            oldest = next(iter(self._changes))
+            self._forgotten = self._changes.pop(oldest)[0]
 
-    def overview(self, make: Callable[[JobId, JobSummary | None], JobSummary | None]) -> JobsOverview:
-        """Return all lines; `make` is called with the old line for each job that may have changed."""
-        if self._changed:
-            changed, self._changed = self._changed, set()
-            for job_id in changed:
-                line = make(job_id, self._lines.get(job_id))
-                if line is not None:
-                    self.put(line)
-        if self._overview is None:
-            lines = self._lines
-            self._overview = JobsOverview(jobs=tuple([lines[job_id] for _, job_id in self._order]))
-        return self._overview
+    def _live_line(self, key: bytes) -> JobSummary:
+        line = self._live[position_of(key).job_id]
+        assert line is not None  # noqa: S101  # a key is in the order as long as its job has a line
+        return line
 
-    def _take_out(self, line: JobSummary) -> None:
-        del self._order[bisect_left(self._order, (-line.start_ms, line.job_id))]
+
+def _key(line: JobSummary) -> bytes:
+    return key_of(JobPosition(start_ms=line.start_ms, job_id=line.job_id))
+
+
+def _first(pair: tuple[bytes, JobLine]) -> bytes:
+    return pair[0]

@@ -15,13 +15,15 @@ A job that is archived but has no result has not ended: its leader died in betwe
 finds in its progress that nothing is left to do.
 
 Many jobs are read concurrently: most of the time is spent waiting for the store. Which of them have results and
-progress at all is listed first, so that a job that was never deployed costs one read.
+progress at all is listed first, so that a job that was never deployed costs one read. Ended jobs are not read here,
+however many there are: the leader lists them while it leads already (`listing_loader`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import aclosing
 from typing import Final, TypeVar
 
 import structlog
@@ -35,7 +37,7 @@ from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
 from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
-from flintlock.ha.protocols import Stores
+from flintlock.ha.protocols import EndedJobStore, Stores
 from flintlock.model import log_events
 from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import JobOperations
@@ -65,7 +67,7 @@ class Recovery(Struct, frozen=True, kw_only=True):
 
     jobs: tuple[RecoveredJob, ...] = ()
     dirty: tuple[JobResult, ...] = ()
-    ended: tuple[JobSummary, ...] = ()
+    ended: tuple[JobSummary, ...] = ()  # jobs that ended as this recovery found; the store has all others
     operations: dict[JobId, JobOperations] = {}  # of those in `jobs` and `dirty` that have any
     retention_clock: RetentionClock
     cause: CauseId | None = None  # of all that the term does with them
@@ -74,15 +76,23 @@ class Recovery(Struct, frozen=True, kw_only=True):
 async def recover(stores: Stores, services: DispatcherServices, gate: LeaderGate | None = None) -> Recovery:
     """Read what the term starts with. Raises Fenced, and the error of a store that cannot be listed or read."""
     gate = gate or LeaderGate()
-    ended = await gate.retry_until_acknowledged(stores.ended.summaries, patience_s=PATIENCE_S)
     clock = await open_retention_clock(
         stores.retention_clock,
         gate,
-        newest_end_ms=max((line.end_ms for line in ended), default=None),
+        newest_end_ms=lambda: _newest_end_ms(stores.ended),
         wall_ms=services.clock_ms,
         boot_time_s=services.boot_time_s,
     )
-    return await _Recovering(stores, services, gate, clock, ended).recover()
+    return await _Recovering(stores, services, gate, clock).recover()
+
+
+async def _newest_end_ms(store: EndedJobStore) -> int | None:
+    """Return the newest end of a job, by the wall clock; None if no job has ended."""
+    async with aclosing(store.summaries()) as slices:
+        async for lines in slices:
+            if lines:
+                return max(line.end_ms for line in lines)
+    return None
 
 
 class _Recovering:
@@ -94,7 +104,6 @@ class _Recovering:
         services: DispatcherServices,
         gate: LeaderGate,
         retention_clock: RetentionClock,
-        ended: Iterable[JobSummary],
     ) -> None:
         self._stores: Final = stores
         self._blobs: Final = services.blobs
@@ -102,7 +111,7 @@ class _Recovering:
         self._gate: Final = gate
         self._retention_clock: Final = retention_clock
         self._writes: Final = TermWrites(stores, gate)
-        self._ended: Final = {line.job_id: line for line in ended}  # quarantined jobs are added
+        self._ended: Final[dict[JobId, JobSummary]] = {}  # the lines of dirty and of quarantined jobs
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
@@ -111,14 +120,13 @@ class _Recovering:
     async def recover(self) -> Recovery:
         dirty = await self._read(self._stores.results.dirty)
         stored = await self._read(self._stores.graphs.ids)
-        self._with_result = frozenset(await self._read(self._stores.results.ids))
+        self._with_result = await self._read(lambda: self._stores.results.known(stored))
         self._with_progress = frozenset(await self._read(self._stores.progress.ids))
         self._with_operations = frozenset(await self._read(self._stores.operations.ids))
         jobs = await self._recover_jobs(core.graphs_to_recover(stored, dirty))
         for result in dirty:
-            if result.job_id not in self._ended:  # its archive was never written: its cleanup writes it
-                self._ended[result.job_id] = recorded_snapshot(result).summary()
-        log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty), ended=len(self._ended))
+            self._ended[result.job_id] = recorded_snapshot(result).summary()  # its cleanup archives it, if need be
+        log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty))
         unfinished = (*(job.stored.graph.job_id for job in jobs), *(result.job_id for result in dirty))
         operations = {
             job_id: await self._operations(job_id) for job_id in unfinished if job_id in self._with_operations
@@ -166,7 +174,7 @@ class _Recovering:
             if await self._read(lambda: self._stores.results.get(job_id)) is None:
                 return False
         except Corrupt as error:  # it has ended; how, may still be in its archive
-            if job_id not in self._ended:
+            if not await self._is_archived(job_id):
                 await self._archive(quarantined_snapshot(job_id, None, error.public, self._clock_ms()))
             await self._quarantine(job_id, error.public)
             return True
@@ -230,6 +238,13 @@ class _Recovering:
             await recorder.fail_unfinished(f"job {job_id} was quarantined: {reason}")
         with log_and_continue(log_events.JOB_NOT_QUARANTINED, job_id=job_id):  # a damaged page: it stays where it is
             await self._writes.quarantine(job_id, reason)
+
+    async def _is_archived(self, job_id: JobId) -> bool:
+        """Return whether an ended job is archived, readable or not."""
+        try:
+            return await self._read(lambda: self._stores.ended.get(job_id)) is not None
+        except Corrupt:
+            return True
 
     async def _archive(self, snapshot: JobSnapshot) -> None:
         """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import structlog
@@ -12,6 +12,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.config.options import BLOB_RETENTION, JOB_RETENTION
 from flintlock.dispatcher import core
 from flintlock.dispatcher.job import DispatchedJob, JobServices
+from flintlock.dispatcher.listing_loader import ListingLoader
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S, record_retention_clock
 from flintlock.dispatcher.services import DispatcherServices
@@ -26,10 +27,20 @@ log: FilteringBoundLogger = structlog.get_logger()
 _LOGS_AT_ONCE: Final = 1000  # jobs in one message
 
 
+#: Removed jobs that are taken out of the listing together: that goes through all of it, in small steps.
+_FORGOTTEN_AT_ONCE: Final = 10_000
+
+
 class Retention:
     """Removes what is retained no longer, during one term."""
 
-    def __init__(self, services: DispatcherServices, shared: JobServices, jobs: Mapping[JobId, DispatchedJob]) -> None:
+    def __init__(
+        self,
+        services: DispatcherServices,
+        shared: JobServices,
+        jobs: Mapping[JobId, DispatchedJob],
+        loader: ListingLoader,
+    ) -> None:
         self._services: Final = services
         self._stores: Final = shared.term.stores
         self._gate: Final = shared.term.gate
@@ -38,6 +49,7 @@ class Retention:
         self._ended: Final = shared.ended
         self._clock: Final = shared.retention_clock
         self._jobs: Final = jobs
+        self._loader: Final = loader
         self._retention_s: Final = services.configuration.get(JOB_RETENTION)
 
     async def prune_blobs(self, recovery: Recovery) -> None:
@@ -58,22 +70,44 @@ class Retention:
     async def expire_jobs(self) -> None:
         """Remove ended jobs when their retention is over, by the retention clock."""
         unconfirmed = False  # the last try raised: it may have removed some and not returned which
+        await self._loader.loaded()  # a slice that was read before a removal must not be listed after it
         while True:
             await self._gate.wait_until_active()
             before_ms = core.expired_before_ms(self._clock.now_ms(), self._retention_s)
             unconfirmed, compare = True, unconfirmed
             with log_and_continue(log_events.JOB_EXPIRY_FAILED):
-                gone = await self._stores.ended.expire(before_ms)
-                self._forget((*gone, *await self._listed_but_not_stored()) if compare else gone)
+                if compare:
+                    await self._forget(await self._listed_but_not_stored())
+                await self._expire_before(before_ms)
                 unconfirmed = False
             await asyncio.sleep(core.expiry_period_s(self._retention_s))
 
+    async def _expire_before(self, before_ms: int) -> None:
+        """Remove the jobs whose retention is over: from the store part by part, from the listing many at once."""
+        gone: list[JobId] = []
+        try:
+            while some := await self._stores.ended.expire(before_ms):
+                gone += some
+                if len(gone) >= _FORGOTTEN_AT_ONCE:
+                    await self._forget(gone)
+                    gone = []
+        finally:
+            await self._forget(gone)
+
     async def _listed_but_not_stored(self) -> list[JobId]:
         """Return the jobs that are listed as ended, and no longer stored."""
-        listed = self._listing.ended()  # before reading: what ends meanwhile is not among them
-        stored = {line.job_id for line in await self._stores.ended.summaries()}
-        stored.update(await self._stores.results.ids())  # a job whose archive could not be written has a result only
-        return [job_id for job_id in listed if job_id not in stored]
+        missing: list[JobId] = []
+        for listed in self._listing.ended():
+            known = await self._stores.results.known(listed)
+            missing += [job_id for job_id in listed if job_id not in known and not await self._is_archived(job_id)]
+        return missing
+
+    async def _is_archived(self, job_id: JobId) -> bool:
+        """Return whether an ended job is archived: a quarantined one has no result."""
+        try:
+            return await self._stores.ended.get(job_id) is not None
+        except Corrupt:
+            return True
 
     async def expire_blobs(self) -> None:
         """Remove uploads whose submission never arrived, or was refused."""
@@ -102,17 +136,15 @@ class Retention:
                     log.info(log_events.LOGS_REMOVED, jobs=len(old))
 
     async def _is_forgotten(self, job_id: JobId) -> bool:
-        if job_id in self._jobs or self._listing.get(job_id) is not None:
+        if job_id in self._jobs or await self._stores.results.known((job_id,)):
             return False
-        try:  # what the listing does not have is still a job while its result is stored
-            return await self._stores.results.get(job_id) is None
-        except Corrupt:
-            return False
+        return not await self._is_archived(job_id)
 
-    def _forget(self, expired: tuple[JobId, ...]) -> None:
+    async def _forget(self, expired: Collection[JobId]) -> None:
+        """Drop what is known of removed jobs, a part of the listing in each step of the loop."""
         gone = [job_id for job_id in expired if (job := self._jobs.get(job_id)) is None or job.ended]
-        for job_id in gone:
-            self._listing.remove(job_id)
+        for _ in self._listing.expire(gone):
+            await asyncio.sleep(0)
         self._ended.forget(gone)
         if gone:
             log.info(log_events.JOBS_EXPIRED, count=len(gone))

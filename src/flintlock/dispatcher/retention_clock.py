@@ -16,7 +16,7 @@ the start agrees with it perfectly.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -67,23 +67,27 @@ async def open_retention_clock(
     store: RetentionClockStore,
     gate: LeaderGate,
     *,
-    newest_end_ms: int | None,
+    newest_end_ms: Callable[[], Awaitable[int | None]],
     wall_ms: Callable[[], int],
     boot_time_s: Callable[[], float],
 ) -> RetentionClock:
     """Return the clock of a term, from where the former one recorded it.
 
-    `newest_end_ms` is the end of the job that ended last, by the wall clock. Raises Fenced; Unavailable after a while.
+    `newest_end_ms` returns the end of the job that ended last, by the wall clock; it is read where nothing is recorded.
+    Raises Fenced; Unavailable after a while.
     """
     try:
         recorded = await gate.retry_until_acknowledged(store.read, patience_s=PATIENCE_S)
     except Corrupt as error:
         log.warning(log_events.RECORD_UNREADABLE, reason=error.public)
         recorded = None
+    newest_ms = None
+    if recorded is None:
+        newest_ms = await gate.retry_until_acknowledged(newest_end_ms, patience_s=PATIENCE_S)
     now_ms = wall_ms()
     if recorded is not None and core.wall_clock_went_back(recorded, now_ms):
         log.warning(log_events.CLOCK_JUMPED, by_s=(now_ms - recorded.wall_ms) / 1000, wall_ms=now_ms)
-    return RetentionClock(core.first_retention_ms(recorded, now_ms, newest_end_ms), wall_ms, boot_time_s)
+    return RetentionClock(core.first_retention_ms(recorded, now_ms, newest_ms), wall_ms, boot_time_s)
 
 
 async def record_retention_clock(clock: RetentionClock, store: RetentionClockStore) -> None:

@@ -42,7 +42,6 @@ class Submissions:
         self._services: Final = services
         self._shared: Final = shared
         self._graphs: Final = shared.term.stores.graphs
-        self._listing: Final = shared.listing
         self._scope: Final = scope
         self._overrides: Final = services.configuration.get(PARALLELISM_OVERRIDES)
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
@@ -93,8 +92,8 @@ class Submissions:
     async def _job_of_key(self, key: str, digest: str) -> Submitted | None:
         """Return the job that was submitted with a key. Raises Unavailable while that submission is undecided."""
         known = await self._graphs.key(key)
-        if known is not None and self._scope.jobs.get(known.job_id) is None and self._listing.get(known.job_id) is None:
-            known = await self._graphs.key(key)  # not registered: the submission was taken back meanwhile
+        if known is not None and self._scope.jobs.get(known.job_id) is None:
+            known = await self._graphs.key(key)  # it has ended, or the submission was taken back meanwhile
         if known is None:
             return None
         job = self._scope.jobs.get(known.job_id)
@@ -107,7 +106,7 @@ class Submissions:
         self._scope.check_leading()
         job_id = message.graph.job_id
         registered = self._scope.jobs.get(job_id)
-        refusal = core.duplicate(job_id, None if registered is None else registered.phase, self._listing.get(job_id))
+        refusal = core.duplicate(job_id, None if registered is None else registered.phase)
         if refusal is not None:
             raise refusal
         stored = StoredJob(

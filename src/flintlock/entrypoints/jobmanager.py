@@ -24,6 +24,7 @@ from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManager
 from flintlock.entrypoints.high_availability import ha_services, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
+from flintlock.entrypoints.loop_monitor import LoopMonitor
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.workers import worker_driver
@@ -79,6 +80,7 @@ class ClusterEntrypoint:
         ProcessCollector(registry=self._registry)
         self._registry.register(DroppedLogLines(self._settings.log_output))
         async with (
+            LoopMonitor(self._registry),
             rotating_logs(self._configuration, self._settings.state_dir / "log"),
             RpcChannels() as channels,
             ha_services(self._settings, clock_ms, channels) as ha,

@@ -29,6 +29,7 @@ from flintlock.config.options import (
 from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.log_files import rotating_logs
+from flintlock.entrypoints.loop_monitor import LoopMonitor
 from flintlock.entrypoints.process import ProcessSettings, abort, cluster_versions, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -72,6 +73,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
     async with (
         rotating_logs(configuration, state_dir / "log", engine_log),
+        LoopMonitor(),
         running_watchdog(run_dir, tag) as watchdog,
         ha_backend(configuration).leader_finder(configuration, state_dir) as finder,
         _rpc_server(configuration) as rpc,

@@ -9,10 +9,14 @@ from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, T
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
+    JobChanges,
+    JobChangesQuery,
+    JobCounts,
     JobQuery,
     JobRequirements,
     JobSnapshot,
-    JobsOverview,
+    JobsPage,
+    JobsQuery,
     JobSubmission,
     ResultQuery,
     Submitted,
@@ -31,8 +35,22 @@ class DispatcherGateway(Protocol):
         """
         ...
 
-    async def list_jobs(self) -> JobsOverview:
-        """Return all jobs, running and ended."""
+    async def list_jobs(self, message: JobsQuery) -> JobsPage:
+        """Return a page of the listing of all jobs: the newest start first, then by id.
+
+        A job is at one position for good: pages that are requested one after the other have each job at most once.
+        """
+        ...
+
+    async def job_counts(self) -> JobCounts:
+        """Return how many jobs are in each state; the same object until some line of the listing changes.
+
+        Ended jobs of earlier leaders are counted as they are read, for some seconds after a change of leader.
+        """
+        ...
+
+    async def job_changes(self, message: JobChangesQuery) -> JobChanges:
+        """Return the lines of the listing that have changed since a version. Versions of other leaders are unknown."""
         ...
 
     async def job(self, message: JobQuery) -> JobSnapshot:

@@ -9,7 +9,7 @@ unknown. One whose caller is cancelled takes place as a whole or not at all.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -104,12 +104,12 @@ class JobResultStore(Protocol):
         """Return all dirty entries that can be read.
 
         One that cannot is left out and logged; its id stays in use, and `get` raises Corrupt for it. So recovery calls
-        `get` for each graph that it is about to run and whose id is among `ids`.
+        `get` for each graph that it is about to run and whose id is `known`.
         """
         ...
 
-    async def ids(self) -> tuple[JobId, ...]:
-        """Return the ids of all entries, dirty or clean, readable or not."""
+    async def known(self, job_ids: Collection[JobId]) -> frozenset[JobId]:
+        """Return those of the ids that have an entry, dirty or clean, readable or not."""
         ...
 
 
@@ -156,15 +156,20 @@ class EndedJobStore(Protocol):
         """Return the rows of a result of an ended job. Raises Corrupt."""
         ...
 
-    async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the summaries of all ended jobs, in no order. One that cannot be read is left out and logged."""
+    def summaries(self) -> AsyncGenerator[tuple[JobSummary, ...]]:
+        """Yield the summaries of all ended jobs in slices, the latest `retained_from_ms` first.
+
+        One that cannot be read is left out and logged. A job that is stored or removed meanwhile may or may not be
+        among them. However many there are, a slice is small, and between two of them nothing is held for long.
+        """
         ...
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Remove jobs whose `retained_from_ms` is before then, with their clean results and keys; return which.
 
-        A job whose result is dirty, or whose graph still exists, has not ended for good and stays. Each job is removed
-        as a whole; a call that raises may have removed some.
+        At most some hundred at once: call again until it returns none. A job whose result is dirty, or whose graph
+        still exists, has not ended for good and stays. Each job is removed as a whole; a call that raises may have
+        removed some.
         """
         ...
 

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
 from flintlock.model.errors import DuplicateJob, Fenced, KeyReused, NotFound
 from flintlock.model.ids import FencingToken, JobId
+
+T = TypeVar("T")
+
+SLICE: Final = 500
+"""The records that a store reads, decodes or removes in one go: none of that may take long."""
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Yield the items in tuples of this size; the last may be shorter."""
+    remaining = iter(items)
+    while batch := tuple(islice(remaining, size)):
+        yield batch
 
 
 def fence(stored: FencingToken, token: FencingToken) -> FencingToken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -263,7 +264,55 @@ class AwaitJob(Struct, frozen=True, kw_only=True):
     wait_s: float = 0.0
 
 
-class JobsOverview(Struct, frozen=True, kw_only=True):
-    """All jobs: newest start first, then by id. The same object is returned until something changes."""
+class JobPosition(Struct, frozen=True, kw_only=True):
+    """A place in the listing, whose order is: the newest start first, then by id."""
 
-    jobs: tuple[JobSummary, ...]
+    start_ms: int
+    job_id: JobId
+
+
+class JobsQuery(Struct, frozen=True, kw_only=True):
+    """A page of the listing: at most `limit` jobs behind a position; only those that have not ended if not `ended`."""
+
+    limit: int
+    after: JobPosition | None = None
+    ended: bool = True
+
+
+JobLine: TypeAlias = JobSummary | bytes
+"""A line of the listing; that of an ended job encoded, as clients of REST receive it (`api.job_lines`)."""
+
+
+class JobsPage(Struct, frozen=True, kw_only=True):
+    """Lines in the order of the listing, and the position of the last one; None if there are no more jobs."""
+
+    lines: tuple[JobLine, ...]
+    next: JobPosition | None = None
+
+
+class JobCounts(Struct, frozen=True, kw_only=True):
+    """How many jobs are in each state. The same object is returned until some line of the listing changes."""
+
+    by_status: dict[JobStatus, int]
+
+    @property
+    def running(self) -> int:
+        """How many jobs have not ended."""
+        return sum(count for status, count in self.by_status.items() if not status.globally_terminal)
+
+
+class JobChangesQuery(Struct, frozen=True, kw_only=True):
+    """Which lines have changed since a version of the listing."""
+
+    since: int
+
+
+class JobChanges(Struct, frozen=True, kw_only=True):
+    """Lines that changed, the latest change last, and the version up to which they are complete.
+
+    `complete` is False if more lines have changed than are remembered: then list the jobs again.
+    """
+
+    version: int
+    lines: tuple[JobLine, ...] = ()
+    complete: bool = True

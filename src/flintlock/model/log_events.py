@@ -120,6 +120,12 @@ JOB_NOT_QUARANTINED: Final = _event(
     "The record of an unreadable job could not be moved into quarantine; the job is listed as FAILED.",
 )
 JOBS_RECOVERED: Final = _event("Leadership", "jobs-recovered", "A new leader has read the stored jobs.")
+ENDED_JOBS_LISTED: Final = _event(
+    "Leadership", "ended-jobs-listed", "The leader has listed all ended jobs of earlier leaders."
+)
+ENDED_JOBS_NOT_LISTED: Final = _event(
+    "Leadership", "ended-jobs-not-listed", "Ended jobs could not be read for the listing; the leader tries again."
+)
 LEADER_FENCED: Final = _event(
     "Leadership", "leader-fenced", "A newer leader has written to the store; this term is over."
 )
@@ -222,6 +228,11 @@ TASKMANAGER_NOT_SHUT_DOWN: Final = _event(
 )
 HA_DATA_NOT_REMOVED: Final = _event(
     "Processes", "ha-data-not-removed", "The data of a cluster that has ended could not be removed."
+)
+EVENT_LOOP_BLOCKED: Final = _event(
+    "Processes",
+    "event-loop-blocked",
+    "One step of the event loop took long, and nothing else ran meanwhile; the stack shows what did.",
 )
 PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was asked to end.")
 PROCESS_ABORTED: Final = _event(

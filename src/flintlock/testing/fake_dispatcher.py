@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 
 from msgspec import structs
 
+from flintlock.dispatcher.listing import JobListing
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.checking.graphcheck import check_graph
 from flintlock.model.commands import (
@@ -24,10 +26,14 @@ from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
+    JobChanges,
+    JobChangesQuery,
+    JobCounts,
     JobQuery,
     JobRequirements,
     JobSnapshot,
-    JobsOverview,
+    JobsPage,
+    JobsQuery,
     JobSubmission,
     ResultQuery,
     Submitted,
@@ -55,15 +61,18 @@ class FakeDispatcher:
         self.now_ms = now_ms  # the start time of submitted jobs
         self._jobs: dict[JobId, JobSnapshot] = {}  # in the order of their submission
         self._keys: dict[str, JobSubmission] = {}
-        self._listing = JobsOverview(jobs=())  # replaced whenever a job changes, and only then
+        self._listing = JobListing()
+        self._listing.load((), None)
         self._changed = asyncio.Event()  # replaced whenever it is set
 
     def put(self, *snapshots: JobSnapshot) -> None:
         """Make these the current snapshots of their jobs."""
         for snapshot in snapshots:
-            self._jobs[snapshot.graph.job_id] = snapshot
-        ordered = sorted((job.summary() for job in self._jobs.values()), key=lambda job: (-job.start_ms, job.job_id))
-        self._listing = JobsOverview(jobs=tuple(ordered))
+            job_id = snapshot.graph.job_id
+            self._jobs[job_id] = snapshot
+            if not snapshot.status.globally_terminal:  # it may have ended before: here jobs may do what they cannot
+                deque(self._listing.expire((job_id,)), maxlen=0)
+            self._listing.put(snapshot.summary())
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -95,10 +104,20 @@ class FakeDispatcher:
         )
         return Submitted(job_id=graph.job_id)
 
-    async def list_jobs(self) -> JobsOverview:
+    async def list_jobs(self, message: JobsQuery) -> JobsPage:
+        """Return a page of the jobs."""
+        self._fail()
+        return self._listing.page(message)
+
+    async def job_counts(self) -> JobCounts:
         """Return the same object until a job changes."""
         self._fail()
-        return self._listing
+        return self._listing.counts()
+
+    async def job_changes(self, message: JobChangesQuery) -> JobChanges:
+        """Return what `put` has changed since."""
+        self._fail()
+        return self._listing.changes(message.since)
 
     async def job(self, message: JobQuery) -> JobSnapshot:
         """Return a job."""

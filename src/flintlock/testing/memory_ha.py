@@ -11,14 +11,15 @@ that sleeps is a slow disk. A write that is refused has no "after".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Collection
+from functools import partial
 from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_for_operations
+from flintlock.ha.store_rules import SLICE, batched, duplicate_job, fence, key_reused, no_job_for_operations
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
@@ -216,9 +217,9 @@ class MemoryJobResultStore(_TermStore):
 
         return payloads.JOB_RESULT.readable(await self._read("results.dirty", effect))
 
-    async def ids(self) -> tuple[JobId, ...]:
-        """Return the ids of all entries."""
-        return await self._read("results.ids", lambda: tuple(self._cluster.results))
+    async def known(self, job_ids: Collection[JobId]) -> frozenset[JobId]:
+        """Return those of the ids that have an entry."""
+        return await self._read("results.known", lambda: frozenset(job_ids) & self._cluster.results.keys())
 
 
 class MemoryJobProgressStore(_TermStore):
@@ -301,13 +302,18 @@ class MemoryEndedJobStore(_TermStore):
         stored = None if entry is None else entry.rows.get(name)
         return None if stored is None else payloads.RESULT_ROWS.decode(stored, f"job {job_id}, result {name!r}")
 
-    async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the summaries of all ended jobs."""
+    async def summaries(self) -> AsyncGenerator[tuple[JobSummary, ...]]:
+        """Yield the summaries of all ended jobs, each slice as it is at its own instant."""
 
-        def effect() -> list[tuple[JobId, bytes]]:
-            return [(job_id, entry.summary) for job_id, entry in self._cluster.ended.items()]
+        def effect() -> list[tuple[int, JobId]]:
+            return sorted(((entry.end_ms, job_id) for job_id, entry in self._cluster.ended.items()), reverse=True)
 
-        return payloads.JOB_SUMMARY.readable(await self._read("ended.summaries", effect))
+        def read(some: tuple[tuple[int, JobId], ...]) -> list[tuple[JobId, bytes]]:
+            found = ((job_id, self._cluster.ended.get(job_id)) for _, job_id in some)
+            return [(job_id, entry.summary) for job_id, entry in found if entry is not None]
+
+        for some in batched(await self._read("ended.summaries", effect), SLICE):
+            yield payloads.JOB_SUMMARY.readable(await self._read("ended.slice", partial(read, some)))
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Remove jobs that ended before then."""

@@ -10,6 +10,8 @@ so); timers of the same instant fire in the order in which they were set; tasks 
 keeps them in sets (`TaskGroup`, `asyncio.wait`) and would cancel siblings in the order of their addresses. The loop
 cannot order sets of strings: fix `PYTHONHASHSEED` where a run has to be repeated in another process.
 
+The loop also measures the CPU time of each step (`longest_step_s`): on a real loop nothing else would run meanwhile.
+
 Rejected: patching `time` (C code does not see it); a selector that advances the clock of asyncio's own loop (its turns
 cost half as much again, and its heap compares timers in Python and loses the order of equal ones).
 """
@@ -29,6 +31,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
+from time import thread_time
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
@@ -155,6 +158,8 @@ class VirtualTimeLoop(AbstractEventLoop):
         self._closed = False
         self._generators: WeakSet[AsyncGenerator[Any, Any]] = WeakSet()
         self._on_exception: Callable[[AbstractEventLoop, dict[str, Any]], object] | None = None
+        self.longest_step_s = 0.0  # real time of this thread: a real loop would stand still for so long
+        self.longest_step = ""
 
     # Time and callbacks
 
@@ -253,7 +258,11 @@ class VirtualTimeLoop(AbstractEventLoop):
                 if self._frozen and (waiting := self._frozen.get(handle.context.get(OWNER))) is not None:
                     waiting.append(handle)
                 else:
+                    begun_s = thread_time()
                     handle.context.run(handle.callback, *handle.args)
+                    took_s = thread_time() - begun_s
+                    if took_s > self.longest_step_s:
+                        self.longest_step_s, self.longest_step = took_s, repr(handle.callback)
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         task = future if isinstance(future, Future) else self.create_task(cast("Coroutine[Any, Any, T]", future))

@@ -117,10 +117,30 @@ def test_the_list_shows_what_jobs_wait_for(capsys: pytest.CaptureFixture[str]) -
     assert output["starting"] == 1
 
 
+def test_a_list_is_read_page_by_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """All pages with -a, none of ended jobs without it; no more than --limit asks for."""
+    other = "f" * 32
+    first = {"jobs": [line_of(JOB, "first", "FINISHED")], "next": f"7-{JOB}"}
+    second = {"jobs": [line_of(other, "second", "FINISHED")]}
+    with serving({"GET /jobs/overview": [(200, first), (200, second)]}) as server:
+        assert run_app(["list", "-a", "-m", server.url]) == 0
+        assert [seen.path for seen in server.seen] == [
+            "/jobs/overview?limit=1000",
+            f"/jobs/overview?limit=1000&after=7-{JOB}",
+        ]
+    assert "second" in capsys.readouterr().out
+    with serving({"GET /jobs/overview": [(200, first)]}) as server:
+        assert run_app(["list", "-a", "--limit", "1", "-m", server.url]) == 0
+        assert len(server.seen) == 1
+    with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server:
+        assert run_app(["list", "-m", server.url]) == 0
+        assert [seen.path for seen in server.seen] == ["/jobs/overview?limit=1000&ended=false"]
+
+
 def test_a_list_without_living_jobs_asks_for_no_queue(capsys: pytest.CaptureFixture[str]) -> None:
     with serving({"GET /jobs/overview": [(200, {"jobs": [line_of(JOB, "ended", "FINISHED")]})]}) as server:
         assert run_app(["list", "-a", "-m", server.url]) == 0
-        assert [seen.path for seen in server.seen] == ["/jobs/overview"]
+        assert [seen.path for seen in server.seen] == ["/jobs/overview?limit=1000"]
     assert "WAITS" not in capsys.readouterr().out
 
 

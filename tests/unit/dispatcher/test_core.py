@@ -46,20 +46,19 @@ def test_illegal_move_is_a_broken_invariant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "ended", "terminated"),
+    ("phase", "terminated"),
     [
-        (None, False, None),
-        (None, True, True),
-        (JobPhase.DISCARDING, False, None),
-        (JobPhase.RESERVED, False, False),
-        (JobPhase.INITIALIZING, True, False),
-        (JobPhase.RUNNING, True, False),
-        (JobPhase.ENDING, False, False),
-        (JobPhase.CLEANING, True, True),
+        (None, None),
+        (JobPhase.DISCARDING, None),
+        (JobPhase.RESERVED, False),
+        (JobPhase.INITIALIZING, False),
+        (JobPhase.RUNNING, False),
+        (JobPhase.ENDING, False),
+        (JobPhase.CLEANING, True),
     ],
 )
-def test_duplicates(phase: JobPhase | None, ended: bool, terminated: bool | None) -> None:
-    refusal = core.duplicate(A, phase, recorded_snapshot(ENDED).summary() if ended else None)
+def test_duplicates(phase: JobPhase | None, terminated: bool | None) -> None:
+    refusal = core.duplicate(A, phase)
 
     assert (None if refusal is None else refusal.globally_terminated) is terminated
 

@@ -24,9 +24,10 @@ from tests.unit.dispatcher.dispatcher_harness import (
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, JobsOverview, ResultQuery, Submitted
+from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, ResultQuery, Submitted
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import RemoveFiles
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
 
@@ -159,7 +160,7 @@ async def test_job_that_cannot_be_archived_is_shown_all_the_same_and_is_not_clea
         assert harness.cluster.ended == {}
         assert harness.cluster.results[A].dirty
         assert (A in harness.cluster.graphs, A in harness.cluster.progress) == (True, True)
-        assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
+        assert [line.status for line in (await all_jobs(dispatcher))] == [JobStatus.FINISHED]
         assert await status(dispatcher) is JobStatus.FINISHED
         assert await dispatcher.result(ResultQuery(job_id=A, name="top")) == rows()
 
@@ -348,11 +349,11 @@ async def test_ended_jobs_are_forgotten_when_their_retention_is_over() -> None:
         await asyncio.sleep(300)
         await harness.submitted(dispatcher, B)
         await asyncio.sleep(240)
-        assert {line.job_id for line in (await dispatcher.list_jobs()).jobs} == {A, B}
+        assert {line.job_id for line in (await all_jobs(dispatcher))} == {A, B}
 
         await asyncio.sleep(180)
 
-        assert {line.job_id for line in (await dispatcher.list_jobs()).jobs} == {B}
+        assert {line.job_id for line in (await all_jobs(dispatcher))} == {B}
         assert harness.cluster.results == {}
         await dispatcher.submit_job(submission(A))
         await settle()
@@ -366,12 +367,12 @@ async def test_failure_to_expire_is_only_logged() -> None:
     async with harness.leading() as dispatcher:
         (await harness.submitted(dispatcher)).finish()
         await asyncio.sleep(60)
-        assert len((await dispatcher.list_jobs()).jobs) == 1
+        assert len(await all_jobs(dispatcher)) == 1
 
         harness.faults.failing.clear()
         await asyncio.sleep(60)
 
-        assert await dispatcher.list_jobs() == JobsOverview(jobs=())
+        assert await all_jobs(dispatcher) == ()
 
 
 @virtual_time

@@ -21,6 +21,7 @@ from flintlock.model.ids import TriggerId
 from flintlock.model.jobs import AwaitJob, JobQuery
 from flintlock.model.states import JobStatus
 from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
 QUERY = JobQuery(job_id=A)
@@ -33,7 +34,7 @@ async def test_job_without_a_jobmaster_shows_initializing() -> None:
         await dispatcher.submit_job(submission())
 
         assert harness.job_masters.made == []
-        (line,) = (await dispatcher.list_jobs()).jobs
+        (line,) = await all_jobs(dispatcher)
         assert line.status is JobStatus.INITIALIZING
         assert line.tasks.total == 2
         assert (await dispatcher.await_job(AwaitJob(job_id=A))).status is JobStatus.INITIALIZING
@@ -166,7 +167,7 @@ async def test_initialisation_failure_fails_the_job_with_its_cause() -> None:
         await empty(dispatcher)
         assert not harness.cluster.results[A].dirty
         assert harness.cluster.graphs == {}
-        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.FAILED
+        assert (await all_jobs(dispatcher))[0].status is JobStatus.FAILED
 
 
 @virtual_time

@@ -9,6 +9,7 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery, Submitted
 from flintlock.model.states import JobStatus
 from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import run_virtual
 
 
@@ -26,7 +27,7 @@ class Client:
         while True:
             job = await dispatcher.await_job(AwaitJob(job_id=answer.job_id, wait_s=0.3))
             self.statuses.append(job.status)
-            self.statuses += [line.status for line in (await dispatcher.list_jobs()).jobs]
+            self.statuses += [line.status for line in (await all_jobs(dispatcher))]
             if job.status.globally_terminal:
                 return
 
@@ -60,7 +61,7 @@ async def run_with_a_death_after(steps: int) -> bool:
         assert client.acknowledged is not None
         job_id = client.acknowledged.job_id
         assert await dispatcher.result(ResultQuery(job_id=job_id, name="top")) == rows()
-        assert [line.job_id for line in (await dispatcher.list_jobs()).jobs] == [job_id], "one key is one job"
+        assert [line.job_id for line in (await all_jobs(dispatcher))] == [job_id], "one key is one job"
 
     first_end = client.statuses.index(JobStatus.FINISHED)
     assert set(client.statuses[first_end:]) == {JobStatus.FINISHED}, "a terminal state never changes"

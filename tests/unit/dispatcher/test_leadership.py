@@ -23,6 +23,7 @@ from flintlock.model.errors import Fenced, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.virtual_time import virtual_time
 
@@ -91,7 +92,7 @@ async def test_without_a_leader_every_call_is_unavailable() -> None:
     current = CurrentDispatcher()
     for call in (
         current.gateway.submit_job(submission()),
-        current.gateway.list_jobs(),
+        current.gateway.job_counts(),
         current.gateway.job(JobQuery(job_id=A)),
         current.gateway.await_job(AwaitJob(job_id=A, wait_s=60)),
         current.gateway.command(CancelJob(job_id=A)),
@@ -114,7 +115,7 @@ async def test_calls_are_forwarded_from_grant_to_revocation() -> None:
 
         assert manager.current.leading is None
         with pytest.raises(Unavailable):
-            await manager.current.gateway.list_jobs()
+            await manager.current.gateway.job_counts()
         assert manager.harness.runner().suspended
         assert manager.harness.cluster.graphs.keys() == {A}
         assert manager.events == ["open 1", "close 1"]
@@ -327,7 +328,7 @@ async def test_calls_of_a_superseded_leader_process_are_ignored() -> None:
         current.withdraw(old)
 
         assert current.leading == new
-        assert (await current.gateway.list_jobs()).jobs == ()
+        assert (await all_jobs(current.gateway)) == ()
         current.withdraw(new)
         current.withdraw(new)
         assert current.leading is None
@@ -443,13 +444,13 @@ async def test_disconnected_leader_answers_no_call_and_continues_when_it_is_conn
 
         pauses[token] = "the connection is lost"
         with pytest.raises(Unavailable, match="the connection is lost"):
-            await current.gateway.list_jobs()
+            await current.gateway.job_counts()
         with pytest.raises(Unavailable, match="does not know whether it still leads"):
             current.acting()
         assert current.leading == token, "it has not stepped down"
 
         del pauses[token]
-        assert (await current.gateway.list_jobs()).jobs == ()
+        assert (await all_jobs(current.gateway)) == ()
         current.withdraw(token)
         assert current.acting() is None
 

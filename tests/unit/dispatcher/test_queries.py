@@ -23,6 +23,7 @@ from flintlock.model.errors import Conflict, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
 TOP = ResultQuery(job_id=A, name="top")
@@ -36,24 +37,24 @@ async def test_listing_is_newest_start_first_then_by_id() -> None:
         await asyncio.sleep(1)
         await asyncio.gather(dispatcher.submit_job(submission(C)), dispatcher.submit_job(submission(A)))
 
-        assert [line.job_id for line in (await dispatcher.list_jobs()).jobs] == [A, C, B]
+        assert [line.job_id for line in (await all_jobs(dispatcher))] == [A, C, B]
 
 
 @virtual_time
-async def test_listing_is_the_same_object_until_something_changes() -> None:
+async def test_counts_are_the_same_object_until_something_changes() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         runner = await harness.submitted(dispatcher)
-        first = await dispatcher.list_jobs()
+        first = await dispatcher.job_counts()
         await asyncio.sleep(100)
-        assert await dispatcher.list_jobs() is first
+        assert await dispatcher.job_counts() is first
 
         runner.move(JobStatus.RESTARTING)
-        second = await dispatcher.list_jobs()
+        second = await dispatcher.job_counts()
 
         assert second is not first
-        assert second.jobs[0].status is JobStatus.RESTARTING
-        assert await dispatcher.list_jobs() is second
+        assert second.by_status[JobStatus.RESTARTING] == 1
+        assert await dispatcher.job_counts() is second
 
 
 @virtual_time
@@ -68,11 +69,11 @@ async def test_running_job_wins_over_an_archived_one_of_its_id() -> None:
     async with harness.leading() as dispatcher:
         await settle()
 
-        assert [(line.job_id, line.status) for line in (await dispatcher.list_jobs()).jobs] == [(A, JobStatus.RUNNING)]
+        assert [(line.job_id, line.status) for line in (await all_jobs(dispatcher))] == [(A, JobStatus.RUNNING)]
         assert await status(dispatcher) is JobStatus.RUNNING
         harness.runner().finish()
         await empty(dispatcher)
-        assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
+        assert [line.status for line in (await all_jobs(dispatcher))] == [JobStatus.FINISHED]
 
 
 @virtual_time
@@ -80,18 +81,18 @@ async def test_jobmaster_that_does_not_answer_is_listed_as_it_was_last_known_and
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         runner = await harness.submitted(dispatcher)
-        (known,) = (await dispatcher.list_jobs()).jobs
+        (known,) = await all_jobs(dispatcher)
         runner.move(JobStatus.RESTARTING)
         runner.answers_with = RuntimeError("stuck")
 
-        (line,) = (await dispatcher.list_jobs()).jobs
+        (line,) = await all_jobs(dispatcher)
 
         assert (line.status, line.stale) == (known.status, True)
         with pytest.raises(Unavailable):
             await dispatcher.job(JobQuery(job_id=A))
         runner.answers_with = None
         runner.move(JobStatus.RUNNING)
-        assert not (await dispatcher.list_jobs()).jobs[0].stale
+        assert not (await all_jobs(dispatcher))[0].stale
 
 
 @virtual_time
@@ -100,20 +101,20 @@ async def test_no_terminal_status_is_shown_before_it_is_durable() -> None:
     durable = harness.faults.hold("results.create_dirty:after")
     async with harness.leading() as dispatcher, asyncio.TaskGroup() as tasks:
         runner = await harness.submitted(dispatcher)
-        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.RUNNING
+        assert (await all_jobs(dispatcher))[0].status is JobStatus.RUNNING
         runner.finish(rows())
         details = tasks.create_task(dispatcher.job(JobQuery(job_id=A)))
         waiting = tasks.create_task(dispatcher.await_job(AwaitJob(job_id=A, wait_s=3600)))
         result = tasks.create_task(dispatcher.result(TOP))
         await asyncio.sleep(60)
 
-        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.RUNNING
+        assert (await all_jobs(dispatcher))[0].status is JobStatus.RUNNING
         assert not any(task.done() for task in (details, waiting, result))
         durable.set()
         assert (await details).status is JobStatus.FINISHED
         assert (await waiting).status is JobStatus.FINISHED
         assert await result == rows()
-        assert (await dispatcher.list_jobs()).jobs[0].status is JobStatus.FINISHED
+        assert (await all_jobs(dispatcher))[0].status is JobStatus.FINISHED
 
 
 @virtual_time
@@ -217,7 +218,7 @@ async def test_only_a_few_ended_jobs_are_cached_in_memory() -> None:
         for number in range(count):
             (await harness.submitted(dispatcher, JobId(f"{number:032x}"))).finish()
         await empty(dispatcher)
-        assert len((await dispatcher.list_jobs()).jobs) == count
+        assert len(await all_jobs(dispatcher)) == count
 
         assert await status(dispatcher, JobId(f"{count - 1:032x}")) is JobStatus.FINISHED
         assert "ended.get:after" not in harness.faults.seen

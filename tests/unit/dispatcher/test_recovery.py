@@ -32,6 +32,7 @@ from flintlock.model.errors import Conflict, DuplicateJob, Incompatible, Invaria
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
 from flintlock.model.states import JobStatus
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.memory_ha import ResultEntry
 from flintlock.testing.virtual_time import virtual_time
 
@@ -96,7 +97,7 @@ async def test_dirty_job_is_cleaned_up_and_never_run_again() -> None:
         assert harness.cluster.graphs == {}
         assert not harness.cluster.results[A].dirty
         assert [message.directories for message in harness.resource_manager.removed] == [("work",)]
-        assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
+        assert [line.status for line in (await all_jobs(dispatcher))] == [JobStatus.FINISHED]
 
 
 @virtual_time
@@ -131,11 +132,11 @@ async def test_dirty_job_without_an_archive_is_shown_as_its_result_says_and_stay
     await ended_dirty(harness)
     harness.cluster.ended.clear()
     async with harness.leading() as dispatcher:
-        assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
+        assert [line.status for line in (await all_jobs(dispatcher))] == [JobStatus.FINISHED]
         assert (await dispatcher.job(JobQuery(job_id=A))).graph.name == "job"
         await empty(dispatcher)
     async with harness.leading() as dispatcher:
-        assert [line.status for line in (await dispatcher.list_jobs()).jobs] == [JobStatus.FINISHED]
+        assert [line.status for line in (await all_jobs(dispatcher))] == [JobStatus.FINISHED]
 
 
 @virtual_time
@@ -150,7 +151,7 @@ async def test_several_jobs_and_dirty_results_are_distinguished() -> None:
         await settle()
 
         assert sorted(runner.job.graph.job_id for runner in harness.job_masters.made) == [B, C]
-        assert {line.job_id: line.status for line in (await dispatcher.list_jobs()).jobs} == {
+        assert {line.job_id: line.status for line in (await all_jobs(dispatcher))} == {
             A: JobStatus.FINISHED,
             B: JobStatus.RUNNING,
             C: JobStatus.RUNNING,
@@ -414,7 +415,7 @@ async def test_job_whose_result_cannot_be_read_has_ended_as_its_archive_says_and
 
 @virtual_time
 async def test_store_that_cannot_be_listed_is_fatal() -> None:
-    for listing in ("results.dirty:before", "graphs.ids:before", "ended.summaries:before"):
+    for listing in ("results.dirty:before", "graphs.ids:before", "progress.ids:before"):
         harness = DispatcherHarness()
         harness.faults.failing[listing] = OSError("no such database")
         with pytest.raises(OSError, match="no such database"):

@@ -15,6 +15,7 @@ from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import RetentionReading
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
 DAY_MS = 86_400_000
@@ -27,7 +28,7 @@ async def end_a_job(harness: DispatcherHarness, dispatcher: Dispatcher, job_id: 
 
 
 async def listed(dispatcher: Dispatcher) -> set[JobId]:
-    return {line.job_id for line in (await dispatcher.list_jobs()).jobs}
+    return {line.job_id for line in await all_jobs(dispatcher)}
 
 
 @virtual_time

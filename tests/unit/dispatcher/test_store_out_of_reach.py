@@ -31,6 +31,7 @@ from flintlock.model.jobs import (
     Submitted,
 )
 from flintlock.model.states import JobStatus
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
 NO_ANSWER = Unavailable("no answer")
@@ -258,7 +259,7 @@ async def test_ended_jobs_that_expired_without_an_answer_are_not_listed_any_more
         assert harness.cluster.ended.keys() == {B}
         await asyncio.sleep(60)
 
-        assert [line.job_id for line in (await dispatcher.list_jobs()).jobs] == [B]
+        assert [line.job_id for line in (await all_jobs(dispatcher))] == [B]
 
 
 @virtual_time

@@ -22,6 +22,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
 from flintlock.model.errors import DuplicateJob, Fenced, Invalid, KeyReused, NotFound, Unavailable
 from flintlock.model.jobs import JobQuery, JobSubmission, Submitted
 from flintlock.model.states import JobStatus
+from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
 
@@ -37,7 +38,7 @@ async def test_accepted_job_is_stored_shown_and_run() -> None:
         await until(lambda: harness.job_masters.made != [])
         await settle()
         assert await status(dispatcher) is JobStatus.RUNNING
-        assert [line.job_id for line in (await dispatcher.list_jobs()).jobs] == [A]
+        assert [line.job_id for line in (await all_jobs(dispatcher))] == [A]
 
 
 @virtual_time
@@ -51,7 +52,7 @@ async def test_acknowledgement_comes_after_the_graph_is_durable_and_not_before()
         assert not answer.done()
         with pytest.raises(NotFound):
             await dispatcher.job(JobQuery(job_id=A))
-        assert (await dispatcher.list_jobs()).jobs == ()
+        assert (await all_jobs(dispatcher)) == ()
 
         stored.set()
 

@@ -135,7 +135,7 @@ class EmbeddedIsLikeMemory(RuleBasedStateMachine):
                 await stores.progress.read(job),
                 await stores.ended.get(job),
                 await stores.ended.result(job, "top"),
-                sorted(summary.job_id for summary in await stores.ended.summaries()),
+                sorted([summary.job_id async for some in stores.ended.summaries() for summary in some]),
             )
 
         self.ask(all_there_is)
@@ -244,7 +244,7 @@ async def test_summaries_of_thousands_of_ended_jobs_read_no_snapshot(tmp_path: P
         big = rows(json=bytes(10_000))
         await asyncio.gather(*(ended.put(snapshot(JobId(f"{n:032x}")), (big,)) for n in range(2_000)))
 
-        assert len(await ended.summaries()) == 2_000
+        assert len([line async for some in ended.summaries() for line in some]) == 2_000
 
     # Damage everything but the summaries: they must be readable still.
     connection = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
@@ -253,7 +253,8 @@ async def test_summaries_of_thousands_of_ended_jobs_read_no_snapshot(tmp_path: P
     connection.close()
     async with AsyncExitStack() as stack:
         services = await opened(tmp_path, stack)
-        assert len(await services.stores(FencingToken(Epoch(1), "session")).ended.summaries()) == 2_000
+        ended = services.stores(FencingToken(Epoch(1), "session")).ended
+        assert len([line async for some in ended.summaries() for line in some]) == 2_000
 
 
 def test_a_used_state_directory_without_its_store_starts_empty_and_says_so(tmp_path: Path) -> None:

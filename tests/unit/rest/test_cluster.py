@@ -12,7 +12,7 @@ from flintlock.config.options import OPTIONS
 from flintlock.model.errors import Fenced, FlintlockError, InvariantBroken, Unavailable
 from flintlock.model.jobgraph import vertex_id
 from flintlock.model.states import JobStatus
-from flintlock.rest.jobs.handlers import job_events
+from flintlock.rest.jobs.listing import job_events
 from flintlock.rest.server.http import RestCall
 from flintlock.rest.server.routes import ROUTES
 from flintlock.testing.virtual_time import run_virtual

@@ -14,11 +14,13 @@ import httpx
 import pytest
 import uvicorn
 from starlette.types import ASGIApp
-from tests.unit.rest.rest_harness import A, RestHarness, running
+from tests.unit.rest.rest_harness import A, RestHarness, ended, running
 
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.errors import Unavailable
-from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.ids import Epoch, FencingToken, JobId
+from flintlock.model.states import JobStatus
+from flintlock.rest.jobs.listing import MAX_CACHED
 from flintlock.rest.server.forwarding import Forwarding
 from flintlock.rest.server.upstream import Upstream
 
@@ -108,16 +110,18 @@ class JobManagerPair:
 Scenario = Callable[[JobManagerPair, httpx.AsyncClient], Awaitable[None]]
 
 
-def run_scenario(scenario: Scenario) -> None:
+def run_scenario(scenario: Scenario, connections: Upstream | None = None) -> None:
     """Run a scenario with two JobManagers and a client of the standby."""
 
     async def run() -> None:
-        async with asyncio.timeout(30), Upstream() as upstream:
+        async with asyncio.timeout(30), connections or Upstream() as upstream:
             pair = JobManagerPair(upstream)
             async with (
                 pair.first.serving(),
                 pair.second.serving(),
-                httpx.AsyncClient(base_url=pair.second.url, trust_env=False, timeout=20) as client,
+                httpx.AsyncClient(
+                    base_url=pair.second.url, trust_env=False, timeout=20, limits=httpx.Limits(max_connections=None)
+                ) as client,
             ):
                 await scenario(pair, client)
 
@@ -363,5 +367,48 @@ def test_nothing_is_forwarded_to_a_leader_that_does_not_serve_yet() -> None:
         assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         pair.leaders.lead(pair.first.url, 2)
         assert (await client.get("/taskmanagers")).status_code == 200
+
+    run_scenario(scenario)
+
+
+def test_short_requests_are_not_queued_behind_long_polls_and_streams() -> None:
+    """However many clients wait for the end of a job, a pool of a few connections serves the others."""
+
+    async def scenario(pair: JobManagerPair, client: httpx.AsyncClient) -> None:
+        dispatcher = pair.first.rest.dispatcher
+        dispatcher.put(running(A))
+        async with asyncio.TaskGroup() as tasks:
+            polls = [tasks.create_task(client.get(f"/jobs/{A}/execution-result?wait=60s")) for _ in range(40)]
+            while len(dispatcher.awaited) < len(polls):  # noqa: ASYNC110 the leader has no event for it
+                await asyncio.sleep(0.01)
+            for path in ("/taskmanagers", f"/jobs/{A}", "/jobs/overview?limit=1", "/overview"):
+                assert (await client.get(path)).status_code == 200
+            assert (await client.post("/jobs", json=SPEC)).status_code == 202
+            refused = await client.get(f"/jobs/{A}/execution-result?wait=60s")
+            dispatcher.put(ended(running(A), JobStatus.FINISHED))
+            assert {(await poll).json()["status"]["id"] for poll in polls} == {"COMPLETED"}
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert errors(refused).startswith("40 requests wait already for the leader")
+        assert (await client.get(f"/jobs/{A}/execution-result?wait=60s")).status_code == 200
+
+    run_scenario(scenario, Upstream(max_connections=2, max_waiting=40))
+
+
+def test_pages_of_the_listing_are_the_leaders_and_a_long_list_is_not_cached() -> None:
+    """A page depends on its parameters; a list that is sent piece by piece is forwarded piece by piece."""
+
+    async def scenario(pair: JobManagerPair, client: httpx.AsyncClient) -> None:
+        for number in range(3):
+            pair.first.rest.dispatcher.put(running(JobId(f"{number:032x}")))
+        first = (await client.get("/jobs/overview?limit=2")).json()
+        second = (await client.get(f"/jobs/overview?limit=2&after={first['next']}")).json()
+        assert [job["jid"] for job in (*first["jobs"], *second["jobs"])] == [f"{number:032x}" for number in range(3)]
+        assert "next" not in second
+        for number in range(3, MAX_CACHED + 2):
+            pair.first.rest.dispatcher.put(ended(running(JobId(f"{number:032x}")), JobStatus.FINISHED))
+        for _ in range(2):
+            whole = await client.get("/jobs/overview")
+            assert "age" not in whole.headers
+            assert len(whole.json()["jobs"]) == MAX_CACHED + 2
 
     run_scenario(scenario)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +20,8 @@ from flintlock.client.connection.versions import own_versions, require_compatibl
 from flintlock.model.errors import Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
+
+_PAGE: Final = 1000  # jobs that are requested at once
 
 
 def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = None) -> Client:
@@ -85,9 +88,19 @@ class Client:
             raise Refused(f"{job_id!r} is not a job id: they have 32 hexadecimal digits")
         return JobHandle(self.http, JobId(job_id))
 
-    def jobs(self) -> tuple[JobsOverviewEntry, ...]:
-        """Return all jobs that the cluster knows, newest first."""
-        return self.http.get("/jobs/overview", JobsOverviewResponse).jobs
+    def jobs(self, *, ended: bool = True, limit: int | None = None) -> tuple[JobsOverviewEntry, ...]:
+        """Return the jobs that the cluster knows, newest first; `ended=False`: only those that have not ended."""
+        return tuple(islice(self._jobs(ended=ended), limit))
+
+    def _jobs(self, *, ended: bool) -> Generator[JobsOverviewEntry]:
+        """Yield the jobs, page by page."""
+        params: dict[str, str | int] = {"limit": _PAGE} | ({} if ended else {"ended": "false"})
+        while True:
+            page = self.http.get("/jobs/overview", JobsOverviewResponse, params=params)
+            yield from page.jobs
+            if page.next is None:
+                return
+            params["after"] = page.next
 
     def overview(self) -> ClusterOverview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""

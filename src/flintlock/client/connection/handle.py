@@ -108,7 +108,7 @@ class JobHandle:
         last: JobsOverviewEntry | None = None
         while True:
             _ = self.status  # waits for a leader, and raises NotFound
-            for line in self._http.lines("/events"):
+            for line in self._http.lines(f"/events?job={self.id}"):
                 kind, _, data = line.partition(": ")
                 if kind != "data" or str(self.id) not in data:
                     continue

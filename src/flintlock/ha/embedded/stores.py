@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncGenerator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -16,7 +17,7 @@ from flintlock.ha import payloads
 from flintlock.ha.embedded.sqlite_file import translated
 from flintlock.ha.embedded.writer import LARGE, GroupWriter, Write
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import duplicate_job, fence, key_reused, no_job_for_operations
+from flintlock.ha.store_rules import SLICE, batched, duplicate_job, fence, key_reused, no_job_for_operations
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
@@ -26,6 +27,17 @@ from flintlock.model.tasks import RegionRecord, ResultRows
 T = TypeVar("T")
 
 Row = tuple[Any, ...]
+
+#: Jobs whose end is old, with a bound: a transaction of a million removals would hold up all other writes.
+_EXPIRED: Final = " UNION ".join(
+    f"SELECT * FROM (SELECT job_id FROM {table} AS old WHERE end_ms < :before"  # noqa: S608  # names of ours
+    " AND NOT EXISTS (SELECT 1 FROM job_results WHERE job_id = old.job_id AND dirty)"
+    " AND NOT EXISTS (SELECT 1 FROM job_graphs WHERE job_id = old.job_id)"
+    " ORDER BY end_ms LIMIT :limit)"
+    for table in ("ended_jobs", "job_results")
+)
+_NEVER_MS: Final = (1 << 63) - 1
+_IDS_AT_ONCE: Final = 500  # SQLite limits the parameters of a statement
 
 
 class StoreFile:
@@ -205,9 +217,14 @@ class SqliteJobResultStore(_TermStore):
         rows = await self._file.rows("SELECT job_id, payload FROM job_results WHERE dirty ORDER BY job_id")
         return payloads.JOB_RESULT.readable(rows)
 
-    async def ids(self) -> tuple[JobId, ...]:
-        """Return the ids of all entries."""
-        return tuple(JobId(row[0]) for row in await self._file.rows("SELECT job_id FROM job_results"))
+    async def known(self, job_ids: Collection[JobId]) -> frozenset[JobId]:
+        """Return those of the ids that have an entry."""
+        found: set[JobId] = set()
+        for some in batched(job_ids, _IDS_AT_ONCE):
+            marks = ", ".join("?" * len(some))
+            rows = await self._file.rows(f"SELECT job_id FROM job_results WHERE job_id IN ({marks})", *some)  # noqa: S608
+            found.update(JobId(job_id) for (job_id,) in rows)
+        return frozenset(found)
 
 
 class SqliteJobProgressStore(_TermStore):
@@ -289,9 +306,18 @@ class SqliteEndedJobStore(_TermStore):
         row = await self._first("SELECT payload FROM ended_rows WHERE job_id = ? AND name = ?", job_id, name)
         return None if row is None else payloads.RESULT_ROWS.decode(row[0], f"job {job_id}, result {name!r}")
 
-    async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the summaries."""
-        return payloads.JOB_SUMMARY.readable(await self._file.rows("SELECT job_id, summary FROM ended_jobs"))
+    async def summaries(self) -> AsyncGenerator[tuple[JobSummary, ...]]:
+        """Yield the summaries, a query for each slice."""
+        end_ms, job_id = _NEVER_MS, ""
+        while rows := await self._file.rows(
+            "SELECT job_id, summary, end_ms FROM ended_jobs WHERE (end_ms, job_id) < (?, ?)"
+            " ORDER BY end_ms DESC, job_id DESC LIMIT ?",
+            end_ms,
+            job_id,
+            SLICE,
+        ):
+            yield payloads.JOB_SUMMARY.readable((row[0], row[1]) for row in rows)
+            job_id, _, end_ms = rows[-1]
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Remove jobs that ended before then."""
@@ -299,13 +325,7 @@ class SqliteEndedJobStore(_TermStore):
         def work(connection: sqlite3.Connection) -> tuple[JobId, ...]:
             # A result without an ended job exists when archiving failed; an ended job without a result when the
             # process died between the two, and then its graph exists too.
-            rows = connection.execute(
-                "SELECT job_id FROM ended_jobs WHERE end_ms < :before UNION"
-                " SELECT job_id FROM job_results WHERE end_ms < :before"
-                " EXCEPT SELECT job_id FROM job_results WHERE dirty"
-                " EXCEPT SELECT job_id FROM job_graphs",
-                {"before": before_ms},
-            ).fetchall()
+            rows = connection.execute(_EXPIRED, {"before": before_ms, "limit": SLICE}).fetchall()
             for table in ("ended_jobs", "job_results", "idempotency_keys", "quarantined_graphs", "job_operations"):
                 connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", rows)  # noqa: S608  # a name of ours
             return tuple(JobId(job_id) for (job_id,) in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import structlog
@@ -188,9 +189,11 @@ class ZooKeeperJobResultStore(TermStore):
 
         return tuple(result for result in await for_each(await self._names(self._paths.dirty), read) if result)
 
-    async def ids(self) -> tuple[JobId, ...]:
-        """Return the ids of all entries."""
-        return tuple(JobId(name) for name in await self._names(self._paths.results))
+    async def known(self, job_ids: Collection[JobId]) -> frozenset[JobId]:
+        """Return those of the ids that have an entry."""
+        wanted = tuple(job_ids)
+        exist = await for_each(wanted, lambda job_id: self._link.exists(self._paths.result(job_id)))
+        return frozenset(job_id for job_id, found in zip(wanted, exist, strict=True) if found)
 
 
 async def key_removal(store: TermStore, job_id: JobId) -> tuple[Op, ...]:

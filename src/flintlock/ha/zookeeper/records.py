@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable, Sized
+from typing import Final, TypeVar
 
 from flintlock.ha import payloads
-from flintlock.ha.store_rules import no_job_for_operations
+from flintlock.ha.store_rules import SLICE, batched, no_job_for_operations
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.jobs import ZooKeeperJobGraphStore, ZooKeeperJobResultStore, key_removal
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
@@ -15,6 +17,10 @@ from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobHistory, JobSnapshot, JobSummary, RetentionReading
 from flintlock.model.tasks import RegionRecord, ResultRows
+
+T = TypeVar("T")
+
+_FEW: Final = 10_000  # marks that the loop can go through in one step
 
 
 class ZooKeeperJobProgressStore(TermStore):
@@ -132,33 +138,34 @@ class ZooKeeperEndedJobStore(TermStore):
         path, owner = self._paths.ended_job(job_id), f"job {job_id}, result {name!r}"
         return await self._load(path, tree.ENDED, lambda found: found.rows.get(name), payloads.RESULT_ROWS, owner)
 
-    async def summaries(self) -> tuple[JobSummary, ...]:
-        """Return the summaries."""
-        names = [JobId(name) for name in await self._names(self._paths.ended)]
-        nodes = await for_each(names, lambda job_id: self._link.get(self._paths.ended_job(job_id)))
-        pointers = [(job_id, node.data) for job_id, node in zip(names, nodes, strict=True) if node]
-        summaries: list[JobSummary] = []
-        for job_id, data in pointers:
-            pointer = tree.ENDED.readable([(job_id, data)])
-            summaries += payloads.JOB_SUMMARY.readable((job_id, each.summary) for each in pointer)
-        return tuple(summaries)
+    async def summaries(self) -> AsyncGenerator[tuple[JobSummary, ...]]:
+        """Yield the summaries: the marks of their ends have the order, the znodes are read slice by slice."""
+        marks = await self._names(self._paths.ends)
+        ids = await _in_thread_if_many(marks, lambda: _latest_first(marks))
+        for some in batched(ids, SLICE):
+            nodes = await for_each(some, lambda job_id: self._link.get(self._paths.ended_job(job_id)))
+            summaries: list[JobSummary] = []
+            for job_id, node in zip(some, nodes, strict=True):
+                pointer = tree.ENDED.readable([(job_id, node.data)]) if node else ()
+                summaries += payloads.JOB_SUMMARY.readable((job_id, each.summary) for each in pointer)
+            yield tuple(summaries)
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Remove jobs that ended before then, each in a transaction of its own."""
-        marks: defaultdict[JobId, list[str]] = defaultdict(list)
-        old: set[JobId] = set()
         names, dirty, graphs = await asyncio.gather(
             self._names(self._paths.ends), self._names(self._paths.dirty), self._names(self._paths.graphs)
         )
-        for name in names:
-            job_id, end_ms = tree.end_of(name)
-            marks[job_id].append(f"{self._paths.ends}/{name[:2]}/{name}")
-            if end_ms < before_ms:
-                old.add(job_id)
-        old -= {JobId(name) for name in (*dirty, *graphs)}
-        if not old:
+        marks = await _in_thread_if_many(names, lambda: _old_marks(names, before_ms))
+        for kept in (*dirty, *graphs):
+            marks.pop(JobId(kept), None)
+        if not marks:
             await self._write(_nothing)  # a leader that was superseded is Fenced here too
-        removed = [job_id for job_id in sorted(old) if await self._remove(job_id, marks[job_id], before_ms)]
+        removed: list[JobId] = []
+        for job_id, own in marks.items():
+            if await self._remove(job_id, [f"{self._paths.ends}/{name[:2]}/{name}" for name in own], before_ms):
+                removed.append(job_id)
+            if len(removed) == SLICE:
+                break
         return tuple(removed)
 
     async def _remove(self, job_id: JobId, marks: list[str], before_ms: int) -> bool:
@@ -243,6 +250,30 @@ class ZooKeeperRetentionClockStore(TermStore):
         """Return the reading."""
         node = await self._link.get(self._paths.retention_clock)
         return None if node is None else payloads.RETENTION_READING.decode(node.data, "the cluster")
+
+
+async def _in_thread_if_many(marks: Sized, work: Callable[[], T]) -> T:
+    """Return the result of work on marks: they are as many as there are ended jobs."""
+    return work() if len(marks) <= _FEW else await asyncio.to_thread(work)
+
+
+def _old_marks(marks: Iterable[str], before_ms: int) -> dict[JobId, list[str]]:
+    """Return the jobs with an end before then, in the order of their ids, each with all its marks."""
+    found: defaultdict[JobId, list[str]] = defaultdict(list)
+    old: set[JobId] = set()
+    for mark in marks:
+        job_id, end_ms = tree.end_of(mark)
+        found[job_id].append(mark)
+        if end_ms < before_ms:
+            old.add(job_id)
+    return {job_id: found[job_id] for job_id in sorted(old)}
+
+
+def _latest_first(marks: Iterable[str]) -> list[JobId]:
+    """Return the jobs that have a mark of their end, the latest end first."""
+    ends = ((*tree.end_of(mark), mark) for mark in marks)
+    jobs = ((end_ms, job_id) for job_id, end_ms, mark in ends if mark.endswith(tree.JOB_END))
+    return [*dict.fromkeys(job_id for _, job_id in sorted(jobs, reverse=True))]
 
 
 async def _nothing() -> Change:

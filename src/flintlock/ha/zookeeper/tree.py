@@ -110,6 +110,9 @@ class BlobPointer(Struct, frozen=True, kw_only=True):
 #: The znode of a job's history, among those of its regions, whose names are numbers.
 HISTORY_NAME: Final = "history"
 
+JOB_END: Final = ".job"
+"""How the mark of an ended job's end ends."""
+
 SHARDS: Final = frozenset(f"{n:02x}" for n in range(256))
 
 EPOCH: Final = Payload(EpochRecord)
@@ -194,7 +197,7 @@ class Tree:
 
     def job_end(self, job_id: JobId, end_ms: int) -> str:
         """The mark of an ended job's end."""
-        return sharded(self.ends, f"{job_id}.{end_ms}.job")
+        return sharded(self.ends, f"{job_id}.{end_ms}{JOB_END}")
 
     def result_end(self, job_id: JobId, end_ms: int) -> str:
         """The mark of a result's end."""

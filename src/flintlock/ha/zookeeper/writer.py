@@ -204,9 +204,12 @@ class TermStore:
 
 async def names_below(link: ZooKeeperLink, parent: str) -> list[str]:
     """Return the names in all shards of a tree, sorted. Raises Unavailable."""
-    shards = await link.children(parent)
-    lists = await asyncio.gather(*(link.children(f"{parent}/{shard}") for shard in shards))
-    return sorted(name for names in lists for name in names)
+
+    async def names(shard: str) -> list[str]:
+        return sorted(await link.children(f"{parent}/{shard}"))  # one shard in one step of the loop
+
+    lists = await for_each(sorted(await link.children(parent)), names)
+    return [name for names in lists for name in names]  # a shard's name begins all names in it
 
 
 async def for_each(items: Iterable[P], ask: Callable[[P], Awaitable[T]]) -> list[T]:

@@ -14,7 +14,6 @@ from flintlock.model.errors import Unavailable
 from flintlock.model.jobs import JobQuery
 from flintlock.model.states import JobStatus
 from flintlock.rest.cluster import translate
-from flintlock.rest.metrics.registry import job_counts
 from flintlock.rest.secrets import without_secrets
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 
@@ -44,16 +43,16 @@ async def overview(call: RestCall) -> HttpResponse:
     """How many TaskManagers, slots and jobs there are."""
     services = call.services
     resources = await services.resource_manager.overview()
-    counts = job_counts(await services.dispatcher.list_jobs())
+    jobs = await services.dispatcher.job_counts()
     return json_response(
         shapes.ClusterOverview(
             taskmanagers=len(resources.task_managers),
             slots_total=sum(tm.slots for tm in resources.task_managers),
             slots_available=sum(tm.free_slots for tm in resources.task_managers),
-            jobs_running=sum(n for status, n in counts.items() if not status.globally_terminal),
-            jobs_finished=counts[JobStatus.FINISHED],
-            jobs_cancelled=counts[JobStatus.CANCELED],
-            jobs_failed=counts[JobStatus.FAILED],
+            jobs_running=jobs.running,
+            jobs_finished=jobs.by_status[JobStatus.FINISHED],
+            jobs_cancelled=jobs.by_status[JobStatus.CANCELED],
+            jobs_failed=jobs.by_status[JobStatus.FAILED],
             flink_version=services.versions.flintlock,
             flink_commit=services.revision,
         )
@@ -121,7 +120,7 @@ async def healthz(_: RestCall) -> HttpResponse:
 async def readyz(call: RestCall) -> HttpResponse:
     """There is a leader, and it accepts jobs."""
     try:
-        await call.services.dispatcher.list_jobs()
+        await call.services.dispatcher.job_counts()
     except Unavailable:
         return json_response(Errors(errors=["there is no leader"]), 503, {"Retry-After": "1"})
     return json_response(shapes.Health(status="ready"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import uuid
-from collections.abc import AsyncGenerator, Iterable
 from typing import Final
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from flintlock.api import jobs as shapes
 from flintlock.config.options import UPLOAD_LIMIT
 from flintlock.model.commands import CancelJob, OperationQuery, OperationStatus, RescaleJob, TriggerOperation
-from flintlock.model.errors import Fenced, Invalid, NotFound, Unavailable
+from flintlock.model.errors import Invalid, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, TriggerId, VertexId, is_job_id
 from flintlock.model.jobs import (
     AwaitJob,
@@ -21,8 +20,6 @@ from flintlock.model.jobs import (
     ExecutionInfo,
     JobQuery,
     JobSnapshot,
-    JobsOverview,
-    JobSummary,
     ParallelismRange,
     ResultQuery,
 )
@@ -32,8 +29,6 @@ from flintlock.rest.jobs.submission import reading_submission, store_uploads
 from flintlock.rest.server.http import ARROW, HttpResponse, RestCall, json_response, no_such
 from flintlock.rest.server.request_body import read_stream
 
-_EVENT_INTERVAL_S: Final = 0.25
-_EVENT_SILENCE_S: Final = 10.0
 _MAX_EXCEPTIONS: Final = 20
 _LOG_BYTES: Final = 1 << 20  # of all attempts in one response; the latest attempts come first
 _CANCEL_TIMEOUT_S: Final = 60.0
@@ -58,20 +53,6 @@ async def upload_blob(call: RestCall) -> HttpResponse:
     stream = read_stream(call.request, call.services.configuration.get(UPLOAD_LIMIT))
     key, size = await call.services.blobs.put(stream)
     return json_response(shapes.StoredBlob(blob=key, size=size), 201)
-
-
-async def list_ids(call: RestCall) -> HttpResponse:
-    """All jobs: id and status."""
-    listing = await call.services.dispatcher.list_jobs()
-    return json_response(
-        shapes.JobIds(jobs=[shapes.JobIdStatus(id=job.job_id, status=job.status) for job in listing.jobs])
-    )
-
-
-async def overview(call: RestCall) -> HttpResponse:
-    """All jobs, a line each, newest first."""
-    listing = await call.services.dispatcher.list_jobs()
-    return HttpResponse(body=call.services.job_lines.encode(listing, call.services.clock_ms()))
 
 
 async def details(call: RestCall) -> HttpResponse:
@@ -249,48 +230,6 @@ async def _log(call: RestCall, item: ExecutionInfo, query: LogQuery) -> tuple[sh
         text=text,
     )
     return part, len(chunk.data)
-
-
-async def events(call: RestCall) -> HttpResponse:
-    """Server-sent events: one for each job that changed."""
-    await call.services.dispatcher.list_jobs()  # fails with its own status; once the stream has begun that is too late
-    return HttpResponse(
-        pieces=job_events(call), content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
-    )
-
-
-async def job_events(call: RestCall) -> AsyncGenerator[bytes]:
-    """Yield an event for each job that changed, beginning with all jobs.
-
-    Yields a comment every few seconds if no job changes, so that a client can distinguish a quiet cluster from
-    a lost connection. Ends when there has been no leader here for some time: the client's next request reaches the new
-    one.
-    """
-    sent: dict[str, JobSummary] = {}
-    previous: JobsOverview | None = None
-    clock_s = asyncio.get_running_loop().time
-    sent_s = led_s = clock_s()
-    while True:
-        try:
-            listing = await call.services.dispatcher.list_jobs()
-        except (Unavailable, Fenced):  # between two leaders
-            if clock_s() - led_s > _EVENT_SILENCE_S:
-                return
-        else:
-            led_s = clock_s()
-            changed = [job for job in listing.jobs if sent.get(job.job_id) != job] if listing is not previous else []
-            if listing is not previous:
-                previous, sent = listing, {job.job_id: job for job in listing.jobs}
-            if changed or clock_s() - sent_s > _EVENT_SILENCE_S:
-                sent_s = clock_s()
-                yield b"".join(_event_lines(changed, call.services.clock_ms())) or b": nothing new\n\n"
-        await asyncio.sleep(_EVENT_INTERVAL_S)
-
-
-def _event_lines(changed: Iterable[JobSummary], now_ms: int) -> Iterable[bytes]:
-    for job in changed:
-        data = msgspec.json.encode(translate.overview_entry(job, now_ms))
-        yield b"event: job\ndata: " + data + b"\n\n"
 
 
 async def _job(call: RestCall) -> JobSnapshot:

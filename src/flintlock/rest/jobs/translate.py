@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -13,7 +13,7 @@ from flintlock.config.options import RESTART_TYPE
 from flintlock.model.failure_text import headline, render
 from flintlock.model.ids import RegionId
 from flintlock.model.jobgraph import Exchange
-from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot, JobSummary
+from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure
@@ -25,27 +25,6 @@ _APPLICATION_STATUS: Mapping[JobStatus, str] = {
     JobStatus.FAILED: "FAILED",
     JobStatus.CANCELED: "CANCELED",
 }
-
-#: The fields of OverviewTasks and their states, as plain str: enums are slow to hash, and this is done often.
-_COUNTED = tuple((state.value.lower(), cast("ExecutionState", state.value)) for state in ExecutionState)
-
-
-def overview_entry(job: JobSummary, now_ms: int) -> shapes.JobsOverviewEntry:
-    """One line of /jobs/overview."""
-    count = job.tasks.by_state
-    return shapes.JobsOverviewEntry(
-        jid=job.job_id,
-        name=job.name,
-        job_type=job.job_type,
-        scheduler_type="Default",
-        start_time=job.start_ms,
-        end_time=job.end_ms,
-        duration=(now_ms if job.end_ms < 0 else job.end_ms) - job.start_ms,
-        state=job.status,
-        last_modification=job.last_modified_ms,
-        tasks=shapes.OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
-        pending_operators=0,
-    )
 
 
 def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from msgspec import structs
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from flintlock.api.job_lines import id_and_status
 from flintlock.model.errors import Fenced, Invalid, NotFound, Unavailable
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.jobs import JobQuery
+from flintlock.model.jobs import JobQuery, JobsQuery
 from flintlock.rest.metrics import registry as metrics
 from flintlock.rest.metrics.job_metrics import job_values, vertex_values
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response, no_such
 from flintlock.rest.vertices.handlers import subtask_of, view_of
+
+_PAGE: Final = 1000
 
 
 async def prometheus(call: RestCall) -> HttpResponse:
@@ -62,8 +67,7 @@ async def jobs(call: RestCall) -> HttpResponse:
     if wrong:
         raise Invalid(f"query parameter 'jobs': {wrong[0]!r} is not a job id: 32 hex digits")
     if not chosen:
-        listing = await call.services.dispatcher.list_jobs()
-        chosen = tuple(line.job_id for line in listing.jobs if not line.status.globally_terminal)
+        chosen = await _running_jobs(call)
     many: list[metrics.Values] = []
     for name in chosen:
         try:
@@ -74,6 +78,18 @@ async def jobs(call: RestCall) -> HttpResponse:
             continue  # removed since it was listed
         many.append(job_values(found, call.services.clock_ms()))
     return json_response(_aggregated(call, many))
+
+
+async def _running_jobs(call: RestCall) -> tuple[str, ...]:
+    """Return the ids of all jobs that have not ended."""
+    found: list[str] = []
+    query = JobsQuery(limit=_PAGE, ended=False)
+    while True:
+        page = await call.services.dispatcher.list_jobs(query)
+        found += [id_and_status(line)[0] for line in page.lines]
+        if page.next is None:
+            return tuple(found)
+        query = structs.replace(query, after=page.next)
 
 
 async def vertex(call: RestCall) -> HttpResponse:
@@ -109,7 +125,7 @@ async def _now(call: RestCall) -> metrics.ClusterView | None:
     """Return what the leader knows; None if there is no leader."""
     try:
         return metrics.ClusterView(
-            await call.services.dispatcher.list_jobs(), await call.services.resource_manager.overview()
+            await call.services.dispatcher.job_counts(), await call.services.resource_manager.overview()
         )
     except (Unavailable, Fenced):
         return None

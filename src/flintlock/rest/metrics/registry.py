@@ -19,9 +19,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from flintlock.api import cluster as shapes
-from flintlock.model.jobs import JobsOverview
+from flintlock.model.jobs import JobCounts
 from flintlock.model.slots import ResourceOverview, TaskManagerInfo
-from flintlock.model.states import JobStatus
 
 Values: TypeAlias = Mapping[str, float]
 """Numbers by the id that Flink's metrics endpoints know them by."""
@@ -34,7 +33,7 @@ _SUBMISSION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25
 class ClusterView(Struct, frozen=True):
     """What the leader knows at one time."""
 
-    jobs: JobsOverview
+    jobs: JobCounts
     resources: ResourceOverview
 
 
@@ -56,14 +55,6 @@ class SubmissionTimer:
         """Record the outcome of a submission."""
         outcome = "accepted" if status < 400 else "refused" if status < 500 else "failed"
         self._durations.labels(outcome).observe(duration_s)
-
-
-def job_counts(listing: JobsOverview) -> dict[JobStatus, int]:
-    """Return how many jobs are in each state."""
-    counts = dict.fromkeys(JobStatus, 0)
-    for job in listing.jobs:
-        counts[job.status] += 1
-    return counts
 
 
 def families(registry: CollectorRegistry, now: ClusterView | None) -> list[Metric]:
@@ -94,8 +85,7 @@ def jobmanager_values(found: Sequence[Metric], now: ClusterView | None) -> dict[
     }
     if now is not None:
         task_managers = now.resources.task_managers
-        counts = job_counts(now.jobs)
-        values["numRunningJobs"] = sum(n for status, n in counts.items() if not status.globally_terminal)
+        values["numRunningJobs"] = now.jobs.running
         values["numRegisteredTaskManagers"] = len(task_managers)
         values["numPendingTaskManagers"] = now.resources.starting
         values["taskSlotsTotal"] = sum(tm.slots for tm in task_managers)
@@ -140,7 +130,7 @@ def number_text(value: float) -> str:
 
 def _cluster_families(now: ClusterView) -> list[Metric]:
     jobs = GaugeMetricFamily("flintlock_jobs", "Jobs by state.", labels=["state"])
-    for status, count in job_counts(now.jobs).items():
+    for status, count in now.jobs.by_status.items():
         jobs.add_metric([status], count)
     slots = GaugeMetricFamily("flintlock_slots", "Slots by use.", labels=["use"])
     task_managers = now.resources.task_managers

@@ -75,7 +75,7 @@ class CachedRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         found = self._routes.get(scope["path"]) if scope["type"] == "http" else None
-        if found is None or scope["method"] not in ("GET", "HEAD"):
+        if found is None or scope["method"] not in ("GET", "HEAD") or scope["query_string"]:
             await self._app(scope, receive, send)
             return
         row, serve = found
@@ -89,6 +89,9 @@ class CachedRoutes:
 
         try:
             version = await row.cache_version(self._services) if row.cache_version else None
+            if version is None:
+                await self._app(scope, receive, send)
+                return
             response = await self._cache.get(row.path, version, row.cache_s, fetch)
         except FlintlockError as error:
             await _failed(error, row.path)(scope, receive, send)

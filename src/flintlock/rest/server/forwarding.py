@@ -22,6 +22,7 @@ body; forwarding by RPC, which would need every call of every gateway a second t
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -54,6 +55,12 @@ log = structlog.get_logger()
 
 EPOCH: Final = b"flintlock-leader-epoch"
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_MAX_CACHED_BYTES: Final = 4 << 20
+_TOO_LARGE_FOR_S: Final = 10.0  # how long a response that was too large is forwarded without looking
+
+
+class ResponseTooLarge(Unavailable):
+    """A response that is not cached, but forwarded to each client piece by piece."""
 
 
 class Forwarding:
@@ -80,6 +87,7 @@ class Forwarding:
         self._cache: Final = ResponseCache(clock_s)
         self._clock_s: Final = clock_s
         self._own_url: Final = own_url
+        self._too_large: Final[dict[str, float]] = {}  # until when a path's response is not cached; one for each row
         self._pending: Final[dict[asyncio.Timeout, LeaderInfo]] = {}  # requests, by the leader that they wait for
 
     async def run(self) -> None:
@@ -111,20 +119,29 @@ class Forwarding:
             await send_error(send, 503, "no JobManager leads at present; try again")
         elif any(name == FORWARDED for name, _ in scope["headers"]):
             await send_error(send, 503, "the request was forwarded to this JobManager, which does not lead; try again")
-        elif route is not None and route.cache_s and scope["method"] == "GET" and not _refuses_cached(scope):
-            await self._send_cached(route, leader, send)
-        else:
+        elif route is None or not self._may_cache(route, scope) or not await self._send_cached(route, leader, send):
             await self._forward(route, leader, scope, receive, send)
 
-    async def _send_cached(self, route: Route, leader: LeaderInfo, send: Send) -> None:
+    def _may_cache(self, route: Route, scope: Scope) -> bool:
+        """Return whether the response may come from the cache: the row allows it, and the request is for all of it."""
+        if not route.cache_s or scope["method"] != "GET" or scope["query_string"] or _refuses_cached(scope):
+            return False
+        return self._too_large.get(route.path, -math.inf) < self._clock_s()
+
+    async def _send_cached(self, route: Route, leader: LeaderInfo, send: Send) -> bool:
+        """Send a cached response. False: the response is too large to be cached, and nothing was sent."""
         try:
             response = await self._cache.get(route.path, leader, route.cache_s, lambda: self._fetch(route, leader))
+        except ResponseTooLarge:
+            self._too_large[route.path] = self._clock_s() + _TOO_LARGE_FOR_S
+            return False
         except FlintlockError as error:
             await send_error(send, 503, error.public)
-            return
+            return True
         headers = [*response.headers, (b"age", b"%d" % int(self._cache.age_s(response)))]
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
+        return True
 
     async def _fetch(self, route: Route, leader: LeaderInfo) -> CachedResponse:
         requested_s = self._clock_s()
@@ -133,6 +150,8 @@ class Forwarding:
                 self._waiting_for(leader, RESPONSE_TIMEOUT_S),
                 self._upstream.get(leader, route.path.encode()) as response,
             ):
+                if _content_length(response) > _MAX_CACHED_BYTES:
+                    raise ResponseTooLarge(f"the response to {route.path} is too large to be cached")
                 body = b"".join([piece async for piece in response.pieces])
         except TimeoutError:
             raise Unavailable(f"the leader at {leader.rest} does not respond; try again") from None
@@ -234,6 +253,12 @@ def _with_epoch(send: Send, epoch: Epoch) -> Send:
         await send(message)
 
     return with_epoch
+
+
+def _content_length(response: UpstreamResponse) -> float:
+    """Return how long the body is; a list that the leader sends piece by piece has no length in advance."""
+    length = next((value for name, value in response.headers if name == b"content-length"), b"")
+    return int(length) if length.isdigit() else math.inf
 
 
 def _bare(path: str) -> str:

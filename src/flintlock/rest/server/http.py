@@ -18,7 +18,6 @@ from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
 from flintlock.model.quantities import duration_s
-from flintlock.rest.jobs.overview import JobLineEncoder
 from flintlock.rest.jobs.submission import BlobUploads
 
 JSON: Final = "application/json; charset=UTF-8"
@@ -41,7 +40,6 @@ class RestServices:
     revision: str = "unknown"
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # of this process
     logs: ProcessLogs = field(default_factory=ProcessLogs)
-    job_lines: JobLineEncoder = field(default_factory=JobLineEncoder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,9 +71,9 @@ class Route:
     also: str | None = None  # a content type that it can respond with besides, if the client accepts it
     served_by: ServedBy = ServedBy.LEADER
     cache_s: float = 0.0  # how old a cached response may be; 0: it is not cached
-    #: What a cached response was made from: when this is another object, the leader makes a new response at once.
-    #: None: only standbys cache the response.
-    cache_version: Callable[[RestServices], Awaitable[object]] | None = None
+    #: What a cached response was made from: when this is another object, the leader makes a new response at once. It
+    #: returns None for a response that is too large to be cached. None: only standbys cache the response.
+    cache_version: Callable[[RestServices], Awaitable[object | None]] | None = None
     streams: bool = False  # the response has no end: server-sent events
     max_wait_s: float = 0.0  # how long `wait` may delay the response; 0: the route has no such parameter
     idempotency_key: bool = False  # a client that does not know whether its request arrived needs a key to repeat it

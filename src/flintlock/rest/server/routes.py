@@ -15,6 +15,7 @@ from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.jobs import handlers as jobs
+from flintlock.rest.jobs import listing
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
 from flintlock.rest.server.http import ARROW, Handler, HttpResponse, RestCall, RestServices, json_response
@@ -42,6 +43,15 @@ _AGG = Parameter(name="agg", description="Only these of `min`, `max`, `avg`, `su
 _JOBS = Parameter(name="jobs", description="Only these jobs; they may have ended.")
 _TASK_MANAGERS = Parameter(name="taskmanagers", description="Only these TaskManagers.")
 _OFFSET = Parameter(name="offset", description="Start at this byte; negative counts from the end.", kind="integer")
+_LIMIT = Parameter(
+    name="limit",
+    description=f"Return a page of at most so many jobs (up to {listing.MAX_PAGE}), with `next` where there are more.",
+    kind="integer",
+    minimum=1,
+)
+_AFTER = Parameter(name="after", description="Return the page behind this position: the `next` of the page before it.")
+_ENDED = Parameter(name="ended", description="`false`: only jobs that have not ended.", pattern="^(true|false)$")
+_EVENTS_OF = Parameter(name="job", description="Only events of this job, beginning with its present state.")
 _METRICS: Final = list[of_cluster.Metric]
 _AGGREGATED: Final = list[of_cluster.AggregatedMetric]
 _JSON: Final = ("application/json",)
@@ -62,8 +72,9 @@ def _get(
     )
 
 
-async def _job_listing(services: RestServices) -> object:
-    return await services.dispatcher.list_jobs()  # the same object until a job changes
+async def _job_listing(services: RestServices) -> object | None:
+    counts = await services.dispatcher.job_counts()  # the same object until a job changes
+    return counts if sum(counts.by_status.values()) <= listing.MAX_CACHED else None
 
 
 async def _describe(call: RestCall) -> HttpResponse:
@@ -84,12 +95,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         cache_s=_CACHE_S,
     ),
     Route(
-        method="GET", path="/jobs", handler=jobs.list_ids, answers=shapes.JobIds, errors=(503,),
+        method="GET", path="/jobs", handler=listing.list_ids, answers=shapes.JobIds, errors=(503,),
         cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
-        method="GET", path="/jobs/overview", handler=jobs.overview, answers=shapes.JobsOverviewResponse, errors=(503,),
-        cache_s=_CACHE_S, cache_version=_job_listing,
+        method="GET", path="/jobs/overview", handler=listing.overview, answers=shapes.JobsOverviewResponse,
+        query=(_LIMIT, _AFTER, _ENDED), errors=(400, 503), cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
         method="POST", path="/jobs", handler=jobs.submit, answers=shapes.SubmittedJob, status=202, idempotency_key=True,
@@ -180,7 +191,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/readyz", cluster.readyz, of_cluster.Health, errors=(503,)),
     _get("/metrics", metrics.prometheus, str, served_by=_ANY),
     Route(
-        method="GET", path="/events", handler=jobs.events, answers=str, errors=(503,), streams=True,
+        method="GET", path="/events", handler=listing.events, answers=str, query=(_EVENTS_OF,), errors=_JOB,
+        streams=True,
     ),
     _get("/openapi.json", _describe, dict[str, Any], served_by=_ANY),
 )  # fmt: skip

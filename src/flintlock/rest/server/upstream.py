@@ -1,8 +1,13 @@
 """HTTP from a standby to the leader: one request in, the same request out, bodies streamed both ways.
 
 No body is buffered: a submission of hundreds of megabytes is forwarded piece by piece, and so is a stream of events.
-Connections are reused. Each wait is bounded: for a connection, for the response to begin (longer where the client asked
+Each wait is bounded: for a connection, for the response to begin (longer where the client asked
 for a delayed one), for each piece of it. When a client disconnects, its request to the leader is cancelled.
+
+Three kinds of requests never wait for each other. Those that are answered at once, and those with a body, which may
+take long to arrive, share connections in a pool each; both pools are small, because httpcore goes through all
+connections of a pool for each request. A request whose response is delayed or has no end (a long poll, a stream of
+events) has a connection of its own; there may be thousands of those, up to a limit.
 
 httpcore and not httpx: requests and responses must arrive as they were sent, headers in their order and bodies as they
 were encoded; httpx exists to change both.
@@ -15,7 +20,7 @@ import sys
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import httpcore
 from msgspec import Struct
@@ -43,8 +48,8 @@ FORWARDED: Final = b"flintlock-forwarded"
 CONNECT_TIMEOUT_S: Final = 2.0
 RESPONSE_TIMEOUT_S: Final = 30.0
 _POOL_TIMEOUT_S: Final = 5.0
-_MAX_CONNECTIONS: Final = 1000  # long polls and event streams need one each
-_MAX_IDLE: Final = 100
+_MAX_CONNECTIONS: Final = 100  # of each pool
+_MAX_WAITING: Final = 4000
 _IDLE_S: Final = 30.0  # less than the server keeps an idle one, so that none is used as it closes
 
 _HOP_BY_HOP: Final = frozenset(
@@ -55,6 +60,7 @@ _NOT_SENT: Final = _HOP_BY_HOP | {b"host", b"expect", FORWARDED}
 _NOT_RETURNED: Final = _HOP_BY_HOP | {b"date", b"server"}  # this server adds its own
 
 Headers = list[tuple[bytes, bytes]]
+_Connections: TypeAlias = httpcore.AsyncConnectionPool | httpcore.AsyncHTTPConnection
 
 
 class ClientDisconnected(Exception):
@@ -108,29 +114,31 @@ class RequestBody:
 class Upstream:
     """Connections to the leader. Use it as a context manager."""
 
-    def __init__(self) -> None:
-        self._pool: Final = httpcore.AsyncConnectionPool(
-            max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_IDLE, keepalive_expiry=_IDLE_S
-        )
+    def __init__(self, max_connections: int = _MAX_CONNECTIONS, max_waiting: int = _MAX_WAITING) -> None:
+        self._short: Final = _pool(max_connections)
+        self._with_body: Final = _pool(max_connections)
+        self._max_waiting: Final = max_waiting
+        self._waiting = 0  # requests whose responses are delayed or have no end
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._pool.aclose()
+        await self._short.aclose()
+        await self._with_body.aclose()
 
     @asynccontextmanager
     async def get(self, leader: LeaderInfo, target: bytes) -> AsyncGenerator[UpstreamResponse]:
         """Send a request of this JobManager's own."""
         headers = [(b"accept", b"*/*"), (FORWARDED, b"1")]
-        async with self._send(leader, b"GET", target, headers) as response:
+        async with self._send(self._short, leader, b"GET", target, headers) as response:
             yield response
 
     @asynccontextmanager
     async def forward(
         self, leader: LeaderInfo, scope: Scope, body: RequestBody, timeout_s: float | None
     ) -> AsyncGenerator[UpstreamResponse]:
-        """Forward a client's request; `timeout_s` bounds each wait for its response.
+        """Forward a client's request; `timeout_s` bounds each wait for its response, None: it has no end.
 
         Raises UpstreamFailed if there is none, ClientDisconnected.
         """
@@ -141,14 +149,36 @@ class Upstream:
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         content = body if body.present else None
-        async with self._send(
-            leader, scope["method"].encode(), target, headers, content=content, timeout_s=timeout_s
-        ) as response:
+        async with (
+            self._connections(leader, body, timeout_s) as connections,
+            self._send(
+                connections, leader, scope["method"].encode(), target, headers, content=content, timeout_s=timeout_s
+            ) as response,
+        ):
             yield response
+
+    @asynccontextmanager
+    async def _connections(
+        self, leader: LeaderInfo, body: RequestBody, timeout_s: float | None
+    ) -> AsyncGenerator[_Connections]:
+        """Return what sends a request of this kind. Raises UpstreamFailed if too many clients wait already."""
+        if timeout_s is not None and timeout_s <= RESPONSE_TIMEOUT_S:
+            yield self._with_body if body.present else self._short
+            return
+        if self._waiting >= self._max_waiting:
+            raise UpstreamFailed(f"{self._waiting} requests wait already for the leader at {leader.rest}; try again")
+        connection = httpcore.AsyncHTTPConnection(httpcore.URL(leader.rest).origin)
+        self._waiting += 1
+        try:
+            yield connection
+        finally:
+            self._waiting -= 1
+            await connection.aclose()
 
     @asynccontextmanager
     async def _send(
         self,
+        connections: _Connections,
         leader: LeaderInfo,
         method: bytes,
         target: bytes,
@@ -173,7 +203,7 @@ class Upstream:
             extensions={"timeout": timeouts},
         )
         try:
-            response = await self._pool.handle_async_request(request)
+            response = await connections.handle_async_request(request)
         except (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout) as error:
             raise _failed(leader, error, sent=False) from error
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
@@ -183,6 +213,12 @@ class Upstream:
             yield UpstreamResponse(response.status, headers, _pieces(response, leader))
         finally:
             await response.aclose()
+
+
+def _pool(max_connections: int) -> httpcore.AsyncConnectionPool:
+    return httpcore.AsyncConnectionPool(
+        max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=_IDLE_S
+    )
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes]) -> Headers:

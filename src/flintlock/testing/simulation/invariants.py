@@ -25,10 +25,11 @@ from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.operations import RescalingUser
 from flintlock.testing.simulation.workload import ObservedJob, draw_cancel_delay_s, draw_job, with_id
-from flintlock.testing.virtual_time import Deadlock, run_virtual
+from flintlock.testing.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
 _SHORT_LEASE_S: Final = 20.0
+MAX_STEP_S: Final = 1.0  # CPU time of one step of the loop; a step takes milliseconds, the rest is for slow machines
 _LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 #: In how many runs users change what their jobs may use.
@@ -165,6 +166,13 @@ class _Run:
             else:
                 await self._check()
             running.cancel()
+        self._check_steps()
+
+    def _check_steps(self) -> None:
+        """No step of the loop may take long: heartbeats and requests of a real process would wait for it."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, VirtualTimeLoop) and loop.longest_step_s > MAX_STEP_S:
+            self.violations.append(f"one step of the loop took {loop.longest_step_s:.1f} s: {loop.longest_step}")
 
     def _gateway(self) -> DispatcherGateway:
         return self._client.connect(DispatcherGateway, self._leader)

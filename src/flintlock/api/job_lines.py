@@ -1,0 +1,84 @@
+"""The lines of GET /jobs/overview and /events: from summaries of jobs to Flink's JSON, and back.
+
+The line of an ended job never changes. The Dispatcher encodes it once and keeps nothing else of it in memory; a page
+of the listing is then a few bytes copied. The line of a running job has its duration up to now, and is encoded for
+each response.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from flintlock.api.jobs import JobsOverviewEntry, OverviewTasks
+from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobType
+from flintlock.model.jobs import JobSummary, TaskCounts
+from flintlock.model.states import ExecutionState, JobStatus
+
+_encoder: Final = msgspec.json.Encoder()
+_entry: Final = msgspec.json.Decoder(JobsOverviewEntry)
+
+#: The fields of OverviewTasks and their states, as plain str: enums are slow to hash, and this is done often.
+_COUNTED: Final = tuple((state.value.lower(), cast("ExecutionState", state.value)) for state in ExecutionState)
+
+
+class _IdAndState(Struct):
+    """What GET /jobs shows of a line."""
+
+    jid: str
+    state: JobStatus
+
+
+_id_and_state: Final = msgspec.json.Decoder(_IdAndState)
+
+
+def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
+    """Return a job as a line of /jobs/overview."""
+    count = job.tasks.by_state
+    return JobsOverviewEntry(
+        jid=job.job_id,
+        name=job.name,
+        job_type=job.job_type,
+        scheduler_type="Default",
+        start_time=job.start_ms,
+        end_time=job.end_ms,
+        duration=(now_ms if job.end_ms < 0 else job.end_ms) - job.start_ms,
+        state=job.status,
+        last_modification=job.last_modified_ms,
+        tasks=OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
+        pending_operators=0,
+    )
+
+
+def encoded_line(job: JobSummary | bytes, now_ms: int) -> bytes:
+    """Return a line as JSON; one that is encoded already as it is."""
+    return job if isinstance(job, bytes) else _encoder.encode(overview_entry(job, now_ms))
+
+
+def id_and_status(job: JobSummary | bytes) -> tuple[str, JobStatus]:
+    """Return whose line it is, and the job's status."""
+    if isinstance(job, bytes):
+        found = _id_and_state.decode(job)
+        return found.jid, found.state
+    return job.job_id, job.status
+
+
+def summary_of(job: JobSummary | bytes) -> JobSummary:
+    """Return the summary that a line was encoded from."""
+    if not isinstance(job, bytes):
+        return job
+    entry = _entry.decode(job)
+    counted = {state: getattr(entry.tasks, state.value.lower()) for state in ExecutionState}
+    return JobSummary(
+        job_id=JobId(entry.jid),
+        name=entry.name,
+        job_type=JobType(entry.job_type),
+        status=entry.state,
+        start_ms=entry.start_time,
+        end_ms=entry.end_time,
+        last_modified_ms=entry.last_modification,
+        tasks=TaskCounts(total=entry.tasks.total, by_state=counted),
+    )

@@ -1,0 +1,119 @@
+"""Measures how long the event loop stands still, and reports which code held it up.
+
+While one step of the loop runs, nothing else does: no heartbeat is sent, no request answered. A timer that is due every
+few milliseconds measures it: the timer is as late as the steps before it took. It works on every event loop (uvloop has
+no hook for single steps). A thread looks at the loop's stack when the timer is very late, so that the warning names the
+code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from typing import Final, Self
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+
+from flintlock.model import log_events
+
+log = structlog.get_logger()
+
+INTERVAL_S: Final = 0.01
+WARN_AFTER_S: Final = 0.25
+_WINDOW_S: Final = 60.0  # the gauge shows the longest delay of the last one to two windows
+_WARNING_INTERVAL_S: Final = 10.0
+_MAX_FRAMES: Final = 12
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class LoopMonitor:
+    """Monitors the loop that it is entered on, until it is left."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry | None = None,
+        *,
+        warn_after_s: float = WARN_AFTER_S,
+    ) -> None:
+        self._warn_after_s: Final = warn_after_s
+        self._delays: Final = (
+            None
+            if registry is None
+            else Histogram(
+                "flintlock_event_loop_delay_seconds",
+                "How late a timer of the event loop was: as long as the steps before it took.",
+                buckets=_BUCKETS,
+                registry=registry,
+            )
+        )
+        if registry is not None:
+            longest = Gauge(
+                "flintlock_event_loop_longest_delay_seconds",
+                "The longest delay of the event loop in the last minute or two.",
+                registry=registry,
+            )
+            longest.set_function(lambda: self.longest_s)
+        self._windows = (0.0, 0.0)  # the longest delay of the last window and of this one
+        self._window_end_s = 0.0
+        self._due_s = 0.0  # when the timer is due; read by the thread
+        self._timer: asyncio.TimerHandle | None = None
+        self._stack: list[
+            str
+        ] = []  # of the loop's thread, while it is late; written by the thread, emptied by the timer
+        self._next_warning_s = 0.0
+        self._unreported = 0  # delays since the last warning
+        self._stopped: Final = threading.Event()
+
+    @property
+    def longest_s(self) -> float:
+        """The longest delay of the last minute or two."""
+        return max(self._windows)
+
+    async def __aenter__(self) -> Self:
+        self._window_end_s = time.monotonic() + _WINDOW_S
+        self._schedule()
+        watcher = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="loop-monitor", daemon=True)
+        watcher.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        self._due_s = time.monotonic() + INTERVAL_S
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._beat)
+
+    def _beat(self) -> None:
+        now_s = time.monotonic()
+        delay_s = max(now_s - self._due_s, 0.0)
+        if now_s >= self._window_end_s:
+            self._windows, self._window_end_s = (self._windows[1], 0.0), now_s + _WINDOW_S
+        self._windows = (self._windows[0], max(self._windows[1], delay_s))
+        if self._delays is not None:
+            self._delays.observe(delay_s)
+        if delay_s >= self._warn_after_s:
+            self._warn(now_s, delay_s)
+        self._schedule()
+
+    def _warn(self, now_s: float, delay_s: float) -> None:
+        stack, self._stack = self._stack, []
+        if now_s < self._next_warning_s:
+            self._unreported += 1
+            return
+        unreported = {"unreported": self._unreported} if self._unreported else {}
+        log.warning(log_events.EVENT_LOOP_BLOCKED, seconds=round(delay_s, 3), stack=stack, **unreported)
+        self._next_warning_s, self._unreported = now_s + _WARNING_INTERVAL_S, 0
+
+    def _watch(self, thread: int) -> None:
+        """The thread: remember what the loop does while it is late."""
+        while not self._stopped.wait(self._warn_after_s / 4):
+            frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]  # documented for this
+            if time.monotonic() - self._due_s > self._warn_after_s / 2 and frame is not None and not self._stack:
+                summary = traceback.extract_stack(frame, _MAX_FRAMES)
+                self._stack = [f"{entry.name} ({entry.filename}:{entry.lineno})" for entry in reversed(summary)]

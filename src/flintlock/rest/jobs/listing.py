@@ -1,0 +1,184 @@
+"""Handlers of the listing: GET /jobs/overview and /jobs, whole or by pages, and the stream of its changes.
+
+A response costs what it contains: the lines of ended jobs are encoded already, a long list is made and sent piece by
+piece, and a client that follows the events costs what has changed. No step of the loop grows with the number of jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from flintlock.api.job_lines import encoded_line, id_and_status
+from flintlock.api.jobs import JobIdStatus
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.errors import Fenced, Invalid, Unavailable
+from flintlock.model.ids import JobId, is_job_id
+from flintlock.model.jobs import JobChangesQuery, JobLine, JobPosition, JobQuery, JobsPage, JobsQuery
+from flintlock.rest.server.http import HttpResponse, RestCall
+
+MAX_PAGE: Final = 1000
+"""The jobs of one page, and of one piece of a long list."""
+
+MAX_CACHED: Final = 2000
+"""The jobs of a list that is made in one step, and of which the response is cached."""
+
+_EVENT_INTERVAL_S: Final = 0.25
+_EVENT_SILENCE_S: Final = 10.0
+_ENDED_AT_FIRST: Final = 1000
+_ALL: Final = -1  # a version before every other: the answer has the current one, and is not complete
+_encoder: Final = msgspec.json.Encoder()
+
+
+async def overview(call: RestCall) -> HttpResponse:
+    """All jobs, a line each, newest first; with `limit` one page of them, and `next` where there are more."""
+
+    def encoded(line: JobLine) -> bytes:
+        return encoded_line(line, call.services.clock_ms())
+
+    limit, after = call.integer("limit", minimum=1), _position(call)
+    if limit is None and after is None:
+        return await _whole(call, encoded)
+    if limit is not None and limit > MAX_PAGE:
+        raise Invalid(f"query parameter 'limit': {limit} is more than {MAX_PAGE}; use 'after' for the next page")
+    query = JobsQuery(limit=limit or MAX_PAGE, after=after, ended=_with_ended(call))
+    page = await call.services.dispatcher.list_jobs(query)
+    end = b"]}" if page.next is None else b'],"next":' + _encoder.encode(_text(page.next)) + b"}"
+    return HttpResponse(body=b'{"jobs":[' + b",".join([encoded(line) for line in page.lines]) + end)
+
+
+async def list_ids(call: RestCall) -> HttpResponse:
+    """All jobs: id and status."""
+    return await _whole(call, _id_and_status)
+
+
+async def _whole(call: RestCall, encoded: Callable[[JobLine], bytes]) -> HttpResponse:
+    """Return the whole list: in one piece if it is short, else piece by piece."""
+    pieces = _pieces(call.services.dispatcher, encoded, ended=_with_ended(call))
+    first = await anext(pieces)  # raises what the list fails with, before the response has begun
+    counts = (await call.services.dispatcher.job_counts()).by_status
+    if sum(counts.values()) > MAX_CACHED:
+        return HttpResponse(pieces=_chained(first, pieces))
+    return HttpResponse(body=first + b"".join([piece async for piece in pieces]))
+
+
+async def _pieces(
+    dispatcher: DispatcherGateway, encoded: Callable[[JobLine], bytes], *, ended: bool
+) -> AsyncGenerator[bytes]:
+    """Yield the JSON of the whole list. Jobs that are added meanwhile may be in it; no job is in it twice."""
+    page: JobsPage = await dispatcher.list_jobs(JobsQuery(limit=MAX_PAGE, ended=ended))
+    yield b'{"jobs":[' + b",".join([encoded(line) for line in page.lines])
+    while page.next is not None:
+        page = await dispatcher.list_jobs(JobsQuery(limit=MAX_PAGE, after=page.next, ended=ended))
+        yield b"".join([b"," + encoded(line) for line in page.lines])
+        await asyncio.sleep(0)  # a page is there at once: others get their turn
+    yield b"]}"
+
+
+async def _chained(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _id_and_status(line: JobLine) -> bytes:
+    job_id, status = id_and_status(line)
+    return _encoder.encode(JobIdStatus(id=job_id, status=status))
+
+
+def _with_ended(call: RestCall) -> bool:
+    text = call.request.query_params.get("ended", "true")
+    if text not in ("true", "false"):
+        raise Invalid(f"query parameter 'ended': {text!r} is neither 'true' nor 'false'")
+    return text == "true"
+
+
+def _text(position: JobPosition) -> str:
+    return f"{position.start_ms}-{position.job_id}"
+
+
+def _position(call: RestCall) -> JobPosition | None:
+    text = call.request.query_params.get("after")
+    if text is None:
+        return None
+    start, _, job_id = text.partition("-")
+    if not (start.isascii() and start.isdigit() and len(start) < 19 and is_job_id(job_id)):
+        raise Invalid("query parameter 'after': give what a page has as 'next'")
+    return JobPosition(start_ms=int(start), job_id=JobId(job_id))
+
+
+async def events(call: RestCall) -> HttpResponse:
+    """Server-sent events: one for each job that changed, or for each change of the one that `job` names."""
+    job_id = _event_filter(call)
+    if job_id is not None:
+        await call.services.dispatcher.job(JobQuery(job_id=job_id))
+    await call.services.dispatcher.job_counts()  # fails with its own status; once the stream has begun that is too late
+    return HttpResponse(
+        pieces=job_events(call, job_id), content_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+    )
+
+
+def _event_filter(call: RestCall) -> JobId | None:
+    text = call.request.query_params.get("job")
+    if text is not None and not is_job_id(text.lower()):
+        raise Invalid(f"query parameter 'job': {text!r} is not a job id: 32 hex digits")
+    return None if text is None else JobId(text.lower())
+
+
+async def job_events(call: RestCall, only: JobId | None = None) -> AsyncGenerator[bytes]:
+    """Yield an event for each job that changed, beginning with all that have not ended and the latest that have.
+
+    Yields a comment every few seconds if no job changes, so that a client can distinguish a quiet cluster from
+    a lost connection. Ends when there has been no leader here for some time: the client's next request reaches the new
+    one.
+    """
+    dispatcher, clock_ms = call.services.dispatcher, call.services.clock_ms
+    clock_s = asyncio.get_running_loop().time
+    sent_s = led_s = clock_s()
+    version = _ALL
+    while True:
+        try:
+            changes = await dispatcher.job_changes(JobChangesQuery(since=version))
+            if changes.complete:
+                lines: Iterable[JobLine] = (line for line in changes.lines if only in (None, id_and_status(line)[0]))
+                pieces = [_event(line, clock_ms()) for line in lines]
+                if pieces:
+                    sent_s = clock_s()
+                    yield b"".join(pieces)
+            else:
+                async for piece in _current(dispatcher, only, clock_ms):
+                    sent_s = clock_s()
+                    yield piece
+            version, led_s = changes.version, clock_s()
+        except (Unavailable, Fenced):  # between two leaders
+            if clock_s() - led_s > _EVENT_SILENCE_S:
+                return
+        if clock_s() - sent_s > _EVENT_SILENCE_S:
+            sent_s = clock_s()
+            yield b": nothing new\n\n"
+        await asyncio.sleep(_EVENT_INTERVAL_S)
+
+
+async def _current(
+    dispatcher: DispatcherGateway, only: JobId | None, clock_ms: Callable[[], int]
+) -> AsyncGenerator[bytes]:
+    """Yield events for the jobs as they are."""
+    if only is not None:
+        yield _event((await dispatcher.job(JobQuery(job_id=only))).summary(), clock_ms())
+        return
+    query = JobsQuery(limit=_ENDED_AT_FIRST)
+    page = await dispatcher.list_jobs(query)
+    yield b"".join([_event(line, clock_ms()) for line in page.lines])
+    query = JobsQuery(limit=MAX_PAGE, after=page.next, ended=False)
+    while page.next is not None:  # jobs that have not ended, and started before all of these
+        page = await dispatcher.list_jobs(query)
+        query = JobsQuery(limit=MAX_PAGE, after=page.next, ended=False)
+        yield b"".join([_event(line, clock_ms()) for line in page.lines])
+        await asyncio.sleep(0)
+
+
+def _event(line: JobLine, now_ms: int) -> bytes:
+    return b"event: job\ndata: " + encoded_line(line, now_ms) + b"\n\n"
