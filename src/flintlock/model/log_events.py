@@ -191,6 +191,10 @@ LEADER_DOES_NOT_KNOW_TASKMANAGER: Final = _event(
 STORE_UNAVAILABLE: Final = _event(
     "Stores", "store-unavailable", "It is not known whether a write took place; it is retried until it is."
 )
+STORE_SHRUNK: Final = _event("Stores", "store-shrunk", "Unused pages of the embedded store were returned to the disk.")
+STORE_NOT_SHRUNK: Final = _event(
+    "Stores", "store-not-shrunk", "Unused pages of the embedded store could not be returned; it is retried."
+)
 RECORD_UNREADABLE: Final = _event("Stores", "record-unreadable", "A stored record could not be read and was left out.")
 ZOOKEEPER_HEARTBEAT_UNANSWERED: Final = _event(
     "Stores", "zookeeper-heartbeat-unanswered", "ZooKeeper did not answer the leader's heartbeat in time."

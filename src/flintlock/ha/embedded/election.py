@@ -23,10 +23,10 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -96,6 +96,7 @@ class FileElection:
         poll_s: float,
         heartbeat_s: float,
         watch: SilentLeaderWatch,
+        chores: Callable[[FencingToken], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self._lock: Final = LockFile(path)
         self._writer: Final = writer
@@ -105,6 +106,7 @@ class FileElection:
         self._poll_s: Final = poll_s
         self._heartbeat_s: Final = heartbeat_s
         self._watch: Final = watch  # of the leader, while this process stands by
+        self._chores: Final = chores  # run during each term, and end with it
         self._backoff: Final = Backoff(initial_s=poll_s, maximum_s=_RETRY_S)
         self._resigned = False  # set by `resign`, for good
 
@@ -199,13 +201,16 @@ class FileElection:
         failure: Exception | None = None  # the body's own: it is raised as it is, not in the TaskGroup's group
         with offer as token:
             async with RevocableScope() as scope, asyncio.TaskGroup() as tasks:
-                beat = tasks.create_task(self._beat(token, scope), name=f"heartbeat-{token.epoch}")
+                beside = [tasks.create_task(self._beat(token, scope), name=f"heartbeat-{token.epoch}")]
+                if self._chores is not None:
+                    beside.append(tasks.create_task(self._chores(token), name=f"chores-{token.epoch}"))
                 try:
                     yield token
                 except Exception as error:  # noqa: BLE001  # raised again below
                     failure = error
                 finally:
-                    beat.cancel()
+                    for task in beside:
+                        task.cancel()
                     await self._withdraw_info(token)
         if failure is not None:
             raise failure

@@ -23,6 +23,7 @@ from flintlock.ha.embedded.silent_holder import HeartbeatRow
 from flintlock.ha.embedded.silent_leader_watch import SilentLeaderWatch
 from flintlock.ha.embedded.sqlite_file import FileIdentity, open_reader, open_writer
 from flintlock.ha.embedded.stores import SqliteStores, StoreFile, remove_all_records
+from flintlock.ha.embedded.vacuum import VACUUM_PERIOD_S, return_free_pages
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.ha.leader_info import LeaderCheck, LeaderInfo
 from flintlock.model import log_events
@@ -69,6 +70,7 @@ async def embedded_ha(
     heartbeat_s: float = 1.0,
     silence_s: float = 10.0,
     leader_answers: LeaderCheck = never_answers,
+    vacuum_s: float = VACUUM_PERIOD_S,
 ) -> AsyncGenerator[EmbeddedHaServices]:
     """Open the state directory, creating it if it does not exist; on exit all writes are durable and it is closed.
 
@@ -105,6 +107,7 @@ async def embedded_ha(
                     leader=register.current,
                     answers=leader_answers,
                 ),
+                chores=lambda token: return_free_pages(file, token, vacuum_s),
             )
             yield EmbeddedHaServices(file, election, register, silence_s)
         finally:

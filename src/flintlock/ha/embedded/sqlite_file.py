@@ -21,6 +21,7 @@ from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, Invari
 SCHEMA_VERSION: Final = 5
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
+MAX_WAL_BYTES: Final = 64 << 20  # to which the log of writes is cut after it grew beyond
 _WRITE_LOCK_BYTE: Final = 120  # of the -shm file
 _BAD_TEXT: Final = "Could not decode to UTF-8"  # what Python says of a damaged text, without a code
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
@@ -77,7 +78,10 @@ def open_writer(path: Path) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = _connect(path)
         _check_owner(connection, path)
+        if _pragma(connection, "page_count") == 0:  # in a file that exists it cannot be changed
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         _set(connection, path, "journal_mode", "WAL", "wal")
+        _set(connection, path, "journal_size_limit", str(MAX_WAL_BYTES), MAX_WAL_BYTES)
         _set(connection, path, "synchronous", "FULL", 2)
         _set(connection, path, "foreign_keys", "ON", 1)
         # Only macOS knows a difference: there a plain fsync does not empty the drive's cache.
