@@ -110,13 +110,14 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
 @click.command()
 @click.argument("job")
 @click.option("--wait/--no-wait", default=True, help="Wait until the job has ended (default).")
+@click.option("--force", is_flag=True, help="Also end publications, and what a former cancel has not ended.")
 @json_option
 @cluster_options
-def cancel(*, job: str, wait: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+def cancel(*, job: str, wait: bool, force: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
     """Cancel a job. JOB is an id, the beginning of one, or a name."""
     with connect(urls, conf, state_dir) as client:
         handle = find_job(client, job)
-        handle.cancel()
+        handle.cancel(force=force)
         while wait and not handle.ended_within(10.0):
             pass
         state = handle.status

@@ -111,16 +111,22 @@ def refusal_to_cancel(job: ExecutionGraph, *, force: bool = False) -> str | None
 
 
 def cancel_job(transition: Transition, *, force: bool = False) -> None:
-    """End all attempts; the job is CANCELED when the last one has ended. `force`: also those that are publishing."""
+    """End all attempts; the job is CANCELED when the last one has ended.
+
+    `force` also ends those that are publishing, and gives up those that an earlier cancel has not ended.
+    """
     if transition.job.status.terminal:
         return
-    if transition.job.status is not J.CANCELLING:
+    cancelled_before = transition.job.status is J.CANCELLING
+    if not cancelled_before:
         transition.move_job(J.CANCELLING)
         _cancel_all(transition)
     if force:
         for region in transition.job.regions:
             if region.publishing:
                 _end_publication(transition, region)
+            elif cancelled_before and region.current.state is E.CANCELING:
+                _give_up_attempt(transition, region)
 
 
 def cancel_due(transition: Transition, attempt: AttemptId) -> None:
@@ -322,6 +328,18 @@ def _end_publication(transition: Transition, region: RegionState) -> None:
     request_cancel(transition, region)
     region = transition.move(region, E.CANCELING)
     _end(transition, region, E.CANCELED, forced_end(region))
+
+
+def _give_up_attempt(transition: Transition, region: RegionState) -> None:
+    """End an attempt whose end no TaskManager has confirmed, with a report of where it may still run."""
+    where = "an unknown TaskManager" if region.grant is None else f"TaskManager {region.grant.task_manager}"
+    failure = Failure(
+        kind=FailureKind.RUNNER_LOST,
+        message=f"the attempt was given up by force: {where} has not confirmed its end. Its processes may still run"
+        " there, and write into their staging directories",
+        exception="AttemptGivenUp",
+    )
+    _end(transition, region, E.CANCELED, failure)
 
 
 def _begin_to_cancel(transition: Transition, region: RegionState) -> None:

@@ -50,6 +50,7 @@ class FakeDispatcher:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
         self.submissions: list[JobSubmission] = []  # those that were accepted
         self.cancelled: list[JobId] = []
+        self.forced: list[JobId] = []  # those of them that were forced
         self.shut_downs: list[ShutDownCluster] = []
         self.awaited: list[AwaitJob] = []
         self.client_heartbeats: list[ClientHeartbeat] = []
@@ -153,10 +154,12 @@ class FakeDispatcher:
         self._fail()
         status = self._job(message.job_id).status
         match message:
-            case CancelJob(job_id=job_id):
+            case CancelJob(job_id=job_id, force=force):
                 if status.globally_terminal and status is not JobStatus.CANCELED:
                     raise Conflict(f"job {job_id} has ended: it is {status}")
                 self.cancelled.append(job_id)
+                if force:
+                    self.forced.append(job_id)
             case RescaleJob(job_id=job_id, vertices=vertices):
                 self.required[job_id] = JobRequirements(job_id=job_id, vertices=vertices)
 

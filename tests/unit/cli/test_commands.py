@@ -269,6 +269,16 @@ def test_cancel_waits_for_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{JOB} CANCELED\n"
 
 
+def test_cancel_can_be_forced() -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"PATCH /jobs/{JOB}": [(202, {})],
+        f"GET /jobs/{JOB}/status": [(200, {"status": "CANCELLING"})],
+    }
+    with serving(answers) as server:
+        assert run_app(["cancel", JOB, "--force", "--no-wait", "-m", server.url]) == 0
+        assert any("force=true" in str(request) for request in server.seen)
+
+
 def attempts(status: str, *states: str) -> dict[str, Any]:
     return {"jobid": JOB, "name": "small", "status": status,
             "regions": [{"region": number, "steps": [f"s{number}"], "attempts": [{"attempt": 0, "state": state}]}

@@ -325,6 +325,24 @@ def test_cancel_of_a_running_task_waits_for_its_end() -> None:
     assert (harness.status, harness.state(), harness.wanted) == (J.CANCELED, E.CANCELED, [])
 
 
+def test_a_forced_cancel_of_a_cancelling_job_gives_up_what_does_not_end_and_says_where_it_may_run() -> None:
+    harness = JobHarness(FILES)
+    harness.start()
+    harness.run_region()
+    harness.cancel()
+    assert (harness.status, harness.state()) == (J.CANCELLING, E.CANCELING)
+
+    harness.cancel(force=True)
+
+    assert (harness.status, harness.state()) == (J.CANCELED, E.CANCELED)
+    assert outcome_of(harness.job).scratch, "what is staged is removed"
+    (entry,) = harness.job.exceptions
+    assert "given up by force: TaskManager tm-1 has not confirmed its end" in entry.failure.message
+    before = harness.job
+    harness.canceled()
+    assert harness.job is before
+
+
 def test_a_cancellation_is_repeated_until_the_end_is_confirmed() -> None:
     harness = running()
     harness.cancel()

@@ -285,6 +285,15 @@ def test_a_job_is_cancelled(rest: RestHarness, method: str, path: str) -> None:
     assert rest.dispatcher.cancelled == [A]
 
 
+def test_a_cancel_may_be_forced(rest: RestHarness) -> None:
+    """What cannot end by itself is ended, too."""
+    assert rest.call("PATCH", f"/jobs/{A}?mode=cancel&force=true").status_code == 202
+    assert rest.dispatcher.forced == [A]
+    assert rest.call("PATCH", f"/jobs/{A}?force=false").status_code == 202
+    assert rest.dispatcher.forced == [A]
+    assert "neither 'true' nor 'false'" in rest.refused(400, "PATCH", f"/jobs/{A}?force=maybe")[0]
+
+
 def test_a_cancel_that_comes_too_late_is_a_conflict(rest: RestHarness) -> None:
     """A finished job cannot be cancelled; a cancelled one is acknowledged again."""
     rest.dispatcher.put(ended(running(A), JobStatus.FINISHED), ended(running(B), JobStatus.CANCELED))

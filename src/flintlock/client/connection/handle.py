@@ -133,9 +133,14 @@ class JobHandle:
             lambda: self._http.call("GET", path, headers={"Accept": ARROW_STREAM}).content,
         )
 
-    def cancel(self, *, patience_s: float | None = None) -> None:
-        """Cancel the job; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise."""
-        self._http.call("PATCH", f"/jobs/{self.id}", params={"mode": "cancel"}, patience_s=patience_s)
+    def cancel(self, *, force: bool = False, patience_s: float | None = None) -> None:
+        """Cancel the job; it is CANCELED once its work has stopped. Raises Conflict if it ended otherwise.
+
+        `force` also ends publications, and attempts of a CANCELLING job that no TaskManager can end; the job's
+        exceptions then say what is left behind.
+        """
+        params = {"mode": "cancel", **({"force": "true"} if force else {})}
+        self._http.call("PATCH", f"/jobs/{self.id}", params=params, patience_s=patience_s)
 
     def threads(self, step: str, subtask: int = 0) -> tuple[ThreadInfo, ...]:
         """Return what each Python thread of the runner does in which a step runs now.

@@ -94,7 +94,7 @@ async def cancel(call: RestCall) -> HttpResponse:
         raise Invalid(f"query parameter 'mode': {mode!r} is not supported; use 'cancel'")
     try:
         async with asyncio.timeout(_CANCEL_TIMEOUT_S):
-            await call.services.dispatcher.command(CancelJob(job_id=call.job_id))
+            await call.services.dispatcher.command(CancelJob(job_id=call.job_id, force=call.flag("force")))
     except TimeoutError:
         text = f"job {call.job_id} did not accept the cancellation within {_CANCEL_TIMEOUT_S:g} s; try again"
         return json_response(shapes.Errors(errors=[text]), 408)

@@ -86,6 +86,13 @@ class RestCall:
             raise Invalid(f"query parameter {name!r}: {value} is not from {minimum} to {_LARGEST}")
         return value
 
+    def flag(self, name: str) -> bool:
+        """Return a query parameter that is `true` or `false`; False if the request has none. Raises Invalid."""
+        text = self.request.query_params.get(name, "false").lower()
+        if text not in ("true", "false"):
+            raise Invalid(f"query parameter {name!r}: {text!r} is neither 'true' nor 'false'")
+        return text == "true"
+
     def names(self, name: str) -> tuple[str, ...]:
         """Return the comma-separated values of a query parameter; none if the request has none."""
         return tuple(part for text in self.request.query_params.getlist(name) for part in text.split(",") if part)

@@ -27,6 +27,11 @@ _JOB: Final = (400, 404, 503)
 _TASK_MANAGER: Final = "/taskmanagers/{taskmanagerid}"
 _VERTEX: Final = "/jobs/{jobid}/vertices/{vertexid}"
 _MODE = Parameter(name="mode", description="Only `cancel`.")
+_FORCE = Parameter(
+    name="force",
+    description="`true` also ends publications, and attempts of a CANCELLING job that no TaskManager can end; the job's"
+    " exceptions say what is left behind.",
+)
 _PARALLELISM = Parameter(
     name="parallelism", description="Upper bound of the slots of each step.", kind="integer", minimum=1, required=True
 )
@@ -111,7 +116,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/jobs/{jobid}", jobs.details, shapes.JobDetails, errors=_JOB),
     Route(
         method="PATCH", path="/jobs/{jobid}", handler=jobs.cancel, answers=shapes.Empty, status=202,
-        query=(_MODE,), errors=(*_JOB, 408, 409),
+        query=(_MODE, _FORCE), errors=(*_JOB, 408, 409),
     ),
     _get("/jobs/{jobid}/resource-requirements", jobs.requirements, dict[str, shapes.VertexRequirements], errors=_JOB),
     Route(
