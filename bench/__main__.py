@@ -11,7 +11,17 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from bench import control_plane, durability, failover, high_availability, leader_change, results, scheduling, spark
+from bench import (
+    control_plane,
+    durability,
+    failover,
+    high_availability,
+    leader_change,
+    many_jobs,
+    results,
+    scheduling,
+    spark,
+)
 from bench.figures import Figure
 
 MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
@@ -31,6 +41,8 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "standby-reads": leader_change.standby_reads,
     "ensemble-acknowledgements": leader_change.ensemble_acknowledgements,
     "recovery": high_availability.recovery,
+    "ended-jobs": many_jobs.ended_jobs,
+    "longest-step": many_jobs.longest_step,
 }
 
 

@@ -36,10 +36,17 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def cluster(*, taskmanagers: int = 1, slots: int = 2, settings: Sequence[str] = ()) -> Generator[Cluster]:
-    """Start a JobManager and TaskManagers; yield when every slot is there."""
+def cluster(
+    *,
+    taskmanagers: int = 1,
+    slots: int = 2,
+    settings: Sequence[str] = (),
+    prepare: Callable[[Path], None] = lambda _: None,
+) -> Generator[Cluster]:
+    """Start a JobManager and TaskManagers; yield when every slot is there. `prepare` gets the state directory first."""
     with tempfile.TemporaryDirectory(prefix="flintlock-bench-") as scratch, ExitStack() as cleanup:
         state_dir = Path(scratch)
+        prepare(state_dir)
         flags = [part for item in ("rest.port=0", *settings) for part in ("-D", item)]
         begun = time.perf_counter()
         jobmanager = _start(cleanup, state_dir, "jobmanager", flags)

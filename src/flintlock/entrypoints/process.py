@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import platform
@@ -74,6 +75,7 @@ def start(
         settings = ProcessSettings(
             state_dir=state_dir, configuration=configuration, index=arguments.index, log_output=log_output
         )
+        gc.freeze()  # modules and classes stay: a collection that visits them holds the loop up for 30 ms
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             status = runner.run(_until_stopped(main(settings), name))
     except Invalid as error:

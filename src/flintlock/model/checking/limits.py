@@ -16,7 +16,7 @@ from flintlock.model.jobgraph import JobGraph
 MAX_DOCUMENT_BYTES: Final = 4 << 20
 """The bytes of a job document, as JSON. Files and pickled functions are artifacts, and do not count."""
 
-MAX_DOCUMENT_VALUES: Final = 200_000
+MAX_DOCUMENT_VALUES: Final = 100_000
 """The values (lists, mappings, their items) in a document: one decoder call holds Python's lock until it is done."""
 
 MAX_JOB_NAME: Final = 255
