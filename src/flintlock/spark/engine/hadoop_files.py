@@ -127,15 +127,16 @@ class HadoopFiles:
         """Return a path as the operating system knows it; None if it is on another file system."""
 
         def act() -> Path | None:
-            fs, place = self.open_path(path)
-            root = urlsplit(path)[:2]
+            root, plain = urlsplit(path)[:2], _ROOT.sub("", path)
             scheme = self._schemes.get(root)
             if scheme is None:
-                scheme = self._schemes[root] = str(fs.getScheme())
+                scheme = self._schemes[root] = str(self.open_path(path)[0].getScheme())
             if scheme != "file":
                 return None
-            plain = _ROOT.sub("", path)
-            return Path(plain if plain.startswith("/") else str(fs.makeQualified(place).toUri().getPath()))
+            if not plain.startswith("/"):
+                fs, place = self.open_path(path)
+                plain = str(fs.makeQualified(place).toUri().getPath())
+            return Path(plain)
 
         return with_path(path, "find", act)
 
