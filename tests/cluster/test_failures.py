@@ -196,7 +196,7 @@ def other(numbers, params, spark):
 
 
 counted = job.sql("counted", "SELECT count(*) AS n FROM numbers CROSS JOIN other", inputs=[numbers, other])
-job.sink("out", counted, format="json", path="${out}", mode="append")
+job.sink("out", counted, format="json", path="${out}/counted", mode="append")
 """
 
 
@@ -210,7 +210,9 @@ def test_a_job_that_loses_a_part_of_a_materialised_result_finishes_with_all_rows
     ran = flintlock("run", "-m", standing.url, *parameters, f"{source}:job", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    (line,) = [text for path in (tmp_path / "out").glob("part-*.json") for text in path.read_text().splitlines()]
+    (line,) = [
+        text for path in (tmp_path / "out" / "counted").glob("part-*.json") for text in path.read_text().splitlines()
+    ]
     assert json.loads(line) == {"n": 1000}
     job_id = httpx.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
     seen = httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()

@@ -1,14 +1,15 @@
-"""What is made durable: contents, names, and the directories that lead to them, in this order."""
+"""What is made durable: contents, names, and the directories that lead to them."""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from flintlock.spark.engine.local_files import sync_directories, sync_files, sync_tree
+from flintlock.spark.engine.local_files import LocalFiles
 
 
 @pytest.fixture
@@ -23,9 +24,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-def test_a_tree_is_synchronised_files_first_then_its_directories_and_their_parents(
-    tmp_path: Path, synced: list[Path]
-) -> None:
+def test_a_tree_is_synchronised_with_its_directories_and_their_parents(tmp_path: Path, synced: list[Path]) -> None:
     root = tmp_path / "new" / "staging"
     files = {
         root / f"day={day}" / f"{name}{part}" for day in range(3) for name in ("part-", ".crc-") for part in range(4)
@@ -34,17 +33,41 @@ def test_a_tree_is_synchronised_files_first_then_its_directories_and_their_paren
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
 
-    sync_tree(root)
+    LocalFiles().sync_tree(root)
 
-    assert set(synced[: len(files)]) == files
-    own = {root, *(file.parent for file in files)}
-    assert set(synced[len(files) : len(files) + len(own)]) == own
-    assert set(synced[len(files) + len(own) :]) == set(root.parents)
+    assert sorted(synced) == sorted({*files, root, *(file.parent for file in files), *root.parents})
+
+
+def test_a_parent_is_synchronised_again_only_when_something_was_made_in_it(tmp_path: Path, synced: list[Path]) -> None:
+    local, made = LocalFiles(), tmp_path / "parent" / "made"
+    made.mkdir(parents=True)
+    os.utime(made.parent, (1.0, 1.0))
+    local.sync([made])
+    assert made.parent in synced
+
+    synced.clear()
+    local.sync([made])
+    assert synced.count(made) == 1
+    assert made.parent not in synced
+
+    (made.parent / "another").mkdir()
+    local.sync([made])
+    assert made.parent in synced
+
+
+def test_a_parent_that_has_just_changed_is_not_trusted(tmp_path: Path, synced: list[Path]) -> None:
+    """A later change may have the same modification time."""
+    local, made = LocalFiles(), tmp_path / "made"
+    made.mkdir()
+    os.utime(tmp_path, (time.time() + 60, time.time() + 60))
+    local.sync([made])
+    local.sync([made])
+    assert synced.count(tmp_path) == 2
 
 
 def test_what_vanishes_is_left_out(tmp_path: Path, synced: list[Path]) -> None:
-    sync_files([tmp_path / "gone"])
-    sync_tree(tmp_path / "none")
+    LocalFiles().sync([], [tmp_path / "gone"])
+    LocalFiles().sync_tree(tmp_path / "none")
     assert synced == []
 
 
@@ -56,6 +79,6 @@ def test_an_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()
     with pytest.raises(OSError, match="Input/output error"):
-        sync_tree(tmp_path)
+        LocalFiles().sync_tree(tmp_path)
     with pytest.raises(OSError, match="Input/output error"):
-        sync_directories([tmp_path])
+        LocalFiles().sync([tmp_path])

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError
 
 from flintlock.model.errors import Refused
 from flintlock.model.staging import ANY_ATTEMPT, PREFIX
-from flintlock.spark.engine.local_files import sync_directories, sync_files, sync_tree
+from flintlock.spark.engine.local_files import LocalFiles
 from flintlock.spark.engine.metrics import JavaObject
 from flintlock.spark.engine.publish_plan import FileListing
 
@@ -69,7 +69,7 @@ class HadoopFiles:
 
     def __init__(self, jvm: JavaObject, configuration: JavaObject, work_root: str, *, sync_files: bool = True) -> None:
         self._configuration: Final = configuration
-        self._sync_files: Final = sync_files  # whether local files are made durable
+        self._local: Final = LocalFiles() if sync_files else None  # makes local files durable
         self._work_root: Final = work_root
         self._systems: Final[dict[tuple[str, str], JavaObject]] = {}  # by scheme and authority; Hadoop caches them, too
         self._schemes: Final[dict[tuple[str, str], str]] = {}  # of those
@@ -94,9 +94,8 @@ class HadoopFiles:
 
         def act() -> FileListing:
             fs, root = self.open_path(path)
-            place = self.local_path(path) if durable and self._sync_files else None
-            if place is not None:
-                _with_errno(path, lambda: sync_tree(place))
+            if durable and self._local is not None:
+                self._sync_tree(self._local, path)
             try:
                 statuses = self._statuses_below(fs, root)
                 paths = self._paths_of(fs, root, statuses)
@@ -116,12 +115,18 @@ class HadoopFiles:
         Raises:
             FileFailure: A file system refuses.
         """
-        if not self._sync_files:
+        local = self._local
+        if local is None:
             return
-        for paths, act in ((files, sync_files), (directories, sync_directories)):
-            local = {path: place for path in paths if (place := self.local_path(path)) is not None}
-            if local:
-                _with_errno(next(iter(local)), lambda act=act, local=local: act(local.values()))
+        places = [
+            [place for path in paths if (place := self.local_path(path)) is not None] for paths in (directories, files)
+        ]
+        _with_errno(lambda: local.sync(*places))
+
+    def _sync_tree(self, local: LocalFiles, path: str) -> None:
+        place = self.local_path(path)
+        if place is not None:
+            _with_errno(lambda: local.sync_tree(place))
 
     def local_path(self, path: str) -> Path | None:
         """Return a path as the operating system knows it; None if it is on another file system."""
@@ -244,12 +249,12 @@ def with_path(path: str, verb: str, act: Callable[[], T]) -> T:
         ) from error
 
 
-def _with_errno(path: str, act: Callable[[], None]) -> None:
+def _with_errno(act: Callable[[], None]) -> None:
     """Call `act`, which makes files durable; raise an error of the operating system as a FileFailure."""
     try:
         act()
     except OSError as error:
-        raise FileFailure(f"cannot make {error.filename or path} durable: {error.strerror}") from error
+        raise FileFailure(f"cannot make {error.filename or 'local files'} durable: {error.strerror}") from error
 
 
 def _local_size(path: str) -> int | None:

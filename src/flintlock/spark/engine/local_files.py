@@ -3,12 +3,14 @@
 A file that a process has written is in the page cache, and a loss of power can leave it empty, although a record that
 was written later says that it is complete. So what Spark wrote under `file:` is synchronised before it is recorded.
 
-Synchronising is waiting: it is done in threads, and the kernel writes what several of them wait for together.
+Synchronising is waiting: it is done in threads, and the kernel writes what several of them wait for together. A parent
+directory in which nothing was made or removed since it was synchronised last is left out, by its modification time.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,46 +19,55 @@ from typing import Final
 
 _THREADS: Final = 32
 
+#: The kernel's clock for modification times has ticks: within so long, two changes may have the same time.
+_TICK_NS: Final = 100_000_000
 
-def sync_tree(root: Path) -> None:
-    """Make all files below a directory durable, with its directories and their parents. Raises OSError.
-
-    Files that others remove meanwhile are left out.
-    """
-    files: list[str] = []
-    directories: list[str] = []
-    for directory, _, names in os.walk(root):
-        directories.append(directory)
-        files += [os.path.join(directory, name) for name in names]  # noqa: PTH118 - Path takes ten times as long
-    _sync(files)
-    sync_directories(map(Path, directories))
+_REMEMBERED: Final = 4096
 
 
-def sync_files(paths: Iterable[Path]) -> None:
-    """Make the content of files durable. Raises OSError."""
-    _sync([str(path) for path in paths])
+class LocalFiles:
+    """Synchronises files of this machine. Thread-safe."""
 
+    def __init__(self) -> None:
+        self._synced: Final[dict[str, int]] = {}  # parents: their modification time when they were synchronised last
 
-def sync_directories(paths: Iterable[Path]) -> None:
-    """Make the names in directories durable, and those of the directories themselves. Raises OSError.
+    def sync_tree(self, root: Path) -> None:
+        """Make all files below a directory durable, with its directories and their parents. Raises OSError.
 
-    A parent that this process may not read was not made by it, and is left out.
-    """
-    own = dict.fromkeys(paths)
-    _sync([str(path) for path in own])
-    parents = dict.fromkeys(parent for path in own for parent in path.parents if parent not in own)
-    for parent in parents:
-        with suppress(PermissionError):
-            _sync_one(str(parent))
+        Files that others remove meanwhile are left out.
+        """
+        files: list[str] = []
+        directories: list[str] = []
+        for directory, _, names in os.walk(root):
+            directories.append(directory)
+            files += [os.path.join(directory, name) for name in names]  # noqa: PTH118 - Path takes ten times as long
+        self._sync(files, directories)
 
+    def sync(self, directories: Iterable[Path], files: Iterable[Path] = ()) -> None:
+        """Make the names in directories, those of the directories, and the content of files durable. Raises OSError."""
+        self._sync([str(path) for path in files], [str(path) for path in directories])
 
-def _sync(paths: list[str]) -> None:
-    if len(paths) < 2:  # most outputs are small: no thread is started for them
-        for path in paths:
+    def _sync(self, files: list[str], directories: list[str]) -> None:
+        own = dict.fromkeys(directories)
+        parents = dict.fromkeys(str(parent) for path in own for parent in Path(path).parents if str(parent) not in own)
+        work = [*((_sync_one, path) for path in (*files, *own)), *((self._sync_parent, path) for path in parents)]
+        if not work:
+            return
+        with ThreadPoolExecutor(min(_THREADS, len(work)), thread_name_prefix="sync") as pool:
+            for done in [pool.submit(act, path) for act, path in work]:
+                done.result()
+
+    def _sync_parent(self, path: str) -> None:
+        """Synchronise a parent, unless nothing has changed in it. One that may not be read was not made by us."""
+        with suppress(PermissionError, FileNotFoundError):
+            changed_ns = os.stat(path).st_mtime_ns  # noqa: PTH116 - see above
+            if self._synced.get(path) == changed_ns:
+                return
             _sync_one(path)
-        return
-    with ThreadPoolExecutor(min(_THREADS, len(paths)), thread_name_prefix="sync") as pool:
-        list(pool.map(_sync_one, paths))
+            if time.time_ns() - changed_ns > _TICK_NS:  # else a later change may have the same time
+                if len(self._synced) >= _REMEMBERED:
+                    self._synced.clear()
+                self._synced[path] = changed_ns
 
 
 def _sync_one(path: str) -> None:
