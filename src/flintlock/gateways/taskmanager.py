@@ -9,6 +9,7 @@ from flintlock.model.commands import TaskAnswer, TaskCommand
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
+    DeploymentAnswer,
     DeployTask,
     LogChunk,
     LoggedJobs,
@@ -22,7 +23,7 @@ from flintlock.model.tasks import (
 class TaskManagerGateway(Protocol):
     """Runs attempts. Every call carries the leader's token: a lower epoch is refused, a higher one adopted."""
 
-    async def deploy(self, message: DeployTask) -> None:
+    async def deploy(self, message: DeployTask) -> DeploymentAnswer:
         """Take the attempt and return; what happens to it is reported. Idempotent.
 
         Raises Refused if the slots are taken or the engine is not ready.

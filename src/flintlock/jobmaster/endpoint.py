@@ -424,14 +424,14 @@ class JobMaster:
     async def _deploy(self, effect: SendDeploy) -> None:
         attempt = effect.order.attempt
         try:
-            await self._services.task_managers(effect.address).deploy(effect.order)
+            answer = await self._services.task_managers(effect.address).deploy(effect.order)
         except Fenced:
             raise
         except FlintlockError as error:
             self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             self._handle(DeploymentUndelivered(attempt, effect.instance, error.public))
         else:
-            self._handle(DeploymentTaken(attempt, effect.instance))
+            self._handle(DeploymentTaken(attempt, effect.instance, answer.heartbeat))
 
     async def _send_command(self, effect: SendCommand) -> None:
         """Send it once. The job's end waits for this, so it must be short: the core sends it again if necessary."""

@@ -46,10 +46,11 @@ class Recorded(Struct, frozen=True):
 
 
 class DeploymentTaken(Struct, frozen=True):
-    """The TaskManager acknowledged the deployment."""
+    """The TaskManager acknowledged the deployment: its heartbeats after this one list the attempt."""
 
     attempt: AttemptId
     instance: InstanceId
+    heartbeat: int = 0
 
 
 class DeploymentUndelivered(Struct, frozen=True):

@@ -73,7 +73,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     recording: int = 0  # records of its TaskManager that are not durable yet
     deployments: int = 0  # how many deliveries have failed
     in_flight: bool = False  # a deployment was sent and not yet acknowledged
-    unseen: int = 0  # consecutive heartbeats in which its TaskManager did not list it
+    listed_after: int | None = None  # heartbeats of its TaskManager after this one list it until its end is reported
     lease_s: float = 0.0  # as recorded: no lease covers it for longer
     refusals: int = 0  # consecutive cancellations or probes that found nothing listening
     metrics: TaskMetrics = TaskMetrics()

@@ -41,7 +41,6 @@ from flintlock.model.tasks import ENGINE_DIED, TASK_MANAGER_DIED, Failure, Failu
 E: Final = ExecutionState
 J: Final = JobStatus
 _CANCEL_AGAIN_S: Final = 1.0
-_LOST_AFTER_UNSEEN: Final = 2
 #: How many lost incarnations of TaskManagers are remembered; reports of an older one are no longer under way.
 _REMEMBERED_LOSSES: Final = 16
 _ENDING: Final = (J.FAILING, J.CANCELLING)
@@ -230,7 +229,8 @@ def timed_out(transition: Transition) -> None:
 def reconcile(transition: Transition, deployed: DeployedTasks) -> None:
     """Fail attempts that their TaskManager no longer has.
 
-    One heartbeat may have been sent before the deployment arrived, but not two in a row.
+    A heartbeat proves that only if it was made after the TaskManager had the attempt: one that was made before may
+    arrive later, even twice.
     """
     present = frozenset(deployed.attempts)
     for index in range(len(transition.job.regions)):
@@ -240,12 +240,10 @@ def reconcile(transition: Transition, deployed: DeployedTasks) -> None:
         region = adoption.heard_of(transition, region)
         if transition.job.attempt_id(region) in present:
             region = adoption.confirm(transition, region)  # before the heartbeat's response renews the attempt's lease
-        if not _expected_on_task_manager(region):
-            continue
-        unseen = 0 if transition.job.attempt_id(region) in present else region.current.unseen + 1
-        if unseen != region.current.unseen:
-            region = transition.update(region.with_current(structs.replace(region.current, unseen=unseen)))
-        if unseen >= _LOST_AFTER_UNSEEN:
+            if region.current.listed_after is None:
+                listed = structs.replace(region.current, listed_after=deployed.heartbeat)
+                transition.update(region.with_current(listed))
+        elif _must_be_listed(region, deployed.heartbeat):
             message = f"TaskManager {deployed.task_manager} no longer has the task and did not report how it ended"
             failure = Failure(kind=FailureKind.TASK_MANAGER_LOST, message=message, exception="TaskLost")
             fail_attempt(transition, region, failure)
@@ -261,14 +259,13 @@ def unwanted_attempts(job: ExecutionGraph, deployed: DeployedTasks) -> tuple[Att
     )
 
 
-def _expected_on_task_manager(region: RegionState) -> bool:
-    """Whether the TaskManager acknowledged the region's latest attempt and has not reported its end."""
+def _must_be_listed(region: RegionState, heartbeat: int) -> bool:
+    """Whether that heartbeat of its TaskManager lists the region's latest attempt, if the TaskManager still has it."""
     execution = region.current
-    if region.committed or execution.in_flight:
+    if region.committed or execution.in_flight or execution.listed_after is None:
         return False
-    if execution.state is E.DEPLOYING:
-        return execution.deployments == 0  # otherwise it waits to be sent again
-    return execution.state.accepted_by_task_manager
+    on_task_manager = execution.state is E.DEPLOYING or execution.state.accepted_by_task_manager
+    return on_task_manager and heartbeat > execution.listed_after
 
 
 def _loss_failure(lost: TaskManagerLost) -> Failure:

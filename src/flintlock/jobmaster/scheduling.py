@@ -114,7 +114,10 @@ def deployment_taken(transition: Transition, event: DeploymentTaken) -> RegionSt
     region = transition.job.region_of(event.attempt)
     if region is None or region.grant is None or region.grant.instance != event.instance:
         return None
-    return transition.update(region.with_current(structs.replace(region.current, in_flight=False)))
+    execution = structs.replace(region.current, in_flight=False)
+    if execution.listed_after is None:
+        execution = structs.replace(execution, listed_after=event.heartbeat)
+    return transition.update(region.with_current(execution))
 
 
 def deployment_undelivered(transition: Transition, event: DeploymentUndelivered) -> Failure | None:

@@ -73,14 +73,15 @@ class NoResources(Struct, frozen=True, kw_only=True):
 
 
 class DeployedTasks(Struct, frozen=True, kw_only=True):
-    """ResourceManager to JobMaster: the attempts of the job on a TaskManager, by its latest heartbeat.
+    """ResourceManager to JobMaster: the attempts of the job on a TaskManager, by the heartbeat of that number.
 
-    Attempts whose end is not yet reported are among them.
+    Attempts whose end is not yet reported are among them. Heartbeats may arrive late, twice, or out of order.
     """
 
     job_id: JobId
     task_manager: TaskManagerId
     instance: InstanceId
+    heartbeat: int = 0
     attempts: tuple[AttemptId, ...] = ()
 
 
@@ -132,6 +133,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
 
     id: TaskManagerId
     instance: InstanceId
+    number: int = 0  # counts the heartbeats of a TaskManager, in the order in which they were made
     attempts: tuple[AttemptSlots, ...] = ()  # not yet torn down, or not yet reported as ended
     free_memory: int = 0
     engine_ready: bool = True

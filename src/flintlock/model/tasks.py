@@ -40,6 +40,12 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     lease_s: float = 0.0  # no leader's lease covers the attempt for longer than this; 0: as long as the leader grants
 
 
+class DeploymentAnswer(Struct, frozen=True, kw_only=True):
+    """TaskManager to JobMaster: it has the attempt. Its heartbeats after this one list the attempt until its end."""
+
+    heartbeat: int = 0
+
+
 class FileMove(Struct, frozen=True):
     """One staged file and the place where it is published."""
 

@@ -126,7 +126,13 @@ async def _find_unwanted_of(
 ) -> tuple[AttemptId, ...]:
     try:
         answer = await job_masters.reconcile(
-            DeployedTasks(job_id=job_id, task_manager=message.id, instance=message.instance, attempts=attempts)
+            DeployedTasks(
+                job_id=job_id,
+                task_manager=message.id,
+                instance=message.instance,
+                heartbeat=message.number,
+                attempts=attempts,
+            )
         )
     except NotFound:
         return attempts

@@ -19,6 +19,7 @@ from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import AttemptId, InstanceId
 from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
+    DeploymentAnswer,
     DeployTask,
     LogChunk,
     LoggedJobs,
@@ -90,7 +91,7 @@ class TaskManager:
                 log.error(log_events.ENGINE_START_FAILED, reason=error.public, retry_s=retry_s)
                 await asyncio.sleep(retry_s)
 
-    async def deploy(self, message: DeployTask) -> None:
+    async def deploy(self, message: DeployTask) -> DeploymentAnswer:
         """Admit the attempt; what happens to it is reported."""
         engine = self._engine()
         if message.instance not in (None, engine.lease.instance):
@@ -102,6 +103,7 @@ class TaskManager:
         engine.session.deploy(message)
         log.info(log_events.TASK_DEPLOYED, attempt=str(message.attempt))
         engine.work.update_watchdog()
+        return DeploymentAnswer(heartbeat=engine.work.heartbeats)
 
     async def command(self, message: TaskCommand) -> TaskAnswer:
         """Carry out a command to an attempt and return its answer."""

@@ -39,6 +39,7 @@ class LeasedWork:
         self._outbox: Final = outbox
         self._lease: Final = lease
         self._engine_restarts: Final = engine_restarts
+        self.heartbeats = 0  # how many were made
 
     def update_watchdog(self) -> None:
         """Send the watchdog the time at which it kills the work; without work there is none.
@@ -73,9 +74,11 @@ class LeasedWork:
 
     def heartbeat(self, instance: InstanceId) -> Heartbeat:
         """Return what to report now. An attempt is listed until its end was reported, or it would seem to be lost."""
+        self.heartbeats += 1
         return Heartbeat(
             id=self._services.offer.id,
             instance=instance,
+            number=self.heartbeats,
             attempts=self.attempts(),
             free_memory=int(self._measure(self._services.free_memory)),
             engine_ready=self._core.engine_cause is None,

@@ -15,6 +15,7 @@ from flintlock.model.slots import (
     LivenessProbe,
 )
 from flintlock.model.tasks import (
+    DeploymentAnswer,
     DeployTask,
     LogChunk,
     LoggedJobs,
@@ -45,13 +46,14 @@ class FakeTaskManager:
         self.over: set[InstanceId] = set()  # instances that have ended
         self.gone = asyncio.Event()  # set when the current instance has ended
 
-    async def deploy(self, message: DeployTask) -> None:
+    async def deploy(self, message: DeployTask) -> DeploymentAnswer:
         """Record the deployment."""
         self._try()
         self.deployed.append(message)
         self.causes.append(("deploy", current_cause()))
         if self.on_deploy is not None:
             await self.on_deploy(message)
+        return DeploymentAnswer()
 
     async def command(self, message: TaskCommand) -> TaskAnswer:
         """Record the command."""

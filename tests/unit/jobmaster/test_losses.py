@@ -26,6 +26,8 @@ from tests.unit.jobmaster.job_harness import (
 from flintlock.jobmaster.core import unwanted_attempts
 from flintlock.jobmaster.events import (
     Declare,
+    DeploymentTaken,
+    DeploymentUndelivered,
     Record,
     RequirementsChanged,
     RestartDue,
@@ -48,6 +50,7 @@ from flintlock.model.tasks import (
     ResultRows,
     TaskFailed,
     TaskFinished,
+    TaskRunning,
 )
 
 E = ExecutionState
@@ -371,29 +374,56 @@ def test_a_job_without_a_time_limit_has_no_timer() -> None:
 # Reconciliation
 
 
-def heartbeat(*attempts: int, on: str = "tm-1") -> DeployedTasks:
+def heartbeat(*attempts: int, on: str = "tm-1", number: int = 1) -> DeployedTasks:
     return DeployedTasks(
         job_id=JOB,
         task_manager=TaskManagerId(on),
         instance=InstanceId(f"{on}-instance"),
+        heartbeat=number,
         attempts=tuple(attempt_id(0, attempt) for attempt in attempts),
     )
 
 
-def test_an_attempt_that_its_task_manager_does_not_name_twice_is_lost() -> None:
-    harness = running()
-    harness.apply(heartbeat())
-    assert harness.state() is E.RUNNING, "that heartbeat may have left before the deployment arrived"
-    harness.apply(heartbeat())
+def deployed_after(number: int) -> JobHarness:
+    """Return a job whose attempt its TaskManager took when it had made so many heartbeats."""
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    (sent,) = harness.of(SendDeploy)
+    harness.apply(DeploymentTaken(sent.order.attempt, sent.instance, number))
+    harness.report(TaskRunning())
+    return harness
+
+
+def test_an_attempt_that_a_later_heartbeat_does_not_list_is_lost() -> None:
+    harness = deployed_after(3)
+    harness.apply(heartbeat(number=4))
     assert harness.status is J.RESTARTING
     assert harness.job.exceptions[0].failure.kind is FailureKind.TASK_MANAGER_LOST
 
 
-def test_an_attempt_that_is_named_in_between_is_not_lost() -> None:
-    harness = running()
-    for message in (heartbeat(), heartbeat(0), heartbeat(), heartbeat(0)):
+def test_a_heartbeat_from_before_the_deployment_proves_nothing_however_often_it_arrives() -> None:
+    harness = deployed_after(3)
+    for number in (3, 2, 3, 3, 1):
+        harness.apply(heartbeat(number=number))
+    assert harness.state() is E.RUNNING
+
+
+def test_an_attempt_that_was_listed_and_then_is_not_is_lost() -> None:
+    """The answer to the deployment was lost, so only the heartbeats show when the TaskManager had the attempt."""
+    harness = JobHarness(SMALL)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    (sent,) = harness.of(SendDeploy)
+    harness.apply(DeploymentUndelivered(sent.order.attempt, sent.instance, "no answer"))
+    harness.report(TaskRunning())
+    for message in (heartbeat(number=4), heartbeat(0, number=5), heartbeat(number=4), heartbeat(0, number=6)):
         harness.apply(message)
     assert harness.state() is E.RUNNING
+    harness.apply(heartbeat(number=7))
+    assert harness.status is J.RESTARTING
 
 
 def test_heartbeats_that_name_what_is_there_change_nothing() -> None:
@@ -434,7 +464,6 @@ def test_an_accepted_attempt_is_not_missed() -> None:
 def test_a_cancelled_attempt_that_is_gone_has_ended() -> None:
     harness = running()
     harness.cancel()
-    harness.apply(heartbeat())
     harness.apply(heartbeat())
     assert harness.status is J.CANCELED
 
