@@ -122,7 +122,7 @@ class DispatchedJob:
         self._cancel: CancelRequest | None = operations.cancel if operations is not None else None
         self._client: Final = AttachedClient(self._client_timed_out)  # expected while the job has a JobMaster
         self.changes: Final = _changes(self, services, operations or JobOperations(job_id=job_id))
-        self._recovered = False  # written by `run_recovered`
+        self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
 
     # What clients see
@@ -173,8 +173,11 @@ class DispatchedJob:
     def cancel(self, *, force: bool = False) -> CancelRequest:
         """Cancel the job, as soon as it has a JobMaster; return what to record of it.
 
-        Raises Conflict if it can no longer be cancelled.
+        Raises Conflict if it can no longer be cancelled, Unavailable while only its progress could tell: a job that is
+        recovered may be publishing, and then its JobMaster refuses a cancel.
         """
+        if self._recovered:
+            self.initialised()
         log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase, force=force)
         request = CancelRequest(requested_ms=self._services.clock_ms(), force=force, cause=current_cause() or "")
         if self._runner is not None:
@@ -247,7 +250,6 @@ class DispatchedJob:
 
     async def run_recovered(self, progress: tuple[RegionRecord, ...], history: JobHistory | None) -> None:
         """Continue a job from its durable progress, and clean up. One that cannot be initialised is quarantined."""
-        self._recovered = True
         await self._run_and_end(progress, history)
 
     async def clean_up_dirty(self) -> None:

@@ -212,6 +212,23 @@ async def test_queued_cancel_that_the_jobmaster_refuses_lets_the_job_run() -> No
 
 
 @virtual_time
+async def test_recovered_job_accepts_a_cancel_only_once_its_jobmaster_can_refuse_it() -> None:
+    def refuse(runner: FakeJobMasterRunner) -> None:
+        runner.publishing = True
+
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+    harness.job_masters.prepare = refuse
+    async with harness.leading() as dispatcher:
+        with pytest.raises(Unavailable, match="is being initialised"):
+            await dispatcher.command(CancelJob(job_id=A))
+        await settle()
+        with pytest.raises(Conflict):
+            await dispatcher.command(CancelJob(job_id=A))
+
+
+@virtual_time
 async def test_acknowledged_cancel_is_carried_out_by_the_next_leader() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:

@@ -496,12 +496,15 @@ async def test_id_that_awaits_recovery_cannot_be_submitted() -> None:
 
 
 @virtual_time
-async def test_cancel_of_a_recovered_job_that_has_no_jobmaster_yet_is_queued() -> None:
+async def test_cancel_of_a_recovered_job_that_has_no_jobmaster_yet_is_to_be_repeated() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
         await harness.submitted(dispatcher)
     async with harness.leading() as dispatcher:
         assert len(harness.job_masters.made) == 1
+        with pytest.raises(Unavailable, match="ask again"):
+            await dispatcher.command(CancelJob(job_id=A))
+        await settle()
         await dispatcher.command(CancelJob(job_id=A))
         assert (await dispatcher.await_job(AwaitJob(job_id=A, wait_s=5))).status is JobStatus.CANCELED
 
