@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
+import httpx
 import msgspec
 import psutil
 import pytest
@@ -113,7 +115,11 @@ class Shared:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """An engine on the wheel's Java."""
     place = tmp_path_factory.mktemp("engine")
-    settings = settings_for(place, {}, conf={"spark.flintlock.odd": ODD})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ui = {"spark.ui.enabled": "true", "spark.ui.port": port}  # where Spark itself answers what runs in it
+    settings = settings_for(place, {}, conf={"spark.flintlock.odd": ODD, **ui})
     with asyncio.Runner() as runner:
         scope = SparkEngine.start(settings)
         engine = runner.run(scope.__aenter__())
@@ -221,15 +227,24 @@ def works(shared: Shared, session: SparkSessionKey) -> bool:
     return measured.tasks_total > measured.tasks_done
 
 
+def active_tasks(shared: Shared) -> int:
+    """Return how many tasks the engine's executor runs, as Spark's own metrics have it: now, whoever they belong to."""
+    gauges = httpx.get(f"http://127.0.0.1:{shared.settings.conf['spark.ui.port']}/metrics/json/").json()["gauges"]
+    (active,) = (gauge["value"] for name, gauge in gauges.items() if name.endswith(".threadpool.activeTasks"))
+    return int(active)
+
+
 def test_releasing_a_session_interrupts_its_work(shared: Shared) -> None:
+    """Nothing of it runs in the engine when the release is confirmed; the thread of a task may need a moment to end."""
     session, engine = new_session(), shared.engine
 
     with client(engine.remote_url, session, "long") as process:
-        until("a running task", lambda: works(shared, session))
+        until("a running task", lambda: works(shared, session) and active_tasks(shared) > 0)
 
         released = shared.do(engine.release(session.user_id, session.session_id))
 
         assert released.confirmed
+        until("no active task", lambda: active_tasks(shared) == 0, 2.0)
         assert process.wait(30) != 0
 
 
