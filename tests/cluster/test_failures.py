@@ -119,6 +119,21 @@ def test_threads_shows_where_user_code_stands(standing: Processes, tmp_path: Pat
     assert (ended.returncode, "runs now" in ended.stderr) == (2, True)
 
 
+def test_a_task_manager_answers_about_its_process(standing: Processes) -> None:
+    """Through the leader: its threads and tasks, and the log files of its machine."""
+    (manager,) = httpx.get(f"{standing.url}/taskmanagers").json()["taskmanagers"]
+    url = f"{standing.url}/taskmanagers/{manager['id']}"
+
+    threads = httpx.get(f"{url}/thread-dump").json()["threadInfos"]
+    logs = httpx.get(f"{url}/logs").json()["logs"]
+    engine = httpx.get(f"{url}/logs/taskmanager-0-engine.log")
+
+    assert {"MainThread", "task engine"} <= {thread["threadName"] for thread in threads}
+    assert "taskmanager-0-engine.log" in [file["name"] for file in logs]
+    assert (engine.status_code, engine.headers["content-type"]) == (200, "text/plain; charset=UTF-8")
+    assert "does not write its log to a file" in httpx.get(f"{url}/log").json()["errors"][0]
+
+
 def test_a_script_that_exits_with_another_code_has_failed(standing: Processes, tmp_path: Path) -> None:
     """A program's exit code decides between FINISHED and FAILED."""
     script = tmp_path / "exits.py"
