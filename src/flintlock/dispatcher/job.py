@@ -422,11 +422,12 @@ class DispatchedJob:
         with suppress(Corrupt):
             if await stores.ended.get(self.job_id) is not None:
                 return None
-        job, progress = None, ()
+        job, progress, history = None, (), None
         with suppress(NotFound, Corrupt):
             job = await stores.graphs.recover(self.job_id)
             progress = await stores.progress.read(self.job_id)
-        return stored_outcome(result, job, progress)
+            history = await stores.progress.read_history(self.job_id)
+        return stored_outcome(result, job, progress, history)
 
     def _removals(self, resources: tuple[CleanupResource, ...], scratch: tuple[str, ...]) -> Removals:
         services, job_id = self._services, self.job_id

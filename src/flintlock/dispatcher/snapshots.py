@@ -14,7 +14,15 @@ from msgspec import structs
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobOutcome, JobResult, JobSnapshot, StoredJob
+from flintlock.model.jobs import (
+    ExceptionEntry,
+    ExecutionInfo,
+    JobHistory,
+    JobOutcome,
+    JobResult,
+    JobSnapshot,
+    StoredJob,
+)
 from flintlock.model.regions import Region, regions_of
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind, RegionPhase, RegionRecord, TaskFinished
@@ -79,8 +87,10 @@ def recorded_snapshot(result: JobResult) -> JobSnapshot:
     )
 
 
-def stored_outcome(result: JobResult, job: StoredJob | None, progress: Iterable[RegionRecord]) -> JobOutcome:
-    """Return an ended job that was not archived, as far as its result, its graph and its progress describe it.
+def stored_outcome(
+    result: JobResult, job: StoredJob | None, progress: Iterable[RegionRecord], history: JobHistory | None = None
+) -> JobOutcome:
+    """Return an ended job that was not archived, as far as its result, graph, progress and history describe it.
 
     `job` is None where its graph is gone or cannot be read.
     """
@@ -90,11 +100,20 @@ def stored_outcome(result: JobResult, job: StoredJob | None, progress: Iterable[
     outcomes = [(record, record.outcome) for record in progress if record.phase is RegionPhase.FINISHED]
     finished = result.status is JobStatus.FINISHED  # only such a job has results
     rows = tuple(rows for _, outcome in outcomes if finished and outcome is not None for rows in outcome.results)
+    past = history or JobHistory(job_id=result.job_id)
+    executions = {(info.region, info.attempt): info for info in past.attempts}
+    executions |= {
+        (one.region, one.attempt): _execution(one, outcome) for one, outcome in outcomes if outcome is not None
+    }
     snapshot = structs.replace(
         snapshot,
         graph=job.graph,
         regions=_regions(job.graph),
-        executions=tuple(_execution(record, outcome) for record, outcome in outcomes if outcome is not None),
+        executions=tuple(executions[key] for key in sorted(executions)),
+        attempts_omitted=past.attempts_omitted,
+        exceptions=past.exceptions,
+        exceptions_truncated=past.exceptions_omitted > 0,
+        exceptions_omitted=past.exceptions_omitted,
         result_names=tuple(one.name for one in rows),
     )
     return JobOutcome(snapshot=snapshot, results=rows)

@@ -24,9 +24,17 @@ from tests.unit.dispatcher.dispatcher_harness import (
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import AwaitJob, JobQuery, JobSnapshot, ResultQuery, Submitted
+from flintlock.model.jobs import (
+    AwaitJob,
+    ExceptionEntry,
+    JobHistory,
+    JobQuery,
+    JobSnapshot,
+    ResultQuery,
+    Submitted,
+)
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import RemoveFiles
+from flintlock.model.tasks import Failure, FailureKind, RemoveFiles
 from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import virtual_time
 
@@ -190,6 +198,27 @@ async def test_next_leader_archives_from_the_progress_what_its_predecessor_could
         assert [execution.state for execution in shown.executions] == [ExecutionState.FINISHED]
         assert await dispatcher.result(ResultQuery(job_id=A, name="top")) == rows()
         assert A not in harness.cluster.progress
+
+
+@virtual_time
+async def test_next_leader_archives_why_a_job_failed() -> None:
+    harness = DispatcherHarness()
+    harness.faults.failing["ended.put:before"] = OSError("disk full")
+    failure = Failure(kind=FailureKind.USER_CODE, message="ValueError: no")
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        entry = ExceptionEntry(failure=failure, timestamp_ms=1)
+        progress = harness.ha.stores(harness.cluster.token).progress
+        await progress.record_history(JobHistory(job_id=A, exceptions=(entry,)))
+        runner.fail("no")
+        await asyncio.sleep(60)
+    harness.faults.failing.clear()
+
+    async with harness.leading() as dispatcher:
+        await empty(dispatcher)
+        shown = await dispatcher.job(JobQuery(job_id=A))
+        assert shown.status is JobStatus.FAILED
+        assert [entry.failure for entry in shown.exceptions] == [failure]
 
 
 @virtual_time
