@@ -36,7 +36,7 @@ from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
 from flintlock.ha.store_rules import SLICE
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.commands import JobOperations
-from flintlock.model.errors import Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
+from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
 from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.jobs import JobSummary, ParallelismRange
@@ -197,6 +197,8 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "graphs.replace": lambda stores: stores.graphs.replace(structs.replace(stored_job(key="key"), submitted_ms=2_000)),
     "graphs.remove": lambda stores: stores.graphs.remove(JOB_A),
     "graphs.quarantine": lambda stores: stores.graphs.quarantine(JOB_A, "unreadable"),
+    "graphs.restore": lambda stores: stores.graphs.restore(JOB_Q),
+    "graphs.discard_quarantined": lambda stores: stores.graphs.discard_quarantined(job_result(JOB_Q)),
     "results.create_dirty": lambda stores: stores.results.create_dirty(job_result(JOB_B)),
     "results.mark_clean": lambda stores: stores.results.mark_clean(JOB_A),
     "progress.record": lambda stores: stores.progress.record(region_record(phase=RegionPhase.FINISHED)),
@@ -209,6 +211,9 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
 }
 
 
+JOB_Q = JobId("d" * 32)
+
+
 async def furnish(stores: Stores) -> None:
     await stores.graphs.put(stored_job(key="key"))
     await stores.results.create_dirty(job_result())
@@ -216,6 +221,8 @@ async def furnish(stores: Stores) -> None:
     await stores.operations.put(operations())
     old = JobId("c" * 32)
     await stores.ended.put(snapshot(old), (rows(),))
+    await stores.graphs.put(stored_job(JOB_Q))
+    await stores.graphs.quarantine(JOB_Q, "unreadable")
 
 
 async def all_summaries(stores: Stores) -> tuple[JobSummary, ...]:
@@ -527,6 +534,91 @@ async def test_removing_a_graph_leaves_a_quarantined_one(stores: Stores) -> None
     assert [job.job_id for job in await stores.graphs.quarantined()] == [JOB_A]
 
 
+async def quarantined(stores: Stores, *, clean: bool = True) -> None:
+    """Quarantine a job that has run, and ended as FAILED."""
+    await stores.graphs.put(stored_job(key="key"))
+    await stores.progress.record(region_record())
+    await stores.operations.put(operations())
+    await stores.ended.put(snapshot(), (rows(),))
+    await stores.graphs.quarantine(JOB_A, "no plan for this")
+    await stores.results.create_dirty(job_result())
+    if clean:
+        await stores.results.mark_clean(JOB_A)
+
+
+async def test_a_quarantined_graph_can_be_read(place: Place, stores: Stores) -> None:
+    await quarantined(stores)
+
+    assert await stores.graphs.read_quarantined(JOB_A) == stored_job(key="key")
+    with pytest.raises(NotFound):
+        await stores.graphs.read_quarantined(JOB_B)
+
+
+async def test_restoring_a_quarantined_job_forgets_its_end_and_nothing_else(stores: Stores) -> None:
+    await quarantined(stores)
+
+    for _ in range(2):
+        await stores.graphs.restore(JOB_A)
+
+    assert await stores.graphs.recover(JOB_A) == stored_job(key="key")
+    assert await stores.graphs.key("key") == KnownKey(job_id=JOB_A, digest="")
+    assert await stores.progress.read(JOB_A) == (region_record(),)
+    assert await stores.graphs.quarantined() == ()
+    assert await stores.results.get(JOB_A) is None
+    assert await stores.ended.get(JOB_A) is None
+    assert await stores.operations.read(JOB_A) is None
+    await stores.results.create_dirty(job_result())  # it can end again
+
+
+async def test_a_job_without_a_result_can_be_restored_too(stores: Stores) -> None:
+    await stores.graphs.put(stored_job())
+    await stores.graphs.quarantine(JOB_A, "unreadable")
+
+    await stores.graphs.restore(JOB_A)
+
+    assert await stores.graphs.ids() == (JOB_A,)
+
+
+async def test_restoring_refuses_what_is_not_quarantined_or_not_cleaned_up(stores: Stores) -> None:
+    with pytest.raises(NotFound):
+        await stores.graphs.restore(JOB_A)
+    await quarantined(stores, clean=False)
+    with pytest.raises(Conflict):
+        await stores.graphs.restore(JOB_A)
+    assert [each.job_id for each in await stores.graphs.quarantined()] == [JOB_A]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_discarding_a_quarantined_graph_leaves_a_dirty_result(stores: Stores, ended: bool) -> None:
+    if ended:
+        await quarantined(stores)
+    else:
+        await stores.graphs.put(stored_job())
+        await stores.graphs.quarantine(JOB_A, "unreadable")
+    result = structs.replace(job_result(), scratch=("work/a",))
+
+    for _ in range(2):
+        await stores.graphs.discard_quarantined(result)
+
+    assert await stores.graphs.quarantined() == ()
+    assert await stores.results.dirty() == (result,)
+    await stores.results.mark_clean(JOB_A)
+    await stores.graphs.discard_quarantined(result)
+    assert await stores.results.dirty() == ()
+
+
+async def test_a_quarantined_job_does_not_expire_until_it_is_discarded_and_cleaned_up(stores: Stores) -> None:
+    await quarantined(stores)
+    assert await stores.ended.expire(1_000_000_000_000_000) == ()
+
+    await stores.graphs.discard_quarantined(job_result())
+    assert await stores.ended.expire(1_000_000_000_000_000) == ()
+    await stores.results.mark_clean(JOB_A)
+
+    assert await stores.ended.expire(1_000_000_000_000_000) == (JOB_A,)
+    assert await stores.graphs.key("key") is None
+
+
 # --- JobResultStore
 
 
@@ -833,18 +925,6 @@ async def test_expire_forgets_a_clean_result_whose_job_was_never_archived(stores
     assert await stores.ended.expire(10_000) == (JOB_A,)
 
     assert await stores.results.get(JOB_A) is None
-
-
-async def test_a_quarantined_graph_is_removed_when_its_job_expires(stores: Stores) -> None:
-    for job_id in (JOB_A, JOB_B):
-        await stores.graphs.put(stored_job(job_id))
-        await stores.graphs.quarantine(job_id, "unreadable")
-    await stores.results.create_dirty(job_result(JOB_A))
-    await stores.results.mark_clean(JOB_A)
-
-    assert await stores.ended.expire(10_000) == (JOB_A,)
-
-    assert [job.job_id for job in await stores.graphs.quarantined()] == [JOB_B]
 
 
 # --- JobOperationStore

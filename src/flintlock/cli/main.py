@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "logs": CommandRow(home="flintlock.cli.output:logs", help="Print the output of a job's own code."),
     "threads": CommandRow(home="flintlock.cli.output:threads", help="Print what a job's running code does now."),
     "result": CommandRow(home="flintlock.cli.output:result", help="Print a job's result."),
+    "quarantine": CommandRow(home="flintlock.cli.quarantine:quarantine", help="Inspect, put back or drop broken jobs."),
     "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
     "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),
     "taskmanager": CommandRow(home="flintlock.cli.cluster:taskmanager", help="Run a TaskManager in the foreground."),

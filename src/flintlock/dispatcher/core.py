@@ -221,14 +221,16 @@ REMOVED_AFTER: Final[Mapping[CleanupResource, CleanupResource]] = {
 
 
 def cleanup_plan(
-    *, blobs: Collection[str], scratch: Collection[str], archived: bool = True
+    *, blobs: Collection[str], scratch: Collection[str], archived: bool = True, quarantined: bool = False
 ) -> tuple[CleanupResource, ...]:
     """Return what the global cleanup of a job removes. A suspended job keeps all of it for the next leader.
 
-    A job that is not known to be archived is archived first.
+    A job that is not known to be archived is archived first. A quarantined one keeps what it uses.
     """
-    stored = (CleanupResource.GRAPH, CleanupResource.PROGRESS)
+    stored = (CleanupResource.GRAPH,) if quarantined else (CleanupResource.GRAPH, CleanupResource.PROGRESS)
     stored = stored if archived else (CleanupResource.ARCHIVE, *stored)
+    if quarantined:
+        return stored
     return stored + ((CleanupResource.BLOBS,) if blobs else ()) + ((CleanupResource.FILES,) if scratch else ())
 
 

@@ -12,7 +12,7 @@ that no job of that id has ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
@@ -28,7 +28,8 @@ from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.listing import JobListing
 from flintlock.dispatcher.listing_loader import ListingLoader
 from flintlock.dispatcher.operations import known_operation
-from flintlock.dispatcher.recovery import Recovery
+from flintlock.dispatcher.quarantine import Quarantine
+from flintlock.dispatcher.recovery import JobRecovery, Recovery
 from flintlock.dispatcher.retention import Retention
 from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
@@ -63,6 +64,8 @@ from flintlock.model.jobs import (
     JobsQuery,
     JobSubmission,
     JobSummary,
+    QuarantinedJob,
+    QuarantinedJobs,
     ResultQuery,
     Submitted,
 )
@@ -126,6 +129,9 @@ class Dispatcher:
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
         self._submissions: Final = Submissions(services, self._shared, self)
+        self._quarantine: Final = Quarantine(
+            self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
+        )
         self._retention: Final = Retention(services, self._shared, self.jobs, self._loader)
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
         self._shut_down: Final[asyncio.Future[ApplicationStatus]] = asyncio.get_running_loop().create_future()
@@ -144,6 +150,7 @@ class Dispatcher:
             self._listing.put(line)
         self._child(self._loader.run(), "dispatcher-listing")
         self._child(self._retention.expire_jobs(), "dispatcher-retention")
+        self._child(self._quarantine.drop_expired(), "dispatcher-quarantine-retention")
         self._child(self._retention.expire_blobs(), "dispatcher-blob-retention")
         self._child(self._retention.remove_old_logs(), "dispatcher-log-retention")
 
@@ -338,6 +345,34 @@ class Dispatcher:
         self.check_leading()
         if not self._shut_down.done():
             self._shut_down.set_result(message.status)
+
+    async def quarantined_jobs(self) -> QuarantinedJobs:
+        """Return all quarantined jobs."""
+        self.check_leading()
+        return await self._quarantine.list_jobs()
+
+    async def quarantined_job(self, message: JobQuery) -> QuarantinedJob:
+        """Return a quarantined job."""
+        self.check_leading()
+        return await self._quarantine.job(message.job_id)
+
+    async def retry_quarantined(self, message: JobQuery) -> None:
+        """Put a quarantined job back; return once it is durable and runs. See DispatcherGateway."""
+        self.check_leading()
+        await self._change_quarantine(self._quarantine.retry, message.job_id)
+
+    async def drop_quarantined(self, message: JobQuery) -> None:
+        """Give a quarantined job up; return once that is durable. See DispatcherGateway."""
+        self.check_leading()
+        await self._change_quarantine(self._quarantine.drop, message.job_id)
+
+    async def _change_quarantine(
+        self, change: Callable[[JobId, asyncio.Future[None]], Coroutine[Any, Any, None]], job_id: JobId
+    ) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._child(change(job_id, done), f"quarantine-{job_id}")
+        task.add_done_callback(lambda _: answer_unanswered(done, "the quarantine of a job was being changed"))
+        await asyncio.shield(done)
 
     # Jobs
 

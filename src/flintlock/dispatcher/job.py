@@ -370,6 +370,7 @@ class DispatchedJob:
             services.ended.keep_unarchived(outcome)
         self._archived = archived
         if self._quarantine_reason is not None:  # before its result is durable: the cleanup would remove the graph
+            result = structs.replace(result, quarantined=True)
             await services.writes.quarantine(self.job_id, self._quarantine_reason)
         await services.writes.end(result)
         self._move(JobPhase.CLEANING, status=result.status)
@@ -386,7 +387,10 @@ class DispatchedJob:
             raise InvariantBroken(f"job {self.job_id} is cleaned up before its end is durable")
         await self.changes.fail_unfinished(f"job {self.job_id} has ended: it is {self._result.status}")
         blobs, scratch = self._result.blobs, self._result.scratch
-        removals = self._removals(core.cleanup_plan(blobs=blobs, scratch=scratch, archived=self._archived), scratch)
+        plan = core.cleanup_plan(
+            blobs=blobs, scratch=scratch, archived=self._archived, quarantined=self._result.quarantined
+        )
+        removals = self._removals(plan, scratch)
         await clean_up(
             self.job_id,
             removals,

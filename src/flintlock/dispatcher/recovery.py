@@ -86,6 +86,24 @@ async def recover(stores: Stores, services: DispatcherServices, gate: LeaderGate
     return await _Recovering(stores, services, gate, clock).recover()
 
 
+class JobRecovery:
+    """Recovers single jobs while the Dispatcher runs, as a new leader would."""
+
+    def __init__(self, stores: Stores, services: DispatcherServices, gate: LeaderGate, clock: RetentionClock) -> None:
+        self._stores: Final = stores
+        self._recovering: Final = _Recovering(stores, services, gate, clock)
+
+    @property
+    def ended(self) -> tuple[JobSummary, ...]:
+        """The lines of the jobs that were quarantined instead."""
+        return self._recovering.ended
+
+    async def recover_job(self, job_id: JobId) -> RecoveredJob | None:
+        """Return a stored job to run; None if it is not stored, or had to be quarantined. Raises as `recover` does."""
+        with_progress = frozenset(await self._stores.progress.ids())
+        return await self._recovering.recover_one(job_id, has_progress=job_id in with_progress)
+
+
 async def _newest_end_ms(store: EndedJobStore) -> int | None:
     """Return the newest end of a job, by the wall clock; None if no job has ended."""
     async with aclosing(store.summaries()) as slices:
@@ -116,6 +134,14 @@ class _Recovering:
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
         self._blobs_unavailable = False  # their files as a whole did not answer in time: no more of them are checked
+
+    @property
+    def ended(self) -> tuple[JobSummary, ...]:
+        return tuple(self._ended.values())
+
+    async def recover_one(self, job_id: JobId, *, has_progress: bool) -> RecoveredJob | None:
+        self._with_progress = {job_id} if has_progress else ()
+        return await self._recover_job(job_id)
 
     async def recover(self) -> Recovery:
         dirty = await self._read(self._stores.results.dirty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S, record_retenti
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.writes import log_and_continue
 from flintlock.model import log_events
-from flintlock.model.errors import Corrupt
+from flintlock.model.errors import Corrupt, NotFound
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.tasks import RemoveLogs
 
@@ -58,7 +59,18 @@ class Retention:
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
         await self._gate.wait_until_active()
         with log_and_continue(log_events.BLOB_PRUNING_FAILED):
+            needed |= await self._blobs_of_quarantined()
+        with log_and_continue(log_events.BLOB_PRUNING_FAILED):
             await self._services.blobs.retain_only(needed)
+
+    async def _blobs_of_quarantined(self) -> dict[JobId, tuple[BlobKey, ...]]:
+        """Return what quarantined jobs need when they are put back. One whose graph cannot be read needs nothing."""
+        needed: dict[JobId, tuple[BlobKey, ...]] = {}
+        for each in await self._stores.graphs.quarantined():
+            with suppress(Corrupt, NotFound):
+                job = await self._stores.graphs.read_quarantined(each.job_id)
+                needed[each.job_id] = core.blobs_of(job.graph)
+        return needed
 
     async def run_clock(self) -> None:
         """Record how far the retention clock has come, again and again."""

@@ -18,6 +18,8 @@ from flintlock.model.jobs import (
     JobsPage,
     JobsQuery,
     JobSubmission,
+    QuarantinedJob,
+    QuarantinedJobs,
     ResultQuery,
     Submitted,
 )
@@ -106,6 +108,30 @@ class DispatcherGateway(Protocol):
 
     async def result(self, message: ResultQuery) -> ResultRows:
         """Return a collected result of the job. Raises NotFound; Conflict while the job has not finished."""
+        ...
+
+    async def quarantined_jobs(self) -> QuarantinedJobs:
+        """Return all quarantined jobs, with the reasons."""
+        ...
+
+    async def quarantined_job(self, message: JobQuery) -> QuarantinedJob:
+        """Return a quarantined job. Raises NotFound."""
+        ...
+
+    async def retry_quarantined(self, message: JobQuery) -> None:
+        """Put a quarantined job back among those to run, under its own id; return once that is durable and it runs.
+
+        A job that runs already is acknowledged again. Raises NotFound for one that is not quarantined, Conflict with
+        the reason for one that is quarantined again, or that is still being cleaned up.
+        """
+        ...
+
+    async def drop_quarantined(self, message: JobQuery) -> None:
+        """Give a quarantined job up; return once that is durable. Its records, files and artifacts are then removed.
+
+        It stays listed as FAILED until its retention is over. One that was dropped before is acknowledged again. Raises
+        NotFound for an unknown job.
+        """
         ...
 
     async def shut_down_cluster(self, message: ShutDownCluster) -> None:

@@ -77,7 +77,28 @@ class JobGraphStore(Protocol):
         ...
 
     async def quarantined(self) -> tuple[Quarantined, ...]:
-        """Return the quarantined graphs. They are removed when `EndedJobStore.expire` removes the job."""
+        """Return the quarantined graphs. They stay until `restore` or `discard_quarantined`."""
+        ...
+
+    async def read_quarantined(self, job_id: JobId) -> StoredJob:
+        """Return a quarantined job. Raises NotFound, Corrupt."""
+        ...
+
+    async def restore(self, job_id: JobId) -> None:
+        """Take a graph out of quarantine, in one transaction: `ids` lists it again, and its end is forgotten.
+
+        What is forgotten is its clean result, its entry among the ended jobs and what was requested of it; its key and
+        its progress stay.
+        Does nothing for a job whose graph is listed already. Raises NotFound for one that is not quarantined, Conflict
+        for one whose result is dirty: its cleanup is not done.
+        """
+        ...
+
+    async def discard_quarantined(self, result: JobResult) -> None:
+        """Remove a quarantined graph, in one transaction with a dirty entry of this result, for the job's cleanup.
+
+        The entry replaces one that there is. Does nothing for a job that is not quarantined.
+        """
         ...
 
     async def key(self, key: str) -> KnownKey | None:
@@ -168,8 +189,8 @@ class EndedJobStore(Protocol):
         """Remove jobs whose `retained_from_ms` is before then, with their clean results and keys; return which.
 
         At most some hundred at once: call again until it returns none. A job whose result is dirty, or whose graph
-        still exists, has not ended for good and stays. Each job is removed as a whole; a call that raises may have
-        removed some.
+        still exists, quarantined or not, has not ended for good and stays. Each job is removed as a whole; a call that
+        raises may have removed some.
         """
         ...
 

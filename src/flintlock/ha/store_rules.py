@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
-from flintlock.model.errors import DuplicateJob, Fenced, KeyReused, NotFound
+from flintlock.model.errors import Conflict, DuplicateJob, Fenced, KeyReused, NotFound
 from flintlock.model.ids import FencingToken, JobId
 
 T = TypeVar("T")
@@ -42,6 +42,16 @@ def duplicate_job(job_id: JobId, *, ended: bool) -> DuplicateJob:
 def key_reused(key: str, owner: JobId) -> KeyReused:
     """Return the error for a key that stands for another job."""
     return KeyReused(f"the idempotency key {key!r} stands for job {owner}")
+
+
+def not_quarantined(job_id: JobId) -> NotFound:
+    """Return the error for a job that is not in quarantine."""
+    return NotFound(f"job {job_id} is not quarantined")
+
+
+def still_cleaned_up(job_id: JobId) -> Conflict:
+    """Return the error for a quarantined job whose cleanup is not done."""
+    return Conflict(f"job {job_id} is being cleaned up; try again when that is done")
 
 
 def no_job_for_operations(job_id: JobId) -> NotFound:

@@ -230,11 +230,30 @@ class JobResult(Struct, frozen=True, kw_only=True):
     scratch: tuple[str, ...] = ()
     blobs: tuple[str, ...] = ()
     ended_at_ms: int = 0  # on the retention clock; 0 in records of versions that had none
+    quarantined: bool = False  # its graph is: what the job uses stays, for when it is put back
 
     @property
     def retained_from_ms(self) -> int:
         """When its retention began, on the retention clock. Older versions counted by the wall clock."""
         return self.ended_at_ms or self.end_ms
+
+
+class QuarantinedJob(Struct, frozen=True, kw_only=True):
+    """A job that is stored and cannot be run, and what is kept of it."""
+
+    job_id: JobId
+    name: str  # empty if it is unknown
+    reason: str
+    since_ms: int  # -1 if it is unknown
+    readable: bool  # whether its graph can be read
+    directories: tuple[str, ...] = ()  # that its attempts have written to
+    artifacts: tuple[str, ...] = ()  # their names
+
+
+class QuarantinedJobs(Struct, frozen=True, kw_only=True):
+    """All quarantined jobs."""
+
+    jobs: tuple[QuarantinedJob, ...]
 
 
 class RetentionReading(Struct, frozen=True, kw_only=True):

@@ -109,6 +109,12 @@ JOB_CLEANUP_GIVEN_UP: Final = _event(
     "job-cleanup-given-up",
     "What a job left behind could not be removed until its retention was over; it stays where the line says.",
 )
+JOB_RESTORED: Final = _event(
+    "Jobs (Dispatcher)", "job-restored", "A quarantined job was put back among those to run, and is recovered."
+)
+JOB_DROPPED: Final = _event(
+    "Jobs (Dispatcher)", "job-dropped", "A quarantined job was given up; what it left behind is removed."
+)
 ARTIFACTS_NOT_CHECKED: Final = _event(
     "Jobs (Dispatcher)",
     "artifacts-not-checked",

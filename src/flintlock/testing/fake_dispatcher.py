@@ -35,6 +35,8 @@ from flintlock.model.jobs import (
     JobsPage,
     JobsQuery,
     JobSubmission,
+    QuarantinedJob,
+    QuarantinedJobs,
     ResultQuery,
     Submitted,
 )
@@ -51,6 +53,9 @@ class FakeDispatcher:
         self.submissions: list[JobSubmission] = []  # those that were accepted
         self.cancelled: list[JobId] = []
         self.forced: list[JobId] = []  # those of them that were forced
+        self.quarantine: dict[JobId, QuarantinedJob] = {}
+        self.retried: list[JobId] = []
+        self.dropped: list[JobId] = []
         self.shut_downs: list[ShutDownCluster] = []
         self.awaited: list[AwaitJob] = []
         self.client_heartbeats: list[ClientHeartbeat] = []
@@ -184,6 +189,28 @@ class FakeDispatcher:
         if found is None or found.command.job_id != message.job_id:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
+
+    async def quarantined_jobs(self) -> QuarantinedJobs:
+        """Return the jobs in `quarantine`."""
+        self._fail()
+        return QuarantinedJobs(jobs=tuple(self.quarantine.values()))
+
+    async def quarantined_job(self, message: JobQuery) -> QuarantinedJob:
+        """Return one of them."""
+        self._fail()
+        if message.job_id not in self.quarantine:
+            raise NotFound(f"job {message.job_id} is not quarantined")
+        return self.quarantine[message.job_id]
+
+    async def retry_quarantined(self, message: JobQuery) -> None:
+        """Record it."""
+        await self.quarantined_job(message)
+        self.retried.append(message.job_id)
+
+    async def drop_quarantined(self, message: JobQuery) -> None:
+        """Record it."""
+        await self.quarantined_job(message)
+        self.dropped.append(message.job_id)
 
     async def shut_down_cluster(self, message: ShutDownCluster) -> None:
         """Record the request."""

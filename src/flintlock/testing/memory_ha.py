@@ -19,7 +19,16 @@ from msgspec import Struct
 
 from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import SLICE, batched, duplicate_job, fence, key_reused, no_job_for_operations
+from flintlock.ha.store_rules import (
+    SLICE,
+    batched,
+    duplicate_job,
+    fence,
+    key_reused,
+    no_job_for_operations,
+    not_quarantined,
+    still_cleaned_up,
+)
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId, RegionId
@@ -174,6 +183,40 @@ class MemoryJobGraphStore(_TermStore):
 
         return await self._read("graphs.quarantined", effect)
 
+    async def read_quarantined(self, job_id: JobId) -> StoredJob:
+        """Return a quarantined job."""
+        entry = await self._read("graphs.read_quarantined", lambda: self._cluster.quarantined.get(job_id))
+        if entry is None:
+            raise not_quarantined(job_id)
+        return payloads.STORED_JOB.decode(entry[1], f"job {job_id}")
+
+    async def restore(self, job_id: JobId) -> None:
+        """Take a graph out of quarantine."""
+        cluster = self._cluster
+
+        def effect() -> None:
+            if job_id in cluster.graphs:
+                return
+            if job_id not in cluster.quarantined:
+                raise not_quarantined(job_id)
+            if job_id in cluster.results and cluster.results[job_id].dirty:
+                raise still_cleaned_up(job_id)
+            cluster.graphs[job_id] = cluster.quarantined.pop(job_id)[1]
+            for records in (cluster.results, cluster.ended, cluster.operations):
+                records.pop(job_id, None)
+
+        await self._write("graphs.restore", effect)
+
+    async def discard_quarantined(self, result: JobResult) -> None:
+        """Remove a quarantined graph; a dirty result takes its place."""
+        entry = ResultEntry(dirty=True, end_ms=result.retained_from_ms, payload=payloads.JOB_RESULT.encode(result))
+
+        def effect() -> None:
+            if self._cluster.quarantined.pop(result.job_id, None) is not None:
+                self._cluster.results[result.job_id] = entry
+
+        await self._write("graphs.discard_quarantined", effect)
+
     async def key(self, key: str) -> KnownKey | None:
         """Return the job that a key refers to."""
         return await self._read("graphs.key", lambda: self._cluster.keys.get(key))
@@ -322,11 +365,11 @@ class MemoryEndedJobStore(_TermStore):
         def effect() -> tuple[JobId, ...]:
             old = {job_id for job_id, entry in cluster.ended.items() if entry.end_ms < before_ms}
             old |= {job_id for job_id, entry in cluster.results.items() if entry.end_ms < before_ms}
-            old -= {job_id for job_id, entry in cluster.results.items() if entry.dirty} | cluster.graphs.keys()
+            old -= {job_id for job_id, entry in cluster.results.items() if entry.dirty}
+            old -= cluster.graphs.keys() | cluster.quarantined.keys()
             for job_id in old:
                 cluster.ended.pop(job_id, None)
                 cluster.results.pop(job_id, None)
-                cluster.quarantined.pop(job_id, None)
                 cluster.operations.pop(job_id, None)
                 cluster.forget_keys(job_id)
             return tuple(sorted(old))

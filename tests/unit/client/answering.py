@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 http.server's names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 http.server's names
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return super().date_time_string((timestamp or time.time()) + cast("Server", self.server).ahead_s)

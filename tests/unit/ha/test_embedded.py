@@ -89,6 +89,14 @@ class EmbeddedIsLikeMemory(RuleBasedStateMachine):
     def quarantine(self, job: JobId, reason: str) -> None:
         self.ask(lambda stores: stores.graphs.quarantine(job, reason))
 
+    @rule(job=JOBS)
+    def restore(self, job: JobId) -> None:
+        self.ask(lambda stores: stores.graphs.restore(job))
+
+    @rule(job=JOBS, end_ms=TIMES)
+    def discard_quarantined(self, job: JobId, end_ms: int) -> None:
+        self.ask(lambda stores: stores.graphs.discard_quarantined(job_result(job, end_ms=end_ms)))
+
     @rule(job=JOBS, end_ms=TIMES)
     def create_dirty(self, job: JobId, end_ms: int) -> None:
         self.ask(lambda stores: stores.results.create_dirty(job_result(job, end_ms=end_ms)))

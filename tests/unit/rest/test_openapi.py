@@ -32,6 +32,7 @@ from flintlock.model.diagnostics import (
 )
 from flintlock.model.ids import StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import vertex_id
+from flintlock.model.jobs import QuarantinedJob
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.server.openapi import openapi
@@ -85,6 +86,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         arrow=b"",
         json=b'{"columns":[{"name":"k","type":"int"}],"rows":[[1]]}',
     )
+    rest.dispatcher.quarantine[B] = QuarantinedJob(job_id=B, name="b", reason="unreadable", since_ms=1, readable=True)
     rest.dispatcher.operations[TRIGGER] = JobOperation(
         trigger_id=TRIGGER, command=RescaleJob(job_id=B, parallelism=2), started_ms=1
     ).completed(None, 2)

@@ -13,6 +13,7 @@ import msgspec
 
 from flintlock.api.cluster import ClusterOverview, ClusterResources
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
+from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
@@ -101,6 +102,10 @@ class Client:
             if page.next is None:
                 return
             params["after"] = page.next
+
+    def quarantined(self) -> tuple[QuarantineEntry, ...]:
+        """Return the jobs that are stored and cannot be run, with the reasons."""
+        return self.http.get("/quarantine", QuarantineListing).jobs
 
     def overview(self) -> ClusterOverview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""

@@ -21,6 +21,7 @@ from flintlock.api.jobs import (
     VertexRequirements,
 )
 from flintlock.api.process import ThreadDump, ThreadInfo
+from flintlock.api.quarantine import QuarantineEntry
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.display.progress import failure_lines, failure_of
@@ -150,6 +151,18 @@ class JobHandle:
         """
         path = f"/jobs/{self.id}/vertices/{vertex_id(self.id, step)}/subtasks/{subtask}/thread-dump"
         return tuple(self._http.get(path, ThreadDump, patience_s=0.0).thread_infos)
+
+    def quarantined(self) -> QuarantineEntry:
+        """Return why the job is quarantined, and what is kept of it. Raises NotFound if it is not."""
+        return self._http.get(f"/quarantine/{self.id}", QuarantineEntry)
+
+    def retry_quarantined(self) -> None:
+        """Put the quarantined job back, under its own id. Raises NotFound; Conflict if it is quarantined again."""
+        self._http.call("POST", f"/quarantine/{self.id}/retry")
+
+    def drop_quarantined(self) -> None:
+        """Give the quarantined job up: its records, files and artifacts are removed. Raises NotFound, Conflict."""
+        self._http.call("DELETE", f"/quarantine/{self.id}")
 
     def requirements(self) -> dict[str, VertexRequirements]:
         """Return what each step may use, by its vertex id. Raises NotFound."""

@@ -17,7 +17,16 @@ from flintlock.ha import payloads
 from flintlock.ha.embedded.sqlite_file import translated
 from flintlock.ha.embedded.writer import LARGE, GroupWriter, Write
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import SLICE, batched, duplicate_job, fence, key_reused, no_job_for_operations
+from flintlock.ha.store_rules import (
+    SLICE,
+    batched,
+    duplicate_job,
+    fence,
+    key_reused,
+    no_job_for_operations,
+    not_quarantined,
+    still_cleaned_up,
+)
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
@@ -33,6 +42,7 @@ _EXPIRED: Final = " UNION ".join(
     f"SELECT * FROM (SELECT job_id FROM {table} AS old WHERE end_ms < :before"  # noqa: S608  # names of ours
     " AND NOT EXISTS (SELECT 1 FROM job_results WHERE job_id = old.job_id AND dirty)"
     " AND NOT EXISTS (SELECT 1 FROM job_graphs WHERE job_id = old.job_id)"
+    " AND NOT EXISTS (SELECT 1 FROM quarantined_graphs WHERE job_id = old.job_id)"
     " ORDER BY end_ms LIMIT :limit)"
     for table in ("ended_jobs", "job_results")
 )
@@ -174,6 +184,44 @@ class SqliteJobGraphStore(_TermStore):
         """Return the quarantined graphs."""
         rows = await self._file.rows("SELECT job_id, reason FROM quarantined_graphs ORDER BY rowid")
         return tuple(Quarantined(job_id=JobId(job_id), reason=reason) for job_id, reason in rows)
+
+    async def read_quarantined(self, job_id: JobId) -> StoredJob:
+        """Return a quarantined job."""
+        row = await self._first("SELECT payload FROM quarantined_graphs WHERE job_id = ?", job_id)
+        if row is None:
+            raise not_quarantined(job_id)
+        return payloads.STORED_JOB.decode(row[0], f"job {job_id}")
+
+    async def restore(self, job_id: JobId) -> None:
+        """Take a graph out of quarantine."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            if _exists(connection, "SELECT 1 FROM job_graphs WHERE job_id = ?", job_id):
+                return
+            if not _exists(connection, "SELECT 1 FROM quarantined_graphs WHERE job_id = ?", job_id):
+                raise not_quarantined(job_id)
+            if _exists(connection, "SELECT 1 FROM job_results WHERE dirty AND job_id = ?", job_id):
+                raise still_cleaned_up(job_id)
+            connection.execute(
+                "INSERT INTO job_graphs SELECT job_id, payload FROM quarantined_graphs WHERE job_id = ?", (job_id,)
+            )
+            for table in ("quarantined_graphs", "job_results", "ended_jobs", "job_operations"):
+                connection.execute(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))  # noqa: S608  # a name of ours
+
+        await self._write(work, LARGE)
+
+    async def discard_quarantined(self, result: JobResult) -> None:
+        """Remove a quarantined graph; a dirty result takes its place."""
+        values = (result.job_id, result.retained_from_ms, payloads.JOB_RESULT.encode(result))
+
+        def work(connection: sqlite3.Connection) -> None:
+            done = connection.execute("DELETE FROM quarantined_graphs WHERE job_id = ?", (result.job_id,))
+            if done.rowcount:
+                connection.execute(
+                    "INSERT OR REPLACE INTO job_results (job_id, dirty, end_ms, payload) VALUES (?, 1, ?, ?)", values
+                )
+
+        await self._write(work)
 
     async def key(self, key: str) -> KnownKey | None:
         """Return the job of a key."""
@@ -326,7 +374,7 @@ class SqliteEndedJobStore(_TermStore):
             # A result without an ended job exists when archiving failed; an ended job without a result when the
             # process died between the two, and then its graph exists too.
             rows = connection.execute(_EXPIRED, {"before": before_ms, "limit": SLICE}).fetchall()
-            for table in ("ended_jobs", "job_results", "idempotency_keys", "quarantined_graphs", "job_operations"):
+            for table in ("ended_jobs", "job_results", "idempotency_keys", "job_operations"):
                 connection.executemany(f"DELETE FROM {table} WHERE job_id = ?", rows)  # noqa: S608  # a name of ours
             return tuple(JobId(job_id) for (job_id,) in rows)
 

@@ -9,7 +9,7 @@ import structlog
 
 from flintlock.ha import payloads
 from flintlock.ha.protocols import KnownKey, Quarantined
-from flintlock.ha.store_rules import duplicate_job, key_reused
+from flintlock.ha.store_rules import duplicate_job, key_reused, not_quarantined, still_cleaned_up
 from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, RefusalReason, SetData
 from flintlock.ha.zookeeper.writer import Change, TermStore, for_each
@@ -119,6 +119,78 @@ class ZooKeeperJobGraphStore(TermStore):
             return Quarantined(job_id=job_id, reason=reason)
 
         return tuple(found for found in await for_each(await self._names(self._paths.quarantine), read) if found)
+
+    async def read_quarantined(self, job_id: JobId) -> StoredJob:
+        """Return a quarantined job."""
+        path = self._paths.quarantined_graph(job_id)
+        found = await self._load(
+            path, tree.QUARANTINE, lambda each: each.file or None, payloads.STORED_JOB, f"job {job_id}"
+        )
+        if found is not None:
+            return found
+        if await self._link.exists(path):
+            raise Corrupt(f"the pointer to the graph of job {job_id} could not be read when it was quarantined")
+        raise not_quarantined(job_id)
+
+    async def restore(self, job_id: JobId) -> None:
+        """Take a graph out of quarantine. Its file stays where it is."""
+        paths = self._paths
+
+        async def plan() -> Change:
+            if await self._link.exists(paths.graph(job_id)):
+                return Change((Check(paths.graph(job_id)),))
+            found = await self._find(paths.quarantined_graph(job_id), tree.QUARANTINE)
+            if found is None:
+                raise not_quarantined(job_id)
+            if await self._link.exists(paths.dirty_mark(job_id)):
+                raise still_cleaned_up(job_id)
+            result = await self._find(paths.result(job_id), tree.RESULT)
+            ended = await self._find(paths.ended_job(job_id), tree.ENDED)
+            operations = await self._link.get(paths.job_operations(job_id))
+            graph = tree.GRAPH.encode(tree.GraphPointer(file=found.pointer.file if found.pointer else ""))
+            ops: list[Op] = [
+                *tree.absent(paths.dirty_mark(job_id)),
+                Delete(paths.quarantined_graph(job_id), found.version),
+                Create(paths.graph(job_id), graph),
+            ]
+            ops += [Delete(paths.result(job_id), result.version)] if result else []
+            ops += [Delete(paths.ended_job(job_id), ended.version)] if ended else []
+            ops += [Delete(paths.job_operations(job_id), operations.version)] if operations else []
+            marks = [paths.result_end(job_id, result.pointer.end_ms)] if result and result.pointer else []
+            marks += [paths.job_end(job_id, ended.pointer.end_ms)] if ended and ended.pointer else []
+            ops += [Delete(mark) for mark in marks if await self._link.exists(mark)]
+            files = [result.pointer.file] if result and result.pointer else []
+            return Change(ops, [*files, *(ended.pointer.files if ended and ended.pointer else ())])
+
+        await self._write(plan)
+
+    async def discard_quarantined(self, result: JobResult) -> None:
+        """Remove a quarantined graph; a dirty result takes its place."""
+        job_id, paths = result.job_id, self._paths
+        path, mark = paths.result(job_id), paths.result_end(job_id, result.retained_from_ms)
+        async with self._stored("results", job_id, payloads.JOB_RESULT.encode(result)) as (file,):
+            pointer = tree.RESULT.encode(tree.ResultPointer(file=file, end_ms=result.retained_from_ms))
+
+            async def plan() -> Change:
+                found = await self._find(paths.quarantined_graph(job_id), tree.QUARANTINE)
+                if found is None:
+                    return Change((), [file])
+                before = await self._find(path, tree.RESULT)
+                ops: list[Op] = [
+                    Delete(paths.quarantined_graph(job_id), found.version),
+                    Create(path, pointer) if before is None else SetData(path, pointer, before.version),
+                ]
+                if not await self._link.exists(paths.dirty_mark(job_id)):
+                    ops.append(Create(paths.dirty_mark(job_id)))
+                if not await self._link.exists(mark):
+                    ops.append(Create(mark))
+                old = before.pointer if before is not None else None
+                if old is not None and old.end_ms != result.retained_from_ms:
+                    ops.append(Delete(paths.result_end(job_id, old.end_ms)))
+                unlinked = [found.pointer.file if found.pointer else "", old.file if old is not None else ""]
+                return Change(ops, [each for each in unlinked if each])
+
+            await self._write(plan)
 
     async def key(self, key: str) -> KnownKey | None:
         """Return the job of a key."""

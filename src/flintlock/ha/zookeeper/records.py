@@ -152,11 +152,14 @@ class ZooKeeperEndedJobStore(TermStore):
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
         """Remove jobs that ended before then, each in a transaction of its own."""
-        names, dirty, graphs = await asyncio.gather(
-            self._names(self._paths.ends), self._names(self._paths.dirty), self._names(self._paths.graphs)
+        names, dirty, graphs, quarantined = await asyncio.gather(
+            self._names(self._paths.ends),
+            self._names(self._paths.dirty),
+            self._names(self._paths.graphs),
+            self._names(self._paths.quarantine),
         )
         marks = await _in_thread_if_many(names, lambda: _old_marks(names, before_ms))
-        for kept in (*dirty, *graphs):
+        for kept in (*dirty, *graphs, *quarantined):
             marks.pop(JobId(kept), None)
         if not marks:
             await self._write(_nothing)  # a leader that was superseded is Fenced here too
@@ -180,24 +183,25 @@ class ZooKeeperEndedJobStore(TermStore):
                 self._link.exists(paths.graph(job_id)),
                 self._find(paths.ended_job(job_id), tree.ENDED),
                 self._find(paths.result(job_id), tree.RESULT),
-                self._find(paths.quarantined_graph(job_id), tree.QUARANTINE),
+                self._link.exists(paths.quarantined_graph(job_id)),
             )
-            removed = not dirty and not graph and (_is_old(ended, before_ms) or _is_old(result, before_ms))
+            kept = dirty or graph or quarantined
+            removed = not kept and (_is_old(ended, before_ms) or _is_old(result, before_ms))
             if not removed:
                 return Change()
-            existing = {
-                paths.ended_job(job_id): ended,
-                paths.result(job_id): result,
-                paths.quarantined_graph(job_id): quarantined,
-            }
-            ops: list[Op] = [*tree.absent(paths.dirty_mark(job_id)), *tree.absent(paths.graph(job_id))]
+            existing = {paths.ended_job(job_id): ended, paths.result(job_id): result}
+            ops: list[Op] = [
+                *tree.absent(paths.dirty_mark(job_id)),
+                *tree.absent(paths.graph(job_id)),
+                *tree.absent(paths.quarantined_graph(job_id)),
+            ]
             ops += [Delete(path, found.version) for path, found in existing.items() if found is not None]
             ops += await key_removal(self, job_id)
             operations = await self._link.get(paths.job_operations(job_id))
             ops += [Delete(paths.job_operations(job_id), operations.version)] if operations else []
             ops += [Delete(mark) for mark in marks if await self._link.exists(mark)]
             files = [*ended.pointer.files] if ended and ended.pointer else []
-            files += [found.pointer.file for found in (result, quarantined) if found and found.pointer]
+            files += [result.pointer.file] if result and result.pointer else []
             return Change(ops, [file for file in files if file])
 
         await self._write(plan)

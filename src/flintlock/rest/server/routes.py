@@ -9,13 +9,14 @@ from flintlock.api import cluster as of_cluster
 from flintlock.api import jobs as shapes
 from flintlock.api import process as of_process
 from flintlock.api import vertices as of_vertices
+from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.jobs import handlers as jobs
-from flintlock.rest.jobs import listing
+from flintlock.rest.jobs import listing, quarantine
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
 from flintlock.rest.server.http import ARROW, Handler, HttpResponse, RestCall, RestServices, json_response
@@ -170,6 +171,16 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.StoredBlob, status=201,
         body=("application/octet-stream",), errors=(400, 413, 503),
+    ),
+    _get("/quarantine", quarantine.list_jobs, QuarantineListing, errors=(503,)),
+    _get("/quarantine/{jobid}", quarantine.show, QuarantineEntry, errors=_JOB),
+    Route(
+        method="POST", path="/quarantine/{jobid}/retry", handler=quarantine.retry, answers=shapes.Empty, status=202,
+        errors=(*_JOB, 409),
+    ),
+    Route(
+        method="DELETE", path="/quarantine/{jobid}", handler=quarantine.drop, answers=shapes.Empty, status=202,
+        errors=(*_JOB, 409),
     ),
     _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
     _get(
