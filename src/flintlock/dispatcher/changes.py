@@ -56,7 +56,7 @@ class ChangeableJob(Protocol):
         ...
 
 
-class JobChanges:
+class JobChanger:
     """Changes one job, and records those that are operations."""
 
     def __init__(

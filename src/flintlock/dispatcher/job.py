@@ -27,7 +27,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.dispatcher import core
 from flintlock.dispatcher.attached_client import AttachedClient
-from flintlock.dispatcher.changes import JobChanges
+from flintlock.dispatcher.changes import JobChanger
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
@@ -202,7 +202,7 @@ class DispatchedJob:
             log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
             self.cancel()
 
-    # What `JobChanges` needs
+    # What `JobChanger` needs
 
     @property
     def stored(self) -> StoredJob:
@@ -453,7 +453,7 @@ class DispatchedJob:
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)
 
 
-def _changes(job: DispatchedJob, services: JobServices, operations: JobOperations) -> JobChanges:
+def _changes(job: DispatchedJob, services: JobServices, operations: JobOperations) -> JobChanger:
     stores = services.term.stores
     recorder = OperationRecorder(operations, stores.operations, services.term.gate, services.clock_ms)
-    return JobChanges(job, stores.graphs, services.writes, recorder)
+    return JobChanger(job, stores.graphs, services.writes, recorder)

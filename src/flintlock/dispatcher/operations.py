@@ -5,7 +5,7 @@
 A leader that dies before the first record has triggered nothing; the client triggers again with the same id. One that
 dies later leaves an operation IN_PROGRESS: the next leader carries it out (again) once the job has its JobMaster, or
 fails it if the job has ended. What operations do is therefore idempotent, and no other change of the job may come
-between an operation and the record of its outcome: `JobChanges` ensures that.
+between an operation and the record of its outcome: `JobChanger` ensures that.
 
 All operations of a job are one record in the store, so its writes follow one another.
 """
