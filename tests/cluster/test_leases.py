@@ -220,6 +220,18 @@ def test_a_stopped_engine_is_restarted_and_its_task_runs_again(own: Processes) -
     _cancel(own.url, job_id)
 
 
+def test_a_second_taskmanager_with_the_same_index_says_so_and_disturbs_nothing(own: Processes) -> None:
+    assert own.taskmanager is not None
+    family = _family(own)
+
+    second = own.start_another_taskmanager(0)
+
+    assert second.wait(60) == 4
+    assert f"is in use by process {own.taskmanager.pid}: give each process" in own.logs()
+    assert not any(map(_is_gone, family))
+    own.await_slots()
+
+
 def test_nothing_is_left_of_a_killed_taskmanager(own: Processes, tmp_path: Path) -> None:
     """Not its watchdog, even if that was stopped, and not what user code has started and hidden."""
     assert own.taskmanager is not None

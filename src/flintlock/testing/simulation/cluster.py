@@ -102,6 +102,7 @@ class SimulatedCluster:
         self.changes = DurableChanges(self.durable.records)
         self.ensemble = self.durable.ensemble
         self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
+        self.crashes = 0  # so far
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
@@ -135,6 +136,9 @@ class SimulatedCluster:
     async def run(self) -> None:
         """Keep all processes running: one that dies is started again, as a service manager would."""
         self.durable.on_term = self._on_term
+        if self.faults.closed_ports:
+            for name in self.job_managers:
+                self.network.refuse([other for other in self.job_managers if other != name], name)
         async with asyncio.TaskGroup() as tasks:
             for name in self.job_managers:
                 tasks.create_task(self._restart_when_it_ends(name, self._job_manager), name=f"keep-{name}")
@@ -149,6 +153,7 @@ class SimulatedCluster:
         process = self.network.at(name)
         if process is not None and process.alive:
             self.record(f"{name} dies: {why}")
+            self.crashes += 1
             process.crash()
 
     def declare_leader_dead(self) -> None:

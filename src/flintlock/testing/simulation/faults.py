@@ -41,6 +41,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     quiet_spells: int = 0  # TaskManagers that are frozen, or cut off, for at most half of the heartbeat timeout
     slow_answers: int = 0  # answers to a TaskManager that take a good part of its lease, before it is cut off
     refusals: int = 0  # TaskManagers that refuse connections of JobManagers, though they work and send heartbeats
+    closed_ports: bool = False  # no JobManager accepts connections of another one, throughout
     store_partitions: int = 0  # between the ensemble and any process, both ways or one
     lone_servers: int = 0  # servers of the ensemble that are cut off from the others, with one of their clients
     freezes: int = 0  # of TaskManagers, in some cases past their lease

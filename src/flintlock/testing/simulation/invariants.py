@@ -22,15 +22,14 @@ from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK, ROWS_MISSING
 from flintlock.testing.simulation.cluster import SimulatedCluster
+from flintlock.testing.simulation.fault_draws import LONG_LEASE_S, draw_faults
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.operations import RescalingUser
 from flintlock.testing.simulation.workload import ObservedJob, draw_cancel_delay_s, draw_job, with_id
 from flintlock.testing.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
-_SHORT_LEASE_S: Final = 20.0
 MAX_STEP_S: Final = 1.0  # CPU time of one step of the loop; a step takes milliseconds, the rest is for slow machines
-_LONG_LEASE_S: Final = 1800.0  # longer than the cluster is ever without a leader
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 #: In how many runs users change what their jobs may use.
 _CHANGING_RUNS: Final = 0.4
@@ -49,7 +48,7 @@ class GuaranteeViolated(AssertionError):
 def check_seed(seed: int) -> list[str]:
     """Run one seed; return its trace, or raise GuaranteeViolated."""
     random = Random(seed)
-    run = _Run(seed, random, _faults(random), jobs=random.randint(1, 6))
+    run = _Run(seed, random, draw_faults(random), jobs=random.randint(1, 6))
     try:
         run_virtual(run.main())
     except Deadlock as error:
@@ -57,80 +56,6 @@ def check_seed(seed: int) -> list[str]:
     if run.violations:
         raise GuaranteeViolated(seed, run.violations, run.cluster.trace)
     return run.cluster.trace
-
-
-def _faults(random: Random) -> Faults:
-    """Draw the faults. In four runs of ten only JobManagers fail; the others lose TaskManagers, engines, messages too.
-
-    In those, TaskManagers are also cut off or frozen past their leases, and results are lost. In a third of them one
-    JobManager leads throughout: it alone remembers what has failed so far.
-    """
-    harsh = random.random() < 0.6
-    steady = harsh and random.random() < 0.35
-    if random.random() < 0.1:
-        return _refusals(random)
-    if random.random() < 0.06:
-        return _quiet_spells(random)
-    heartbeat_timeout_s = random.choice([10.0, 60.0 if harsh else _LONG_LEASE_S])
-    return Faults(
-        crash_at_step=0.0 if steady else random.choice([0.0, 0.01, 0.05, 0.2]),
-        job_manager_crashes=0 if steady else random.choice([0, 1, 3, 8]),
-        freeze_at_step=0.0 if steady else random.choice([0.0, 0.0, 0.01, 0.03]),
-        job_manager_freezes=0 if steady else random.choice([0, 0, 1, 3]),
-        false_deaths=0 if steady else random.choice([0, 0, 1, 3]),
-        deaths_noticed=random.random() < 0.7,
-        store_partitions=0 if steady else random.choice([0, 0, 1, 4]),
-        lone_servers=0 if steady else random.choice([0, 0, 1, 3]),
-        session_timeout_s=random.choice([2.0, 4.0]),
-        task_manager_crashes=random.choice([0, 1, 3]) if harsh else 0,
-        engine_crashes=random.choice([0, 1, 2, 8]) if harsh else 0,
-        spark_failures=random.choice([0.0, 0.1, 0.4]) if harsh else 0.0,
-        work_s=random.choice([2.0, 2.0, 40.0]) if harsh else 2.0,
-        late_messages=random.choice([0.0, 0.05]),
-        lost_messages=random.choice([0.0, 0.02, 0.1]) if harsh else 0.0,
-        duplicates=random.choice([0.0, 0.1]),
-        partitions=random.choice([0, 0, 1, 3]) if harsh else 0,
-        member_cuts=random.choice([0, 0, 2]) if harsh and not steady else 0,
-        slow_answers=random.choice([0, 0, 1, 2]) if harsh and heartbeat_timeout_s < _SHORT_LEASE_S else 0,
-        freezes=random.choice([0, 0, 1, 3]) if harsh else 0,
-        lost_results=random.choice([0, 0, 3, 12]) if harsh else 0,
-        heartbeat_timeout_s=heartbeat_timeout_s,
-        other_timeouts=0.5 if harsh and random.random() < 0.3 else 0.0,
-        equal_ids=harsh and random.random() < 0.1,
-        until_s=random.choice([5.0, 20.0, 60.0]),
-        slow_reads_s=random.choice([0.0, 0.0, 1.0]),
-        lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
-        clock_jumps=random.choice([0, 0, 1, 4]),
-    )
-
-
-def _refusals(random: Random) -> Faults:
-    """Draw the faults of a run in which TaskManagers refuse connections, and nothing delays their own messages.
-
-    Only then they must not be taken for dead: what neither accepts a connection nor is heard of counts as dead.
-    """
-    return Faults(
-        refusals=random.choice([1, 2, 4]),
-        crash_at_step=random.choice([0.0, 0.01]),
-        job_manager_crashes=random.choice([0, 0, 1, 3]),
-        task_manager_crashes=random.choice([0, 0, 1]),
-        engine_crashes=random.choice([0, 1, 2]),
-        spark_failures=random.choice([0.0, 0.1]),
-        work_s=random.choice([2.0, 20.0]),
-        duplicates=random.choice([0.0, 0.1]),
-        until_s=random.choice([20.0, 60.0]),
-    )
-
-
-def _quiet_spells(random: Random) -> Faults:
-    """Draw the faults of a run in which TaskManagers are quiet for up to half of the timeout: no work is lost."""
-    return Faults(
-        quiet_spells=random.choice([1, 2, 4]),
-        work_s=random.choice([2.0, 20.0]),
-        late_messages=random.choice([0.0, 0.05]),
-        heartbeat_timeout_s=random.choice([30.0, 60.0]),
-        until_s=random.choice([5.0, 20.0]),
-    )
 
 
 class _Run:
@@ -336,6 +261,7 @@ class _Run:
         self.violations += self.cluster.spark.overlaps
         self.violations += [f"{target} has a false success marker" for target in self.cluster.spark.false_markers]
         self.violations += self._restart_problems()
+        self.violations += self._term_problems()
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
             self.violations.append(f"left over: {stray}")
@@ -368,10 +294,17 @@ class _Run:
             if count > 1 and task[0] in uncancelled
         ]
 
+    def _term_problems(self) -> list[str]:
+        """Check that leaders were succeeded only after a death: JobManagers do not depose whom they never reached."""
+        faults, terms = self.cluster.faults, self.cluster.durable.token.epoch
+        if not faults.closed_ports or terms <= 1 + self.cluster.crashes:
+            return []
+        return [f"{terms} terms have begun, but only {self.cluster.crashes} processes have died"]
+
     def _only_leaders_fail(self) -> bool:
         """Return whether running tasks are unaffected by every fault of this run."""
         faults = self.cluster.faults
-        lasting = faults.heartbeat_timeout_s >= _LONG_LEASE_S or faults.leads_throughout
+        lasting = faults.heartbeat_timeout_s >= LONG_LEASE_S or faults.leads_throughout
         return faults.only_job_managers and lasting
 
     def _outcome_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
