@@ -33,7 +33,7 @@ from tests.zookeeper.servers import Ensemble
 from flintlock.ha import payloads
 from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
-from flintlock.ha.store_rules import SLICE
+from flintlock.ha.store_rules import SLICE, batched
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
@@ -228,6 +228,12 @@ async def furnish(stores: Stores) -> None:
 async def all_summaries(stores: Stores) -> tuple[JobSummary, ...]:
     """The summaries of all slices, in their order."""
     return tuple([summary async for some in stores.ended.summaries() for summary in some])
+
+
+async def archive(stores: Stores, ends: list[tuple[JobId, int]]) -> None:
+    """Store ended jobs, some at a time."""
+    for some in batched(ends, 20):
+        await asyncio.gather(*(stores.ended.put(snapshot(job_id, end_ms=end_ms), ()) for job_id, end_ms in some))
 
 
 async def everything(stores: Stores) -> tuple[object, ...]:
@@ -778,7 +784,7 @@ async def test_ended_jobs_are_listed_in_slices_the_latest_end_first(stores: Stor
     """However many there are, a slice is small; those that end in the same millisecond are all listed, once."""
     count = SLICE + 30
     ends = [(JobId(f"{number:032x}"), number // 3) for number in range(count)]
-    await asyncio.gather(*(stores.ended.put(snapshot(job_id, end_ms=end_ms), ()) for job_id, end_ms in ends))
+    await archive(stores, ends)
 
     slices = [some async for some in stores.ended.summaries()]
     listed = [summary for some in slices for summary in some]
@@ -792,7 +798,7 @@ async def test_expire_removes_a_bounded_number_of_jobs_until_none_is_left(stores
     """One call does not hold the store up, however many jobs have expired."""
     count = SLICE + 10
     jobs = [JobId(f"{number:032x}") for number in range(count)]
-    await asyncio.gather(*(stores.ended.put(snapshot(job_id, end_ms=1_000), ()) for job_id in jobs))
+    await archive(stores, [(job_id, 1_000) for job_id in jobs])
     await stores.ended.put(snapshot(JOB_A, end_ms=3_000), ())
 
     removed: list[JobId] = []

@@ -54,8 +54,6 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
-    JobChanges,
-    JobChangesQuery,
     JobCounts,
     JobQuery,
     JobRequirements,
@@ -64,6 +62,8 @@ from flintlock.model.jobs import (
     JobsQuery,
     JobSubmission,
     JobSummary,
+    ListingChanges,
+    ListingChangesQuery,
     QuarantinedJob,
     QuarantinedJobs,
     ResultQuery,
@@ -220,7 +220,7 @@ class Dispatcher:
         self._listing.refresh(self._line)
         return self._listing.counts()
 
-    async def job_changes(self, message: JobChangesQuery) -> JobChanges:
+    async def listing_changes(self, message: ListingChangesQuery) -> ListingChanges:
         """Return the lines of the listing that have changed since a version."""
         self.check_leading()
         self._listing.refresh(self._line)

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 from flintlock.api.job_lines import encoded_line, id_and_status
 from flintlock.dispatcher.ended_lines import EndedLines, key_of, position_of
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobChanges, JobCounts, JobLine, JobPosition, JobsPage, JobsQuery, JobSummary
+from flintlock.model.jobs import JobCounts, JobLine, JobPosition, JobsPage, JobsQuery, JobSummary, ListingChanges
 from flintlock.model.states import JobStatus
 
 MakeLine: TypeAlias = Callable[[JobId, JobSummary | None], JobSummary | None]
@@ -151,16 +151,16 @@ class JobListing:
             self._counts = JobCounts(by_status=dict(self._by_status))
         return self._counts
 
-    def changes(self, since: int) -> JobChanges:
+    def changes(self, since: int) -> ListingChanges:
         """Return the lines that changed after a version. What was loaded or expired is no change."""
         if since < self._forgotten or since > self._version:
-            return JobChanges(version=self._version, complete=False)
+            return ListingChanges(version=self._version, complete=False)
         found: list[JobLine] = []
         for version, line in reversed(self._changes.values()):
             if version <= since:
                 break
             found.append(line)
-        return JobChanges(version=self._version, lines=tuple(reversed(found)))
+        return ListingChanges(version=self._version, lines=tuple(reversed(found)))
 
     def _put_ended(self, line: JobSummary) -> tuple[bytes, bytes | None]:
         """Set the line of an ended job; return it, encoded, and the one that it replaces."""

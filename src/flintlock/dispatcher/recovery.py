@@ -11,6 +11,9 @@ One that has run has its artifacts on the TaskManagers: it is adopted, and fails
 here again. The same holds for all jobs while the files of blobs as a whole do not answer: one file, or one disk, that
 cannot be read must not keep the other jobs without a leader.
 
+A job that leaders were lost in working on, again and again (`host.blocking_jobs`), is quarantined: it would block this
+one too.
+
 A job that is archived but has no result has not ended: its leader died in between. It is continued, and its JobMaster
 finds in its progress that nothing is left to do.
 
@@ -22,7 +25,7 @@ however many there are: the leader lists them while it leads already (`listing_l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Final, TypeVar
 
@@ -38,6 +41,7 @@ from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapsh
 from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import EndedJobStore, Stores
+from flintlock.host.current_job import BLOCKING_WORK_S
 from flintlock.model import log_events
 from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import JobOperations
@@ -52,6 +56,9 @@ log: FilteringBoundLogger = structlog.get_logger()
 
 #: How many jobs are read concurrently.
 WIDTH: Final = 64
+
+#: So many leaders may be lost while they work on one job; then it is quarantined.
+MAX_LOST_LEADERS: Final = 2
 
 
 class RecoveredJob(Struct, frozen=True, kw_only=True):
@@ -124,6 +131,7 @@ class _Recovering:
         retention_clock: RetentionClock,
     ) -> None:
         self._stores: Final = stores
+        self._services: Final = services
         self._blobs: Final = services.blobs
         self._clock_ms: Final = services.clock_ms
         self._gate: Final = gate
@@ -133,6 +141,8 @@ class _Recovering:
         self._with_result: Collection[JobId] = ()
         self._with_progress: Collection[JobId] = ()
         self._with_operations: Collection[JobId] = ()
+        self._lost_leaders: Mapping[JobId, int] = {}
+        self._blocking: Final[set[JobId]] = set()  # jobs that were quarantined because of it
         self._blobs_unavailable = False  # their files as a whole did not answer in time: no more of them are checked
 
     @property
@@ -149,7 +159,10 @@ class _Recovering:
         self._with_result = await self._read(lambda: self._stores.results.known(stored))
         self._with_progress = frozenset(await self._read(self._stores.progress.ids))
         self._with_operations = frozenset(await self._read(self._stores.operations.ids))
+        self._lost_leaders = await self._read_lost_leaders(stored)
         jobs = await self._recover_jobs(core.graphs_to_recover(stored, dirty))
+        if self._blocking:  # a user may retry it: it begins without its past
+            await self._read_lost_leaders([job_id for job_id in stored if job_id not in self._blocking])
         for result in dirty:
             self._ended[result.job_id] = recorded_snapshot(result).summary()  # its cleanup archives it, if need be
         log.info(log_events.JOBS_RECOVERED, jobs=len(jobs), dirty=len(dirty))
@@ -214,6 +227,9 @@ class _Recovering:
         try:
             stored = await self._read(lambda: self._stores.graphs.recover(job_id))
             _check_is(job_id, stored)
+            if self._lost_leaders.get(job_id, 0) >= MAX_LOST_LEADERS:
+                await self._quarantine_blocking(job_id, stored)
+                return None
             if job_id not in self._with_progress:
                 await self._check_artifacts(stored)
                 return RecoveredJob(stored=stored)
@@ -229,6 +245,23 @@ class _Recovering:
             await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms()))
             await self._quarantine(job_id, reason)
             return None
+
+    async def _quarantine_blocking(self, job_id: JobId, stored: StoredJob) -> None:
+        """Quarantine a job that would block this leader as it blocked others."""
+        reason = (
+            f"{self._lost_leaders[job_id]} leaders were lost, each while it worked on this job for more than"
+            f" {BLOCKING_WORK_S:g} s without a pause"
+        )
+        because = "it blocks the JobManager that leads"
+        await self._archive(quarantined_snapshot(job_id, stored, reason, self._clock_ms(), because))
+        await self._quarantine(job_id, f"{because}: {reason}")
+        self._blocking.add(job_id)
+
+    async def _read_lost_leaders(self, stored: Collection[JobId]) -> Mapping[JobId, int]:
+        """Return how many leaders each job has cost; nothing if that cannot be read."""
+        with log_and_continue(log_events.BLOCKING_JOBS_UNREADABLE):
+            return await self._services.lost_leaders(stored)
+        return {}
 
     async def _history(self, job_id: JobId) -> JobHistory | None:
         """Return a job's history. One that cannot be read is as if nothing had happened to the job before."""

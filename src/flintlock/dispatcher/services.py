@@ -44,6 +44,15 @@ class BlobReferences(Protocol):
         ...
 
 
+#: Returns how many leaders were lost while they worked on each of these jobs, and forgets all other jobs.
+LostLeaders: TypeAlias = Callable[[Collection[JobId]], Awaitable[Mapping[JobId, int]]]
+
+
+async def no_lost_leaders(job_ids: Collection[JobId]) -> Mapping[JobId, int]:  # noqa: ARG001 - nothing is recorded
+    """Return that no leader was lost."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatcherServices:
     """What lasts as long as the JobManager process."""
@@ -54,6 +63,7 @@ class DispatcherServices:
     clock_ms: Callable[[], int]  # the wall clock
     boot_time_s: Callable[[], float]  # only grows, also while the machine sleeps
     metrics: DispatcherMetrics | None = None
+    lost_leaders: LostLeaders = no_lost_leaders
 
 
 async def no_task_managers() -> None:

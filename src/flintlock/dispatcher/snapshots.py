@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from graphlib import CycleError
+from typing import Final
 
 from msgspec import structs
 
@@ -60,15 +61,21 @@ def failed_outcome(job: StoredJob, error: BaseException, now_ms: int, scratch: t
     return JobOutcome(snapshot=_failed(job.graph, job.submitted_ms, failure, now_ms), scratch=scratch)
 
 
-def quarantined_snapshot(job_id: JobId, job: StoredJob | None, reason: str, now_ms: int) -> JobSnapshot:
+#: Why jobs are quarantined, unless there is another reason.
+UNREADABLE: Final = "what is stored of it cannot be read"
+
+
+def quarantined_snapshot(
+    job_id: JobId, job: StoredJob | None, reason: str, now_ms: int, because: str = UNREADABLE
+) -> JobSnapshot:
     """Return a quarantined job: FAILED, with the reason. `job` is None where not even its graph is readable."""
     if job is None or job.graph.job_id != job_id:
         job = None  # what is stored under this id belongs to another
     graph = job.graph if job is not None else JobGraph(job_id=job_id, name=f"unreadable job {job_id}")
     failure = Failure(
         kind=FailureKind.INTERNAL,
-        message=f"the job was quarantined because what is stored of it cannot be read: {reason}",
-        exception="Corrupt",
+        message=f"the job was quarantined because {because}: {reason}",
+        exception="Corrupt" if because == UNREADABLE else "JobQuarantined",
     )
     return _failed(graph, job.submitted_ms if job is not None else now_ms, failure, now_ms)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -22,12 +22,20 @@ from flintlock.dispatcher.leadership.leader_process import DispatcherLeaderProce
 from flintlock.dispatcher.leadership.leader_watch import LeaderWatch
 from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.metrics import DispatcherMetrics
-from flintlock.dispatcher.services import BlobReferences, DispatcherServices, TermOpener, TermServices
+from flintlock.dispatcher.services import (
+    BlobReferences,
+    DispatcherServices,
+    LostLeaders,
+    TermOpener,
+    TermServices,
+    no_lost_leaders,
+)
 from flintlock.entrypoints.term import CurrentResourceManager, TermParts
 from flintlock.entrypoints.workers import WorkerDriverOpener
 from flintlock.gateways.leader import LeaderGateway
 from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
 from flintlock.ha.protocols import HaServices, Stores
+from flintlock.host.current_job import CurrentJob
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.application import ApplicationStatus
@@ -72,6 +80,8 @@ class JobManagerParts:
     enrichers: tuple[FailureEnricher, ...] = ()
     registry: CollectorRegistry | None = None  # None: nothing is measured
     term_transport: Callable[[FencingToken], tuple[Host, Connector]] | None = None  # None: host and connector as above
+    current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on
+    lost_leaders: LostLeaders = no_lost_leaders
     watches_leader: bool = True  # False: a dead leader is replaced when its session has expired, not before
 
 
@@ -91,6 +101,7 @@ class JobManagerComponents:
             clock_ms=parts.clock_ms,
             boot_time_s=parts.boot_time_s,
             metrics=None if registry is None else DispatcherMetrics(registry),
+            lost_leaders=parts.lost_leaders,
         )
         self._term: Final = TermParts(
             host=parts.host,
@@ -105,6 +116,7 @@ class JobManagerComponents:
             resource_manager_metrics=None if registry is None else ResourceManagerMetrics(registry),
             job_master_metrics=None if registry is None else JobMasterMetrics(registry),
             enrichers=parts.enrichers,
+            current_job=parts.current_job,
             paused=parts.ha.election.paused,
         )
 

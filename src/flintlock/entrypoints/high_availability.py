@@ -6,9 +6,10 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import HA_RECOVERY, HEARTBEAT_TIMEOUT, WORK_DIR
+from flintlock.config.options import CLUSTER_ID, HA_CLUSTER_ID, HA_RECOVERY, HEARTBEAT_TIMEOUT, WORK_DIR
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
 from flintlock.ha.backends import ha_backend
@@ -77,6 +78,15 @@ def work_dir(settings: ProcessSettings) -> str:
     configuration = settings.configuration
     shared = ha_backend(configuration).shared_directory(configuration)
     return configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else str(settings.state_dir / "work"))
+
+
+def blocking_jobs_dir(settings: ProcessSettings) -> Path:
+    """Return where jobs that block a leader are recorded: where all JobManagers look, if that is a directory."""
+    configuration = settings.configuration
+    shared = ha_backend(configuration).shared_directory(configuration).removeprefix("file://")
+    if not shared or "://" in shared:  # a thread that watches the loop uses no client of an object store
+        return settings.state_dir / "blocking-jobs"
+    return Path(shared) / f"{configuration.get(HA_CLUSTER_ID) or configuration.get(CLUSTER_ID)}-blocking-jobs"
 
 
 def _new_session() -> str:

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import uuid
+from collections.abc import Collection, Mapping
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -21,10 +22,10 @@ from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
-from flintlock.entrypoints.high_availability import ha_services, work_dir
+from flintlock.entrypoints.high_availability import blocking_jobs_dir, ha_services, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
-from flintlock.entrypoints.loop_monitor import LoopMonitor
+from flintlock.entrypoints.loop_monitor import BlockingJobWatcher, LoopMonitor
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.workers import worker_driver
@@ -33,7 +34,9 @@ from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import HaServices
 from flintlock.host.addresses import reached_at
+from flintlock.host.blocking_jobs import BlockingJobs
 from flintlock.host.boot_clock import boot_time_s
+from flintlock.host.current_job import CurrentJob
 from flintlock.host.process_logs import ProcessLogs
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.model import log_events
@@ -74,13 +77,15 @@ class ClusterEntrypoint:
         self._mode: Final = mode
         self._instrument: Final = instrument
         self._registry: Final = CollectorRegistry()  # what this process measures; every component gets it
+        self._current: Final = CurrentJob()
+        self._blocking_jobs: Final = BlockingJobs(blocking_jobs_dir(settings))
 
     async def run(self) -> ApplicationStatus:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
         ProcessCollector(registry=self._registry)
         self._registry.register(DroppedLogLines(self._settings.log_output))
         async with (
-            LoopMonitor(self._registry),
+            LoopMonitor(self._registry, watcher=BlockingJobWatcher(self._current, self._blocking_jobs)),
             rotating_logs(self._configuration, self._settings.state_dir / "log"),
             RpcChannels() as channels,
             ha_services(self._settings, clock_ms, channels) as ha,
@@ -116,7 +121,12 @@ class ClusterEntrypoint:
             workers=worker_driver(self._settings),
             enrichers=load_enrichers(self._configuration.get(FAILURE_ENRICHERS)),
             registry=self._registry,
+            current_job=self._current,
+            lost_leaders=self._lost_leaders,
         )
+
+    async def _lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:
+        return await asyncio.to_thread(self._blocking_jobs.lost_leaders, job_ids)
 
     def _rest_services(self, components: JobManagerComponents, blobs: BlobServer) -> RestServices:
         return RestServices(

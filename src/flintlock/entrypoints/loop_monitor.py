@@ -13,11 +13,14 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Final, Self
 
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
+from flintlock.host.blocking_jobs import BlockingJobs
+from flintlock.host.current_job import BLOCKING_WORK_S, CurrentJob
 from flintlock.model import log_events
 
 log = structlog.get_logger()
@@ -30,6 +33,51 @@ _MAX_FRAMES: Final = 12
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
+class BlockingJobWatcher:
+    """Records a job while work on it blocks the loop. Its methods belong to the monitor's thread."""
+
+    def __init__(self, current: CurrentJob, blocking: BlockingJobs, limit_s: float = BLOCKING_WORK_S) -> None:
+        self._current: Final = current
+        self._blocking: Final = blocking
+        self._limit_s: Final = limit_s
+        self._serial = 0  # of the work that was seen last
+        self._begun_s = 0.0  # the CPU time of the loop's thread when it was first seen
+        self._record: Path | None = None  # while it blocks
+
+    def look(self, thread: int) -> None:
+        """Look at what the loop works on. `thread` is the loop's."""
+        serial, job_id, cpu_s = self._current.serial, self._current.job_id, _cpu_time_s(thread)
+        if serial != self._serial or job_id is None:
+            self._serial, self._begun_s = serial, cpu_s
+            self._end()
+        elif self._record is None and cpu_s - self._begun_s >= self._limit_s:
+            log.error(log_events.BLOCKING_JOB_RECORDED, job_id=job_id, seconds=round(cpu_s - self._begun_s, 1))
+            try:
+                self._record = self._blocking.begin(job_id)
+            except OSError as error:
+                log.error(log_events.BLOCKING_JOB_NOT_RECORDED, job_id=job_id, error=repr(error))
+                self._begun_s = cpu_s  # tried again after as long
+
+    def close(self) -> None:
+        """Remove a record that is left: the process ends, but not in work on a job."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._record is None:
+            return
+        try:
+            self._blocking.end(self._record)
+            self._record = None
+        except OSError as error:
+            log.error(log_events.BLOCKING_JOB_NOT_RECORDED, error=repr(error))
+
+
+def _cpu_time_s(thread: int) -> float:
+    """Return the CPU time of a thread: a machine that is paused or waits for a disk blocks no loop by itself."""
+    clock = getattr(time, "pthread_getcpuclockid", None)  # not on macOS
+    return time.monotonic() if clock is None else time.clock_gettime(clock(thread))
+
+
 class LoopMonitor:
     """Monitors the loop that it is entered on, until it is left."""
 
@@ -38,8 +86,10 @@ class LoopMonitor:
         registry: CollectorRegistry | None = None,
         *,
         warn_after_s: float = WARN_AFTER_S,
+        watcher: BlockingJobWatcher | None = None,
     ) -> None:
         self._warn_after_s: Final = warn_after_s
+        self._watcher: Final = watcher
         self._delays: Final = (
             None
             if registry is None
@@ -84,6 +134,8 @@ class LoopMonitor:
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.close()
 
     def _schedule(self) -> None:
         self._due_s = time.monotonic() + INTERVAL_S
@@ -113,6 +165,8 @@ class LoopMonitor:
     def _watch(self, thread: int) -> None:
         """The thread: remember what the loop does while it is late."""
         while not self._stopped.wait(self._warn_after_s / 4):
+            if self._watcher is not None:
+                self._watcher.look(thread)
             frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]  # documented for this
             if time.monotonic() - self._due_s > self._warn_after_s / 2 and frame is not None and not self._stack:
                 summary = traceback.extract_stack(frame, _MAX_FRAMES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -23,6 +23,7 @@ from flintlock.gateways.taskmanager import TaskManagerConnector, TaskManagerGate
 from flintlock.gateways.workers import WorkerDriver, WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
+from flintlock.host.current_job import CurrentJob
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
@@ -116,6 +117,7 @@ class TermParts:
     resource_manager_metrics: ResourceManagerMetrics | None = None
     job_master_metrics: JobMasterMetrics | None = None
     enrichers: tuple[FailureEnricher, ...] = ()
+    current_job: CurrentJob = field(default_factory=CurrentJob)
     paused: Callable[[FencingToken], str | None] = lambda _: None  # see LeaderElection.paused
 
     def open(self, token: FencingToken, stores: Stores) -> AbstractAsyncContextManager[TermServices]:
@@ -168,6 +170,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 enrichers=parts.enrichers,
                 metrics=parts.job_master_metrics,
                 gate=gate,
+                current_job=parts.current_job,
             )
         )
 

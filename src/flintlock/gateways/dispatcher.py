@@ -9,8 +9,6 @@ from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, T
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
-    JobChanges,
-    JobChangesQuery,
     JobCounts,
     JobQuery,
     JobRequirements,
@@ -18,6 +16,8 @@ from flintlock.model.jobs import (
     JobsPage,
     JobsQuery,
     JobSubmission,
+    ListingChanges,
+    ListingChangesQuery,
     QuarantinedJob,
     QuarantinedJobs,
     ResultQuery,
@@ -51,7 +51,7 @@ class DispatcherGateway(Protocol):
         """
         ...
 
-    async def job_changes(self, message: JobChangesQuery) -> JobChanges:
+    async def listing_changes(self, message: ListingChangesQuery) -> ListingChanges:
         """Return the lines of the listing that have changed since a version. Versions of other leaders are unknown."""
         ...
 

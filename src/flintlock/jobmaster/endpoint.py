@@ -27,6 +27,7 @@ from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerConnector
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import JobProgressStore
+from flintlock.host.current_job import CurrentJob
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted_attempts
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
@@ -118,6 +119,7 @@ class JobMasterServices:
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
     gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
+    current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on
 
 
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
@@ -126,9 +128,10 @@ def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
     def make(
         job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener, history: JobHistory | None = None
     ) -> JobMasterRunner:
-        plan = plan_of(job.graph, services.configuration, services.work_dir)
-        state = with_history(initial_state(plan, job, progress, services.clock_ms()), history)
-        return JobMaster(state, services, listener)
+        with services.current_job.working_on(job.graph.job_id):
+            plan = plan_of(job.graph, services.configuration, services.work_dir)
+            state = with_history(initial_state(plan, job, progress, services.clock_ms()), history)
+            return JobMaster(state, services, listener)
 
     return make
 
@@ -207,7 +210,8 @@ class JobMaster:
     def snapshot(self) -> JobSnapshot:
         """Return the job's current view; the same object until something changes."""
         if self._snapshot is None:
-            self._snapshot = snapshot_of(self._state)
+            with self._services.current_job.working_on(self._state.plan.job_id):
+                self._snapshot = snapshot_of(self._state)
         return self._snapshot
 
     def command(self, command: JobCommand) -> None:
@@ -287,10 +291,11 @@ class JobMaster:
         """Take one step and perform its effects; `run` raises an error of the step."""
         before = self._state
         try:
-            self._state, effects = step(before, event, self._step_context())
-            for effect in effects:
-                self._count(effect)
-                self._perform(effect)
+            with self._services.current_job.working_on(before.plan.job_id):
+                self._state, effects = step(before, event, self._step_context())
+                for effect in effects:
+                    self._count(effect)
+                    self._perform(effect)
             if self._state is not before:
                 self._snapshot = None
                 self._listener(self._state.plan.job_id)

@@ -320,13 +320,13 @@ class JobCounts(Struct, frozen=True, kw_only=True):
         return sum(count for status, count in self.by_status.items() if not status.globally_terminal)
 
 
-class JobChangesQuery(Struct, frozen=True, kw_only=True):
+class ListingChangesQuery(Struct, frozen=True, kw_only=True):
     """Which lines have changed since a version of the listing."""
 
     since: int
 
 
-class JobChanges(Struct, frozen=True, kw_only=True):
+class ListingChanges(Struct, frozen=True, kw_only=True):
     """Lines that changed, the latest change last, and the version up to which they are complete.
 
     `complete` is False if more lines have changed than are remembered: then list the jobs again.

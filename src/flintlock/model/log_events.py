@@ -126,6 +126,11 @@ JOB_NOT_QUARANTINED: Final = _event(
     "The record of an unreadable job could not be moved into quarantine; the job is listed as FAILED.",
 )
 JOBS_RECOVERED: Final = _event("Leadership", "jobs-recovered", "A new leader has read the stored jobs.")
+BLOCKING_JOBS_UNREADABLE: Final = _event(
+    "Leadership",
+    "blocking-jobs-unreadable",
+    "A new leader could not read which jobs blocked earlier leaders; none is quarantined for it.",
+)
 ENDED_JOBS_LISTED: Final = _event(
     "Leadership", "ended-jobs-listed", "The leader has listed all ended jobs of earlier leaders."
 )
@@ -238,6 +243,16 @@ TASKMANAGER_NOT_SHUT_DOWN: Final = _event(
 )
 HA_DATA_NOT_REMOVED: Final = _event(
     "Processes", "ha-data-not-removed", "The data of a cluster that has ended could not be removed."
+)
+BLOCKING_JOB_RECORDED: Final = _event(
+    "Processes",
+    "blocking-job-recorded",
+    "Work on a job blocks the event loop; if this process dies in it, that counts against the job.",
+)
+BLOCKING_JOB_NOT_RECORDED: Final = _event(
+    "Processes",
+    "blocking-job-not-recorded",
+    "The record about a job that blocks the event loop could not be written or removed.",
 )
 EVENT_LOOP_BLOCKED: Final = _event(
     "Processes",

@@ -26,8 +26,6 @@ from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
-    JobChanges,
-    JobChangesQuery,
     JobCounts,
     JobQuery,
     JobRequirements,
@@ -35,6 +33,8 @@ from flintlock.model.jobs import (
     JobsPage,
     JobsQuery,
     JobSubmission,
+    ListingChanges,
+    ListingChangesQuery,
     QuarantinedJob,
     QuarantinedJobs,
     ResultQuery,
@@ -120,7 +120,7 @@ class FakeDispatcher:
         self._fail()
         return self._listing.counts()
 
-    async def job_changes(self, message: JobChangesQuery) -> JobChanges:
+    async def listing_changes(self, message: ListingChangesQuery) -> ListingChanges:
         """Return what `put` has changed since."""
         self._fail()
         return self._listing.changes(message.since)

@@ -97,12 +97,12 @@ class Faults:
         self.failing_once: dict[str, Exception] = {}  # each goes when it has been raised
         self.held: Final[dict[str, asyncio.Event]] = {}
         self.dead = False  # no step returns any more
-        self._steps_to_live: int | None = None
+        self._current_to_live: int | None = None
 
     async def __call__(self, name: str) -> None:
-        if self._steps_to_live is not None:
-            self.dead = self._steps_to_live == 0
-            self._steps_to_live -= not self.dead
+        if self._current_to_live is not None:
+            self.dead = self._current_to_live == 0
+            self._current_to_live -= not self.dead
         if self.dead:
             await asyncio.Event().wait()
         self.seen.append(name)
@@ -121,11 +121,11 @@ class Faults:
 
     def die_after(self, steps: int) -> None:
         """Let so many steps return, and then none, as if the process had been killed."""
-        self._steps_to_live = steps
+        self._current_to_live = steps
 
     def clear_death(self) -> None:
         """Let all steps return again, as in a new process."""
-        self._steps_to_live, self.dead = None, False
+        self._current_to_live, self.dead = None, False
 
     def writes(self, *, since: int = 0) -> list[str]:
         """Return the writes about jobs that took effect, by name, in order."""
@@ -186,6 +186,7 @@ class DispatcherHarness:
         self.job_masters: Final = FakeJobMasterFactory(now_ms)
         self.ha: Final = MemoryHaServices(self.cluster, holder, self.faults)
         self.registry: Final = CollectorRegistry()
+        self.lost_leaders: dict[JobId, int] | Exception = {}  # while they worked on each job
         self.clock_error_ms = 0  # by which the JobManager's wall clock is ahead
         self.services: Final = DispatcherServices(
             blobs=self.blobs,
@@ -194,7 +195,14 @@ class DispatcherHarness:
             clock_ms=lambda: now_ms() + self.clock_error_ms,
             boot_time_s=lambda: asyncio.get_running_loop().time(),
             metrics=DispatcherMetrics(self.registry),
+            lost_leaders=self._read_lost_leaders,
         )
+
+    async def _read_lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:
+        if isinstance(self.lost_leaders, Exception):
+            raise self.lost_leaders
+        self.lost_leaders = {job_id: count for job_id, count in self.lost_leaders.items() if job_id in job_ids}
+        return self.lost_leaders
 
     def stores(self) -> MemoryStores:
         """Stores of a term that is newer than any before."""

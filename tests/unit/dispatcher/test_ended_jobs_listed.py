@@ -12,7 +12,7 @@ from flintlock.dispatcher.snapshots import initial_snapshot
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import JobChangesQuery, JobsQuery, StoredJob
+from flintlock.model.jobs import JobsQuery, ListingChangesQuery, StoredJob
 from flintlock.model.states import JobStatus
 from flintlock.testing.job_lists import all_jobs
 from flintlock.testing.virtual_time import VIRTUAL_EPOCH_MS, virtual_time
@@ -98,15 +98,15 @@ async def test_who_follows_the_changes_is_told_of_each_change_and_of_another_lea
     harness = await with_ended_jobs(10)
     async with harness.leading() as dispatcher:
         await all_jobs(dispatcher)
-        begun = await dispatcher.job_changes(JobChangesQuery(since=-1))
+        begun = await dispatcher.listing_changes(ListingChangesQuery(since=-1))
         assert not begun.complete
         runner = await harness.submitted(dispatcher, A)
-        changes = await dispatcher.job_changes(JobChangesQuery(since=begun.version))
+        changes = await dispatcher.listing_changes(ListingChangesQuery(since=begun.version))
         assert [id_and_status(line) for line in changes.lines] == [(A, JobStatus.RUNNING)]
         runner.end(JobStatus.FINISHED)
         await settle()
-        changes = await dispatcher.job_changes(JobChangesQuery(since=changes.version))
+        changes = await dispatcher.listing_changes(ListingChangesQuery(since=changes.version))
         assert [id_and_status(line) for line in changes.lines] == [(A, JobStatus.FINISHED)]
     await asyncio.sleep(1)
     async with harness.leading() as dispatcher:
-        assert not (await dispatcher.job_changes(JobChangesQuery(since=changes.version))).complete
+        assert not (await dispatcher.listing_changes(ListingChangesQuery(since=changes.version))).complete

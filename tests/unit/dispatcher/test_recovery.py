@@ -523,3 +523,39 @@ async def test_stored_graph_that_this_version_cannot_plan_is_a_failed_job() -> N
 
         assert job.status is JobStatus.FAILED
         assert job.regions == ()
+
+
+@virtual_time
+async def test_job_that_leaders_were_lost_on_again_and_again_is_quarantined() -> None:
+    """It would block this leader too; the other jobs go on."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher, A)
+        await harness.submitted(dispatcher, B)
+    harness.lost_leaders = {A: 2, B: 1}
+    harness.job_masters.made.clear()
+    async with harness.leading() as dispatcher:
+        await settle()
+
+        assert await status(dispatcher, A) is JobStatus.FAILED
+        assert await status(dispatcher, B) is JobStatus.RUNNING
+        assert [runner.job.graph.job_id for runner in harness.job_masters.made] == [B]
+        assert harness.cluster.quarantined.keys() == {A}
+        assert harness.lost_leaders == {B: 1}, "a user who retries the job begins without its past"
+        failure = (await dispatcher.job(JobQuery(job_id=A))).exceptions[0].failure
+        assert failure.message == (
+            "the job was quarantined because it blocks the JobManager that leads: 2 leaders were lost, each while it"
+            " worked on this job for more than 3 s without a pause"
+        )
+
+
+@virtual_time
+async def test_leader_that_cannot_read_what_blocked_others_quarantines_nothing() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher, A)
+    harness.lost_leaders = OSError("stale file handle")
+    async with harness.leading() as dispatcher:
+        await settle()
+
+        assert await status(dispatcher, A) is JobStatus.RUNNING

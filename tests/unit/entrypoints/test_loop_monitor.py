@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
-from flintlock.entrypoints.loop_monitor import LoopMonitor
+from flintlock.entrypoints.loop_monitor import BlockingJobWatcher, LoopMonitor
+from flintlock.host.blocking_jobs import BlockingJobs
+from flintlock.host.current_job import CurrentJob
 from flintlock.model import log_events
+from flintlock.model.ids import JobId
+
+A = JobId("a" * 32)
 
 
 def hold_the_loop_up(seconds: float) -> None:
@@ -57,3 +65,60 @@ def test_a_loop_that_is_held_up_again_and_again_is_not_reported_each_time() -> N
         asyncio.run(run())
 
     assert [line["event"] for line in logs].count(log_events.EVENT_LOOP_BLOCKED) == 1
+
+
+def records_during(tmp_path: Path, work: Callable[[Callable[[], dict[JobId, int]]], None]) -> dict[JobId, int]:
+    """Work on a job on a monitored loop; return what is recorded afterwards."""
+    current, blocking = CurrentJob(), BlockingJobs(tmp_path)
+
+    async def run() -> dict[JobId, int]:
+        async with LoopMonitor(warn_after_s=0.05, watcher=BlockingJobWatcher(current, blocking, limit_s=0.2)):
+            await asyncio.sleep(0.02)
+            with current.working_on(A):
+                work(lambda: blocking.lost_leaders((A,)))
+            async with asyncio.timeout(20):
+                while blocking.lost_leaders((A,)):  # noqa: ASYNC110 a thread removes it
+                    await asyncio.sleep(0.02)
+            return blocking.lost_leaders((A,))
+
+    return asyncio.run(run())
+
+
+def test_a_job_is_recorded_while_work_on_it_blocks_the_loop_and_not_longer(tmp_path: Path) -> None:
+    """If the process died meanwhile, the record would stay."""
+    seen: list[dict[JobId, int]] = []
+
+    def block(recorded: Callable[[], dict[JobId, int]]) -> None:
+        end_s = time.monotonic() + 60
+        while not recorded() and time.monotonic() < end_s:
+            pass
+        seen.append(recorded())
+
+    assert records_during(tmp_path, block) == {}
+    assert seen == [{A: 1}]
+
+
+def test_work_that_waits_for_the_machine_is_not_the_jobs_fault(tmp_path: Path) -> None:
+    """Only CPU time counts: a paused machine and a slow disk stop all work."""
+    seen: list[dict[JobId, int]] = []
+
+    def wait(recorded: Callable[[], dict[JobId, int]]) -> None:
+        threading.Event().wait(0.6)
+        seen.append(recorded())
+
+    records_during(tmp_path, wait)
+
+    assert seen == [{}]
+
+
+def test_work_on_jobs_is_distinguished() -> None:
+    """The innermost counts, and each piece of work has a number of its own."""
+    current = CurrentJob()
+    with current.working_on(A):
+        first = current.serial
+        with current.working_on(JobId("b" * 32)):
+            assert current.job_id == "b" * 32
+        assert current.job_id == A
+    assert current.job_id is None
+    with current.working_on(A):
+        assert current.serial > first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -826,3 +827,28 @@ async def test_a_job_master_that_does_not_run_answers_no_query() -> None:
     harness = EndpointHarness()
     with pytest.raises(Unavailable, match="has stopped"):
         await harness.master.query_task(PingTask(attempt=attempt_id(0, 0)))
+
+
+@virtual_time
+async def test_all_work_on_a_job_is_marked_as_its_own() -> None:
+    """A thread that watches the loop knows which job it works on; at the end it is none."""
+    harness = EndpointHarness()
+    harness.machine.on_deploy = finishing(harness, TaskFinished(results=(ROWS,)))
+    seen: set[JobId | None] = set()
+
+    class WatchedRandom(Random):
+        """Drawn for each event."""
+
+        def random(self) -> float:
+            seen.add(harness.services.current_job.job_id)
+            return 0.5
+
+    harness.services = replace(harness.services, random=WatchedRandom())
+    harness.master = harness.make()
+    before = harness.services.current_job.serial
+
+    await harness.master.run()
+
+    assert seen == {harness.graph.job_id}
+    assert harness.services.current_job.job_id is None
+    assert harness.services.current_job.serial > before

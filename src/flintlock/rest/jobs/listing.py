@@ -17,7 +17,7 @@ from flintlock.api.jobs import JobIdStatus
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.errors import Fenced, Invalid, Unavailable
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.jobs import JobChangesQuery, JobLine, JobPosition, JobQuery, JobsPage, JobsQuery
+from flintlock.model.jobs import JobLine, JobPosition, JobQuery, JobsPage, JobsQuery, ListingChangesQuery
 from flintlock.rest.server.http import HttpResponse, RestCall
 
 MAX_PAGE: Final = 1000
@@ -141,7 +141,7 @@ async def job_events(call: RestCall, only: JobId | None = None) -> AsyncGenerato
     version = _ALL
     while True:
         try:
-            changes = await dispatcher.job_changes(JobChangesQuery(since=version))
+            changes = await dispatcher.listing_changes(ListingChangesQuery(since=version))
             if changes.complete:
                 lines: Iterable[JobLine] = (line for line in changes.lines if only in (None, id_and_status(line)[0]))
                 pieces = [_event(line, clock_ms()) for line in lines]

@@ -1,0 +1,61 @@
+"""Records of jobs that block the event loop of a leader, for the leaders after it.
+
+A record is a small file in a directory that all JobManagers of the cluster share: it is written by a thread while one
+piece of work on the job takes too long, and removed when the work ends. So a record that stays belongs to a JobManager
+that died, or was replaced, while it worked on the job. Two of them are no coincidence: the next leader quarantines the
+job, instead of being the third.
+
+Rejected: recording each job before it is initialised, and counting those whose record a dead leader left. A leader that
+is killed for any other reason leaves such records of innocent jobs, and of all of them if it dies while it recovers.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from flintlock.model.ids import JobId, is_job_id
+
+
+class BlockingJobs:
+    """The records of one cluster. Every method reads or writes files: call it in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory: Final = directory
+
+    def begin(self, job_id: JobId) -> Path:
+        """Record that work on this job takes too long; return the record. Raises OSError."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        record = self._directory / f"{job_id}.{uuid.uuid4().hex}"
+        descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        return record
+
+    def end(self, record: Path) -> None:
+        """Remove a record: the work has ended. Raises OSError."""
+        record.unlink(missing_ok=True)
+
+    def lost_leaders(self, job_ids: Collection[JobId]) -> dict[JobId, int]:
+        """Return how many leaders were lost while they worked on each of these jobs; remove the records of all others.
+
+        Raises OSError.
+        """
+        counts: Counter[JobId] = Counter()
+        wanted = frozenset(job_ids)
+        if not self._directory.is_dir():
+            return {}
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                job_id = JobId(entry.name.partition(".")[0])
+                if job_id in wanted:
+                    counts[job_id] += 1
+                elif is_job_id(job_id):
+                    Path(entry.path).unlink(missing_ok=True)
+        return dict(counts)
