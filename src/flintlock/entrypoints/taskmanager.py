@@ -90,7 +90,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
         blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway, _BLOB_TIMEOUT_S))
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
-                id=_permanent_id(settings, run_dir),
+                id=task_manager_id(settings, run_dir),
                 instance=_new_instance(),
                 address=rpc.address,
                 slots=slots,
@@ -131,7 +131,8 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 pid_file.unlink()
 
 
-def _permanent_id(settings: ProcessSettings, run_dir: Path) -> TaskManagerId:
+def task_manager_id(settings: ProcessSettings, run_dir: Path) -> TaskManagerId:
+    """Return the permanent id of the TaskManager with this run directory, which this process holds. Raises OSError."""
     configured = settings.configuration.get(TM_RESOURCE_ID)
     return TaskManagerId(configured or f"{socket.gethostname()}-{permanent_id(run_dir)}-{settings.index}")
 
