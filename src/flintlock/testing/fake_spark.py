@@ -391,7 +391,7 @@ class FakeRunner:
             materialised=outputs_so_far.materialised,
             results=tuple(outputs_so_far.results),
         )
-        yield await files.complete(finished, {})
+        yield await files.complete(finished, _no_counts())
 
     def _write(
         self, task: DeployTask, name: StepName, outputs_so_far: _Outputs
@@ -427,6 +427,10 @@ class FakeRunner:
         except TimeoutError:
             return True
         return False
+
+
+async def _no_counts() -> dict[StepName, TaskMetrics]:
+    return {}
 
 
 def _failed(kind: FailureKind, message: str) -> TaskFailed:

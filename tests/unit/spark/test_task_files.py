@@ -75,7 +75,11 @@ async def completed(
         outputs=tuple(StepOutput(step=step) for step in steps),
         materialised={one.step: one.path for one in written if isinstance(one, MaterialisedStep)},
     )
-    return await files.complete(finished, {} if counted is None else dict.fromkeys(steps, counted))
+
+    async def count() -> dict[StepName, TaskMetrics]:
+        return {} if counted is None else dict.fromkeys(steps, counted)
+
+    return await files.complete(finished, count())
 
 
 @virtual_time

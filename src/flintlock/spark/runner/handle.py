@@ -20,7 +20,7 @@ from flintlock.host.cgroups import Group
 from flintlock.host.log_tail import tail
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
-from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.errors import Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Program
@@ -306,17 +306,18 @@ class ForkedRunner:
 
     async def _complete(self, worked: Worked, files: TaskFiles, *, worth_measuring: bool) -> TaskFinished | TaskFailed:
         """Add what only the engine can determine: files, rows and bytes."""
-        try:
+        measured: OperationMetrics | None = None
+
+        async def count() -> dict[StepName, TaskMetrics]:
+            nonlocal measured
             measured = await self._measure(worked, worth=worth_measuring)
-        except FlintlockError as error:
-            kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
-            return _failed(kind, f"what was written could not be measured: {error.public}")
-        finished, counted = worked.finished, dict[StepName, TaskMetrics]()
-        if measured is not None:
-            finished = structs.replace(finished, metrics=_merge(finished.metrics, measured.session))
-            operations = worked.operations.items()
-            counted = {step: measured.operations[name] for step, name in operations if name in measured.operations}
-        return await files.complete(finished, counted)
+            counted = measured.operations if measured is not None else {}
+            return {step: counted[name] for step, name in worked.operations.items() if name in counted}
+
+        outcome = await files.complete(worked.finished, count())
+        if measured is None or isinstance(outcome, TaskFailed):
+            return outcome
+        return structs.replace(outcome, metrics=_merge(outcome.metrics, measured.session))
 
     async def _measure(self, worked: Worked, *, worth: bool) -> OperationMetrics | None:
         if self._engine is None or self._session is None or not (worked.operations or worth):

@@ -11,7 +11,7 @@ after its work: Spark lists the files in between. A result that differs is a mis
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import structs
@@ -94,19 +94,25 @@ class TaskFiles:
         self._written.append((written, self._tasks.create_task(self._list_written(written), name=name)))
 
     async def complete(
-        self, finished: TaskFinished, counted: Mapping[StepName, TaskMetrics]
+        self, finished: TaskFinished, counting: Awaitable[Mapping[StepName, TaskMetrics]]
     ) -> TaskFinished | TaskFailed:
         """Return the outcome with files, rows and bytes; a failure if what was read or written is not there.
 
-        `counted` is what Spark counted for each output, as far as it did.
+        `counting` returns what Spark counted for each output, as far as it did; the inputs are compared meanwhile.
         """
+        try:
+            counted, changed = await asyncio.gather(counting, self.changed_inputs())
+        except FlintlockError as error:
+            return TaskFailed(failure=_engine_failure("what was written could not be counted", error))
+        if changed is not None:
+            return TaskFailed(failure=changed)
         outputs = {output.step: _with_counts(output, counted.get(output.step)) for output in finished.outputs}
         sinks: list[SinkFiles] = []
         manifests: dict[StepName, Manifest] = {}
         for written, listing in self._written:
             listed = await listing
             if isinstance(listed, FlintlockError):
-                return TaskFailed(failure=_listing_failure("what was written could not be listed", listed))
+                return TaskFailed(failure=_engine_failure("what was written could not be listed", listed))
             output, data = outputs[written.step], listed[0].data()
             lost = _lost_output(written, output, data)
             if lost is not None:
@@ -117,12 +123,10 @@ class TaskFiles:
                     sinks.append(sink_files(written, listed[0].files, listed[1].files))
                 case MaterialisedStep(step=step):
                     manifests[step] = manifest_of(data, output.rows)
-        # Its own blocking results, too: its other outputs were computed from those files.
-        changed = await self._changed(
-            {**self._task.inputs, **finished.materialised}, {**self._task.manifests, **manifests}
-        )
-        if changed is not None:
-            return TaskFailed(failure=changed)
+        if len(outputs) > 1:  # the others may have been computed from its blocking results
+            changed = await self._changed(finished.materialised, manifests)
+            if changed is not None:
+                return TaskFailed(failure=changed)
         return structs.replace(finished, outputs=tuple(outputs.values()), sinks=tuple(sinks), manifests=manifests)
 
     async def _changed(self, paths: Mapping[StepName, str], manifests: Mapping[StepName, Manifest]) -> Failure | None:
@@ -131,7 +135,7 @@ class TaskFiles:
         try:
             listings = await asyncio.gather(*(self._list(path, with_sizes=True) for path in known.values()))
         except FlintlockError as error:
-            return _listing_failure("materialised rows could not be listed", error)
+            return _engine_failure("materialised rows could not be listed", error)
         return _missing_input(
             {
                 step: found
@@ -205,6 +209,6 @@ def _missing_input(differences: Mapping[StepName, str]) -> Failure | None:
     )
 
 
-def _listing_failure(what: str, error: FlintlockError) -> Failure:
+def _engine_failure(what: str, error: FlintlockError) -> Failure:
     kind = FailureKind.ENGINE_LOST if isinstance(error, Unavailable) else FailureKind.SPARK_TASK
     return Failure(kind=kind, message=f"{what}: {error.public}")
