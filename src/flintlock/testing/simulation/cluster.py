@@ -55,7 +55,19 @@ _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
 _CHANGES: Final = frozenset({"graphs.replace", "operations.put"})
 _WRITES: Final = frozenset(
-    {"put", "replace", "remove", "quarantine", "create_dirty", "mark_clean", "record", "record_history", "expire"}
+    {
+        "put",
+        "replace",
+        "remove",
+        "quarantine",
+        "restore",
+        "discard_quarantined",
+        "create_dirty",
+        "mark_clean",
+        "record",
+        "record_history",
+        "expire",
+    }
 )
 
 
@@ -105,6 +117,7 @@ class SimulatedCluster:
         self.crashes = 0  # so far
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
+        self.full_disks = 0  # while it is not 0, the stores accept no write
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
         self.launchers: dict[str, FakeEngineLauncher] = {}
@@ -236,6 +249,8 @@ class SimulatedCluster:
         process.require_alive()
         if not back and self._ha[process.name].election.paused(token) is not None:
             raise Unavailable(f"the store is out of reach at {name}")
+        if not back and self.full_disks and operation.rpartition(".")[2] in _WRITES:
+            raise Unavailable(f"the disk is full at {name}")
         if back and operation.rpartition(".")[2] in _WRITES and token.epoch < self.durable.token.epoch:
             newest = self.durable.token.epoch
             self.violations.append(f"epoch {token.epoch} wrote ({operation}) after epoch {newest} began")

@@ -18,6 +18,7 @@ from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble
 from flintlock.testing.simulation.network import Link, SimulatedNetwork
 
 _MONTH_S: Final = 30 * 86400.0
+_FULL_S: Final = 45.0  # longer than anything that is retried for a limited time
 
 
 class Faults(Struct, frozen=True, kw_only=True):
@@ -49,6 +50,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     clock_jumps: int = 0  # of a JobManager's wall clock, forward or back, by up to a month
     equal_ids: bool = False  # all TaskManagers have one id: one of them works at a time
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
+    full_disks: int = 0  # times at which no JobManager can write to the stores, for a while; all of them can read
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
     other_timeouts: float = 0.0  # probability that a JobManager is started with a third of that
@@ -100,6 +102,7 @@ class Victims(Protocol):
     task_managers: list[str]
     launchers: dict[str, FakeEngineLauncher]
     clock_errors_ms: dict[str, int]
+    full_disks: int
 
     def record(self, what: str) -> None:
         """Add an event to the trace."""
@@ -146,6 +149,7 @@ class FaultInjector:
             (faults.freezes, self._freeze_a_task_manager),
             (faults.lost_results, self._lose_results),
             (faults.clock_jumps, self._set_a_clock),
+            (faults.full_disks, self._fill_the_disk),
         ):
             for _ in range(count):
                 delay_s = self._random.uniform(1.0, faults.until_s)
@@ -168,6 +172,14 @@ class FaultInjector:
     async def _inject_after(self, delay_s: float, fault: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(delay_s)
         await fault()
+
+    async def _fill_the_disk(self) -> None:
+        length_s = self._random.uniform(1.0, _FULL_S)
+        self._cluster.record(f"the disk is full for {length_s:.1f} s")
+        self._cluster.full_disks += 1
+        await asyncio.sleep(length_s)
+        self._cluster.full_disks -= 1
+        self._cluster.record("the disk has room")
 
     async def _crash_a_job_manager(self) -> None:
         self._cluster.crash(self._draw_job_manager(), "at a random time")

@@ -10,6 +10,8 @@ import asyncio
 from random import Random
 from typing import Final
 
+from msgspec import structs
+
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.commands import CancelJob, PingTask
@@ -31,6 +33,8 @@ from flintlock.testing.virtual_time import Deadlock, VirtualTimeLoop, run_virtua
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
 MAX_STEP_S: Final = 1.0  # CPU time of one step of the loop; a step takes milliseconds, the rest is for slow machines
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
+#: How often the disk is full in a run. It is drawn for itself: most runs have none, and are left as they are.
+_FULL_DISKS: Final = (0, 0, 0, 1, 3)
 #: In how many runs users change what their jobs may use.
 _CHANGING_RUNS: Final = 0.4
 
@@ -48,7 +52,8 @@ class GuaranteeViolated(AssertionError):
 def check_seed(seed: int) -> list[str]:
     """Run one seed; return its trace, or raise GuaranteeViolated."""
     random = Random(seed)
-    run = _Run(seed, random, draw_faults(random), jobs=random.randint(1, 6))
+    faults = structs.replace(draw_faults(random), full_disks=Random(f"disks-{seed}").choice(_FULL_DISKS))
+    run = _Run(seed, random, faults, jobs=random.randint(1, 6))
     try:
         run_virtual(run.main())
     except Deadlock as error:
@@ -262,6 +267,8 @@ class _Run:
         self.violations += [f"{target} has a false success marker" for target in self.cluster.spark.false_markers]
         self.violations += self._restart_problems()
         self.violations += self._term_problems()
+        if self.cluster.faults.leads_throughout and self.cluster.durable.token.epoch > 1:
+            self.violations.append("the leader changed, though it had no fault of its own")
         stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
         if stray:
             self.violations.append(f"left over: {stray}")
