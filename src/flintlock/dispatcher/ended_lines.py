@@ -19,7 +19,7 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobPosition
 from flintlock.model.states import JobStatus
 
-_MAX_BLOCK: Final = 512
+_MAX_BLOCK: Final = 256
 _LATEST: Final = (1 << 63) - 1
 _START_BYTES: Final = 8
 
@@ -36,11 +36,11 @@ def position_of(key: bytes) -> JobPosition:
 
 
 class _Block:
-    """Neighbouring lines."""
+    """Neighbouring lines. In tuples, because those of bytes are not visited when garbage is collected; lists are."""
 
     __slots__ = ("keys", "lines")
 
-    def __init__(self, keys: list[bytes], lines: list[bytes]) -> None:
+    def __init__(self, keys: tuple[bytes, ...], lines: tuple[bytes, ...]) -> None:
         self.keys = keys
         self.lines = lines
 
@@ -59,16 +59,17 @@ class EndedLines:
     def put(self, key: bytes, line: bytes) -> bytes | None:
         """Set the line of an ended job; return the line that it replaces, None if there was none."""
         if not self._blocks:
-            self._blocks.append(_Block([], []))
+            self._blocks.append(_Block((), ()))
             self._firsts.append(key)
         number = max(bisect_right(self._firsts, key) - 1, 0)
         block = self._blocks[number]
         index = bisect_left(block.keys, key)
         if index < len(block.keys) and block.keys[index] == key:
-            replaced, block.lines[index] = block.lines[index], line
+            replaced = block.lines[index]
+            block.lines = (*block.lines[:index], line, *block.lines[index + 1 :])
             return replaced
-        block.keys.insert(index, key)
-        block.lines.insert(index, line)
+        block.keys = (*block.keys[:index], key, *block.keys[index:])
+        block.lines = (*block.lines[:index], line, *block.lines[index:])
         self._count += 1
         self._firsts[number] = block.keys[0]
         if len(block.keys) > _MAX_BLOCK:
@@ -95,11 +96,12 @@ class EndedLines:
             return [], None
         block = self._blocks[number]
         last = block.keys[-1]
-        gone = [index for index, key in enumerate(block.keys) if key[_START_BYTES:] in expired]
-        removed = [id_and_status(block.lines[index]) for index in gone]
-        for index in reversed(gone):
-            del block.keys[index], block.lines[index]
-        self._count -= len(gone)
+        both = [*zip(block.keys, block.lines, strict=True)]
+        removed = [id_and_status(line) for key, line in both if key[_START_BYTES:] in expired]
+        if removed:
+            kept = [(key, line) for key, line in both if key[_START_BYTES:] not in expired]
+            block.keys, block.lines = tuple(key for key, _ in kept), tuple(line for _, line in kept)
+        self._count -= len(removed)
         if block.keys:
             self._firsts[number] = block.keys[0]
         else:
@@ -118,6 +120,6 @@ class EndedLines:
         block = self._blocks[number]
         half = _MAX_BLOCK // 2 if number < len(self._blocks) - 1 else _MAX_BLOCK  # a list that is read fills its blocks
         second = _Block(block.keys[half:], block.lines[half:])
-        del block.keys[half:], block.lines[half:]
+        block.keys, block.lines = block.keys[:half], block.lines[:half]
         self._blocks.insert(number + 1, second)
         self._firsts.insert(number + 1, second.keys[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
@@ -245,3 +246,15 @@ def test_no_step_grows_with_the_number_of_ended_jobs(work: Callable[[JobListing]
         took[count] = min(times)
 
     assert took[100_000] < 5 * took[1_000] + 0.001
+
+
+def test_garbage_collection_does_not_visit_ended_jobs() -> None:
+    """A collection stops the loop, and a list of a million lines takes it a tenth of a second."""
+    listing = JobListing()
+    listing.load([numbered(number) for number in range(20_000, 0, -1)], None)
+    gc.collect()
+
+    visited = (each for tracked in gc.get_objects() for each in gc.get_referents(tracked) if isinstance(each, bytes))
+
+    assert sum(each.startswith(b'{"jid"') for each in visited) < 100
+    assert len(listing.page(JobsQuery(limit=100)).lines) == 100

@@ -18,6 +18,7 @@ from flintlock.testing.virtual_time import (
     Deadlock,
     Livelock,
     NotVirtual,
+    VirtualTimeLoop,
     now_ms,
     run_virtual,
     virtual_time,
@@ -362,3 +363,18 @@ def test_decorated_function_returns_what_the_coroutine_returns() -> None:
 
     assert double(21) == 42
     assert double.__name__ == "double"
+
+
+@virtual_time
+async def test_longest_step_is_measured_in_cpu_time() -> None:
+    """Virtual time does not pass in a step, and waiting is free; a computation is not."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    await asyncio.sleep(3600)
+    assert loop.longest_step_s < 0.2
+    end_s = time.thread_time() + 0.25
+    while time.thread_time() < end_s:
+        pass
+    await asyncio.sleep(0)
+    assert loop.longest_step_s >= 0.25
+    assert loop.longest_step
