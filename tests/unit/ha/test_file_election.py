@@ -18,6 +18,7 @@ from flintlock.ha.embedded import writer
 from flintlock.ha.embedded.election import LockFile
 from flintlock.ha.embedded.services import EmbeddedHaServices, embedded_ha
 from flintlock.ha.embedded.sqlite_file import SCHEMA_VERSION
+from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.model.errors import Incompatible, InvariantBroken, Refused
 
 pytestmark = pytest.mark.anyio
@@ -230,3 +231,24 @@ async def test_a_store_that_cannot_be_written_is_tried_again_with_growing_pauses
         pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
         assert pauses[7] > 10 * 0.001, "they grow from the interval of polls"
     blocker.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_leader_whose_writer_has_failed_for_good_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers calls, so no standby would replace it; and it can never store anything again."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with opened(tmp_path) as services, asyncio.timeout(30):
+
+        async def lead() -> None:
+            async with await anext(services.election.terms()):
+                monkeypatch.setattr(GroupWriter, "_finish", fail)
+                await asyncio.get_running_loop().create_future()
+
+        with pytest.raises(ExceptionGroup) as raised:
+            await lead()
+        (error,) = raised.value.exceptions
+        assert isinstance(error, InvariantBroken)
+        assert "the store's writer has failed" in error.public

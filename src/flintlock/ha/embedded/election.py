@@ -226,7 +226,10 @@ class FileElection:
             await self._writer.write(work)
 
     async def _beat(self, token: FencingToken, scope: RevocableScope) -> None:
-        """Write heartbeats; step down when a newer epoch has begun. Raises Refused if the store's file is gone."""
+        """Write heartbeats; step down when a newer epoch has begun.
+
+        Raises Refused if the store's file is gone, InvariantBroken if this process can never write to it again.
+        """
         problem = RepeatedFailure()
         while True:
             await asyncio.sleep(self._heartbeat_s)
@@ -244,6 +247,8 @@ class FileElection:
                 scope.revoke()
                 return
             except FlintlockError as error:
+                if self._writer.failure is not None:  # for good, and in this process only: another one has to lead
+                    raise InvariantBroken(self._writer.failure) from error
                 # The lock is still held. Whether jobs can go on, their own writes will show.
                 if problem.occurred(error.public, asyncio.get_running_loop().time()):
                     log.warning(log_events.LEADER_HEARTBEAT_NOT_WRITTEN, epoch=token.epoch, reason=error.public)

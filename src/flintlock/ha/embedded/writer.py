@@ -68,6 +68,7 @@ class GroupWriter:
         self._waiting: list[_Queued] = []  # filled by `write`, emptied by `_begin`
         self._idle: Final = asyncio.Event()  # clear while a batch is about to begin or under way
         self._closed: str | None = None  # why nothing is accepted any more
+        self.failure: str | None = None  # why the thread has ended by an error of its own; nothing is written any more
         self.commits = 0  # transactions committed
 
     def start(self) -> None:
@@ -138,7 +139,7 @@ class GroupWriter:
     def _answer(self, batch: list[_Queued], ended: str | None) -> None:
         """Wake the callers, begin the next batch."""
         if ended is not None:
-            self._closed = ended
+            self._closed = self.failure = ended
             batch, self._waiting = batch + self._waiting, []
             for item in batch:
                 item.error = Unavailable(ended)
