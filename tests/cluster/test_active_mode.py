@@ -15,13 +15,19 @@ import psutil
 import pytest
 from tests.cluster.processes import Processes, until
 
+from flintlock.host.pid_files import end, read_pid_file, running
+
 SETTINGS: Final = {
     "resourcemanager.max-taskmanagers": "1",
     "resourcemanager.taskmanager-timeout": "2 s",
     "resourcemanager.start-worker.retry-interval": "1 s",
     "taskmanager.numberOfTaskSlots": "1",
     "taskmanager.rpc.port": "1",  # of an independently started TaskManager: workers use free ports
+    "taskmanager.registration.timeout": "20 s",
 }
+
+
+LONG: Final = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 
 
 class ActiveCluster(Processes):
@@ -48,8 +54,14 @@ class ActiveCluster(Processes):
         return psutil.Process(self.jobmanager.pid)
 
     def workers(self) -> list[psutil.Process]:
-        """The TaskManager processes that it started."""
-        return [child for child in self.manager.children() if child.status() != psutil.STATUS_ZOMBIE]
+        """The TaskManager processes that were started here, by any JobManager."""
+        files = [read_pid_file(path) for path in (self.state_dir / "run" / "workers").glob("worker-*.json")]
+        return [process for file in files if (process := running(file)) is not None]
+
+    def stop(self) -> None:
+        """End the JobManager, and what it has started."""
+        super().stop()
+        end(self.workers(), 15)
 
     def worker(self) -> psutil.Process:
         """Wait for one."""
@@ -59,9 +71,13 @@ class ActiveCluster(Processes):
         """Ask REST."""
         return httpx.get(self.url + path, timeout=200).json()
 
-    def submit(self) -> str:
-        """Submit a small job."""
-        steps: dict[str, Any] = {"one": {"sql": "SELECT 1 AS one"}, "rows": {"result": {}, "inputs": ["one"]}}
+    def cancel(self, job_id: str) -> int:
+        """Cancel a job; return the status of the answer."""
+        return httpx.patch(f"{self.url}/jobs/{job_id}", timeout=60).status_code
+
+    def submit(self, query: str = "SELECT 1 AS one") -> str:
+        """Submit a job."""
+        steps: dict[str, Any] = {"one": {"sql": query}, "rows": {"result": {}, "inputs": ["one"]}}
         answer = httpx.post(f"{self.url}/jobs", json={"name": "small", "parallelism": 1, "steps": steps})
         assert answer.status_code == 202, answer.text
         return str(answer.json()["jobid"])
@@ -96,18 +112,30 @@ def test_a_cluster_without_task_managers_starts_one_gives_it_back_and_replaces_o
     waiting = active.submit()
     first = active.worker()
     first.send_signal(signal.SIGKILL)
-    (second,) = until("another worker", lambda: [found for found in active.workers() if found.pid != first.pid])
+    until("another worker", lambda: [found for found in active.workers() if found.pid != first.pid])
     assert active.end_of(waiting) == "SUCCEEDED"
     assert len(active.workers()) <= 1
 
-    family = [second, *second.children(recursive=True)]
-    assert len(family) >= 3
-    active.manager.send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(family, timeout=10)
+
+def test_a_worker_and_its_task_outlive_a_killed_leader_and_are_the_next_ones(active: ActiveCluster) -> None:
+    """The task goes on with its attempt; the next leader starts no other worker, and releases this one when idle."""
+    job_id = active.submit(LONG)
+    worker = active.worker()
+    until("a running task", lambda: active.get(f"/jobs/{job_id}/attempts")["regions"][0]["attempts"][-1]["activity"])
+    active.kill_jobmanager()
+    active.start_active()
+    until("the running job", lambda: active.get(f"/jobs/{job_id}")["state"] == "RUNNING", 60)
+    attempts = active.get(f"/jobs/{job_id}/attempts")["regions"][0]["attempts"]
+
+    assert [(attempt["attempt"], attempt["state"]) for attempt in attempts] == [(0, "RUNNING")]
+    assert [found.pid for found in active.workers()] == [worker.pid]
+    assert active.cancel(job_id) == 202
+    until("the worker's release", lambda: not active.workers(), 60)
+    _, alive = psutil.wait_procs([worker], timeout=10)
     assert alive == []
 
 
-def test_a_job_manager_that_is_stopped_ends_its_workers(active: ActiveCluster) -> None:
+def test_a_worker_that_no_leader_takes_ends_with_all_its_processes(active: ActiveCluster) -> None:
     """Also one that has only just been started, and whose engine is not warm."""
     active.submit()
     worker = active.worker()
@@ -118,7 +146,8 @@ def test_a_job_manager_that_is_stopped_ends_its_workers(active: ActiveCluster) -
     assert active.jobmanager is not None
     active.jobmanager.terminate()
     assert active.jobmanager.wait(30) == 0
+    assert worker.is_running()
+    family = [worker, *worker.children(recursive=True)]
 
-    _, alive = psutil.wait_procs([worker], timeout=1)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
-    assert list((active.state_dir / "run" / "workers").glob("*.child")) == []

@@ -4,14 +4,14 @@ A worker is an ordinary TaskManager process with the JobManager's own configurat
 configuration is passed in a file that only its owner can read, not on the command line: it may contain keys of object
 stores, and every user of a machine can read the command lines of all its processes.
 
-No worker outlives its term, by three mechanisms, each a fallback for the one before: the end of the scope ends its
-workers, with SIGTERM, then by force; a worker dies with its JobManager, even if that is killed (`die_with_parent`,
-Linux); and a worker that still runs when the next JobManager begins to lead on this state directory is found by its
-record and killed.
+Workers outlive the term, and the process, that started them: their work goes on under the next leader. Each is recorded
+in the state directory, by its id, its pid and the start time of that pid. A JobManager that begins to lead there finds
+the records: those whose process runs are its workers from then on. A leader on another machine learns of a worker when
+it registers (`TaskManagerRegistration.worker`). A worker that no leader takes ends itself after
+`taskmanager.registration.timeout`; `flintlock cluster stop` ends it like any other process of the state directory.
 
-So a killed JobManager's workers end with it. Rejected: letting them register with the next leader, as independently
-started TaskManagers do. Their work could continue there, but the next leader did not start them and would never release
-them when they are idle.
+Rejected: ending workers with their leader. The kernel can do that (`die_with_parent`), but the running tasks of all
+jobs ended with each change of leader.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -32,9 +33,9 @@ import msgspec
 import psutil
 
 from flintlock.config.options import TM_RESOURCE_ID, TM_RPC_PORT, TM_SLOTS
-from flintlock.entrypoints.process import ProcessSettings
+from flintlock.entrypoints.process import ProcessSettings, write_json
 from flintlock.gateways.workers import WorkerEnded
-from flintlock.host.children import forget_child, reap_leftovers, record_child
+from flintlock.host.pid_files import PidFile, identity, running
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
 from flintlock.model.jobgraph import Resources
@@ -42,27 +43,36 @@ from flintlock.model.jobgraph import Resources
 #: Smaller indices are for TaskManagers that are started independently on the same state directory.
 FIRST_INDEX: Final = 1000
 
+_POLL_S: Final = 0.25
 _END_S: Final = 15.0  # how long a worker may take to end by itself
 _PASSED_VARIABLES: Final = frozenset({"FLINTLOCK_JAVA_HOME"})  # the others are in the configuration already
 
 
+class WorkerFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
+    """The record of a worker that runs, or has ended without its leader noticing."""
+
+    id: str
+    index: int
+
+
 @asynccontextmanager
 async def local_workers(settings: ProcessSettings, epoch: Epoch) -> AsyncGenerator[LocalWorkers]:
-    """Yield a driver for one term; on exit all of its workers have ended."""
+    """Yield a driver for one term, with the workers that run; on exit they run on."""
     run_dir = settings.state_dir / "run" / "workers"
     run_dir.mkdir(parents=True, exist_ok=True)
-    await asyncio.to_thread(reap_leftovers, run_dir)
     configuration = _write_configuration(run_dir, settings)
+    found = await asyncio.to_thread(_recorded_workers, run_dir)
     async with asyncio.TaskGroup() as scope:
         driver = LocalWorkers(settings, epoch, run_dir, configuration, scope)
+        driver.take_over(found)
         try:
             yield driver
         finally:
-            await driver.end_all()
+            driver.leave_all()
 
 
 class LocalWorkers:
-    """A WorkerDriver. `local_workers` creates it, and ends the workers that it started."""
+    """A WorkerDriver. `local_workers` creates it."""
 
     def __init__(
         self, settings: ProcessSettings, epoch: Epoch, run_dir: Path, configuration: Path, scope: asyncio.TaskGroup
@@ -76,6 +86,12 @@ class LocalWorkers:
         self._numbers = count(1)
         self._workers: dict[TaskManagerId, _Worker] = {}  # each is removed when its process has ended
         self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
+        self._taken_over: tuple[TaskManagerId, ...] = ()
+
+    @property
+    def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """See `WorkerDriver`."""
+        return self._taken_over
 
     @property
     def slots(self) -> int:
@@ -93,12 +109,30 @@ class LocalWorkers:
         taken = {worker.index for worker in self._workers.values()}
         worker = _Worker(next(index for index in count(FIRST_INDEX) if index not in taken))
         self._workers[name] = worker
-        worker.task = self._scope.create_task(self._supervise(name, worker), name=f"worker-{name}")
-        await asyncio.wait({worker.started, worker.task}, return_when=asyncio.FIRST_COMPLETED)
-        problem = worker.started.result() if worker.started.done() else "the term is over"
-        if problem is not None:
-            raise Unavailable(f"no TaskManager process could be started: {problem}")
+        try:
+            await asyncio.to_thread(self._spawn, name, worker)
+        except OSError as error:
+            del self._workers[name]
+            raise Unavailable(f"no TaskManager process could be started: {error}") from error
+        self._supervise(name, worker)
         return name
+
+    def take_over(self, found: Iterable[WorkerFile]) -> None:
+        """Supervise workers that an earlier leader has started."""
+        for file in found:
+            name = TaskManagerId(file.id)
+            worker = self._workers[name] = _Worker(file.index)
+            worker.file = file
+            self._supervise(name, worker)
+        self._taken_over = tuple(self._workers)
+
+    def leave_all(self) -> None:
+        """Supervise no worker any more: they are the next leader's."""
+        for worker in self._workers.values():
+            if worker.task is not None:
+                worker.task.cancel()
+            if worker.process is not None:  # it stays a child of this process, which has to collect its exit code
+                threading.Thread(target=worker.process.wait, name=f"worker-{worker.index}", daemon=True).start()
 
     async def release(self, worker: TaskManagerId) -> None:
         """End a process and return once it has ended."""
@@ -111,38 +145,30 @@ class LocalWorkers:
         """Wait for the next process that ends by itself."""
         return await self._ends.get()
 
-    async def end_all(self) -> None:
-        """End every process and return once all have ended."""
-        tasks = [worker.task for worker in self._workers.values() if worker.task is not None]
-        for worker in self._workers.values():
-            worker.stop.set()
-        if tasks:
-            await asyncio.wait(tasks)
+    def _supervise(self, name: TaskManagerId, worker: _Worker) -> None:
+        worker.task = self._scope.create_task(self._until_ended(name, worker), name=f"worker-{name}")
 
-    async def _supervise(self, name: TaskManagerId, worker: _Worker) -> None:
-        """Start one process, and wait for its end."""
-        try:
-            process = await self._spawn(name, worker.index)
-        except OSError as error:
-            del self._workers[name]
-            worker.started.set_result(str(error))
-            return
-        record = record_child(self._run_dir, f"worker-{worker.index}", process.pid)
-        if not worker.started.done():
-            worker.started.set_result(None)
-        try:
-            code = await _until_end(process, worker.stop)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            forget_child(record)
-            del self._workers[name]
+    async def _until_ended(self, name: TaskManagerId, worker: _Worker) -> None:
+        """Wait for the end of a process; end it when it is released."""
+        forced_s: float | None = None  # when it is killed
+        while worker.is_running():
+            now_s = asyncio.get_running_loop().time()
+            if worker.stop.is_set() and forced_s is None:
+                worker.signal(signal.SIGTERM)
+                forced_s = now_s + _END_S
+            elif forced_s is not None and now_s >= forced_s:
+                worker.signal(signal.SIGKILL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await (asyncio.sleep(_POLL_S) if worker.stop.is_set() else worker.stop.wait())
+        del self._workers[name]
+        _record(self._run_dir, worker.index).unlink(missing_ok=True)
         if not worker.stop.is_set():
-            self._ends.put_nowait(WorkerEnded(name, f"{_end_text(code)}; its log is {self._log_of(worker.index)}"))
+            reason = f"{worker.end_text()}; its log is {self._log_of(worker.index)}"
+            self._ends.put_nowait(WorkerEnded(name, reason))
 
-    async def _spawn(self, name: TaskManagerId, index: int) -> Process:
-        log_file = self._log_of(index)
+    def _spawn(self, name: TaskManagerId, worker: _Worker) -> None:
+        log_file = self._log_of(worker.index)
         log_file.parent.mkdir(parents=True, exist_ok=True)
         own = {TM_RESOURCE_ID.key: name, TM_RPC_PORT.key: "0"}  # a fixed port would serve one worker only
         environment = {
@@ -151,44 +177,67 @@ class LocalWorkers:
             if not key.startswith("FLINTLOCK_") or key in _PASSED_VARIABLES
         }
         with log_file.open("ab") as output:
-            return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "flintlock.entrypoints.taskmanager",
-                "--state-dir", str(self._state_dir), "--index", str(index), f"--die-with-parent={os.getpid()}",
-                *(part for key, value in own.items() for part in ("-D", f"{key}={value}")),
-                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            worker.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "flintlock.entrypoints.taskmanager",
+                    "--state-dir", str(self._state_dir), "--index", str(worker.index),
+                    *(part for key, value in own.items() for part in ("-D", f"{key}={value}")),
+                ],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 env={**environment, "FLINTLOCK_CONF": str(self._configuration)},
             )  # fmt: skip
+        with suppress(psutil.Error):  # it has ended already
+            found = identity(worker.process.pid)
+            worker.file = WorkerFile(pid=found.pid, start_time=found.start_time, id=name, index=worker.index)
+            write_json(_record(self._run_dir, worker.index), worker.file)
 
     def _log_of(self, index: int) -> Path:
         return self._state_dir / "log" / f"taskmanager-{index}.log"
 
 
 class _Worker:
-    """One process, and the events of its start and its end."""
+    """One process, started by this one or by an earlier leader."""
 
     def __init__(self, index: int) -> None:
         self.index: Final = index
         self.stop: Final = asyncio.Event()  # it is to end
-        self.started: Final[asyncio.Future[str | None]] = (
-            asyncio.get_running_loop().create_future()
-        )  # with the problem, if any
+        self.process: subprocess.Popen[bytes] | None = None  # None: an earlier leader started it
+        self.file: WorkerFile | None = None  # None: it had ended before it could be recorded
         self.task: asyncio.Task[None] | None = None  # supervises the process; set when it is started
 
+    def is_running(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None if self.process is not None else running(self.file) is not None
 
-async def _until_end(process: Process, stop: asyncio.Event) -> int:
-    """Return the exit code once the process has ended; end it when `stop` is set."""
-    async with asyncio.TaskGroup() as tasks:
-        ended = tasks.create_task(process.wait(), name="ended")
-        stopping = tasks.create_task(stop.wait(), name="stop")
-        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not ended.done():
-            with suppress(ProcessLookupError):
-                process.terminate()
-            await asyncio.wait({ended}, timeout=_END_S)
-        if not ended.done():
-            process.kill()
-        return await ended
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, if it still runs."""
+        process = running(self.file)
+        if process is not None:
+            with suppress(psutil.Error):
+                process.send_signal(number)
+
+    def end_text(self) -> str:
+        """Return how the process has ended. Of one that another process started, that is not known."""
+        return "its process has ended" if self.process is None else _end_text(self.process.returncode)
+
+
+def _record(run_dir: Path, index: int) -> Path:
+    return run_dir / f"worker-{index}.json"
+
+
+def _recorded_workers(run_dir: Path) -> list[WorkerFile]:
+    """Return the recorded workers that run; the records of the others are removed."""
+    found: list[WorkerFile] = []
+    for path in sorted(run_dir.glob("worker-*.json")):
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=WorkerFile)
+        except (OSError, msgspec.MsgspecError):
+            file = None
+        if file is not None and running(file) is not None:
+            found.append(file)
+        else:
+            path.unlink(missing_ok=True)
+    return found
 
 
 def _write_configuration(run_dir: Path, settings: ProcessSettings) -> Path:

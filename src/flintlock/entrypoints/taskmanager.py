@@ -5,6 +5,7 @@ A watchdog runs beside it, and ends the engine and the runners when their lease 
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -25,9 +26,11 @@ from flintlock.config.options import (
     TM_RESOURCE_ID,
     TM_RPC_PORT,
     TM_SLOTS,
+    UNREGISTERED_TIMEOUT,
 )
 from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
+from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.loop_monitor import LoopMonitor
 from flintlock.entrypoints.process import ProcessSettings, abort, cluster_versions, start, write_json
@@ -69,6 +72,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     configuration, state_dir, name = settings.configuration, settings.state_dir, run_dir.name
     reap_leftovers(run_dir)
     engine_log = state_dir / "log" / f"{name}-engine.log"
+    is_worker = settings.index >= FIRST_INDEX
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
     async with (
@@ -96,6 +100,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 slots=slots,
                 versions=cluster_versions(),
                 hardware=_hardware(configuration),
+                worker=is_worker,
             ),
             launcher=engine_launcher()(
                 slots=slots,
@@ -118,6 +123,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
             set_watchdog_deadline=watchdog.watch,
             end_process=abort,
             processes=LocalProcesses(),
+            unregistered_timeout_s=configuration.get(UNREGISTERED_TIMEOUT) if is_worker else math.inf,
             process_logs=ProcessLogs.of(state_dir / "log"),
         )
         task_manager = TaskManager(services, guard)

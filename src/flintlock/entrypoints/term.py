@@ -86,6 +86,11 @@ class GatedWorkerDriver:
         """What a worker has beside slots."""
         return self._driver.resources
 
+    @property
+    def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Workers that an earlier leader started."""
+        return self._driver.taken_over
+
     async def start(self) -> TaskManagerId:
         """Start a worker."""
         await self._gate.wait_until_active()

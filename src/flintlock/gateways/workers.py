@@ -21,7 +21,12 @@ class WorkerEnded(Struct, frozen=True):
 
 
 class WorkerDriver(Protocol):
-    """Starts and ends workers for one term. When that is over, so are all of its workers."""
+    """Starts and ends workers for one term. Those that run when it is over are the next leader's."""
+
+    @property
+    def taken_over(self) -> tuple[TaskManagerId, ...]:
+        """Workers that an earlier leader started and that ran when the term began."""
+        ...
 
     @property
     def slots(self) -> int:

@@ -311,6 +311,12 @@ FAILURE_ENRICHER_FAILED: Final = _event(
 )
 
 WORKER_RELEASED: Final = _event("ResourceManager", "worker-released", "An idle worker was ended.")
+TASKMANAGER_UNREGISTERED_TOO_LONG: Final = _event(
+    "TaskManager", "taskmanager-unregistered-too-long", "No leader has taken a worker for too long; it ends."
+)
+WORKERS_TAKEN_OVER: Final = _event(
+    "ResourceManager", "workers-taken-over", "A new leader expects workers that an earlier one has started to register."
+)
 WORKER_STARTED: Final = _event("ResourceManager", "worker-started", "A worker was started.")
 WORKER_ENDED: Final = _event("ResourceManager", "worker-ended", "A worker's process has ended.")
 WORKER_NOT_STARTED: Final = _event("ResourceManager", "worker-not-started", "A worker could not be started.")

@@ -118,6 +118,7 @@ class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
     engine: str = ""
     followed_epoch: Epoch | None = None  # of the leader that it follows, or has followed
     busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat lists it
+    worker: bool = False  # a leader has started it (active mode): it is released when it is idle
 
 
 class RegistrationAnswer(Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -11,8 +12,10 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
+from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.model import log_events
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import TaskManagerId
 from flintlock.resourcemanager.slot_manager import SlotManager
@@ -34,18 +37,23 @@ class ActiveWorkers:
         rules: WorkerRules,
         slots: SlotManager,
         lose: Callable[[TaskManagerId, str], None],
+        gateway_of: Callable[[TaskManagerId], TaskManagerGateway | None],
     ) -> None:
         self._driver = driver
         self._workers: Final = Workers(rules)
         self._slots = slots
         self._lose = lose  # declares a TaskManager lost whose process has ended or is about to
+        self._gateway_of = gateway_of  # of a registered TaskManager
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._changed = asyncio.Event()  # decide again
 
     async def run(self) -> None:
-        """Start and release workers until cancelled. The driver ends what was started."""
+        """Start and release workers until cancelled. Those that run then are the next leader's."""
         async with asyncio.TaskGroup() as scope:
             self._scope = scope
+            if self._driver.taken_over:
+                log.info(log_events.WORKERS_TAKEN_OVER, task_managers=self._driver.taken_over)
+            self._workers.take_over(self._driver.taken_over, _now_s())
             scope.create_task(self._watch_ends(), name="worker-ends")
             try:
                 while True:
@@ -68,9 +76,9 @@ class ActiveWorkers:
         """Return whether that is a worker that is being released."""
         return self._workers.is_being_released(task_manager)
 
-    def entered(self, task_manager: TaskManagerId) -> None:
+    def entered(self, task_manager: TaskManagerId, *, is_worker: bool) -> None:
         """A TaskManager has registered, a worker or not."""
-        self._workers.entered(task_manager, _now_s())
+        self._workers.entered(task_manager, _now_s(), is_worker=is_worker)
 
     def left(self, task_manager: TaskManagerId, reason: str, *, returns: bool) -> None:
         """A TaskManager was lost, a worker or not."""
@@ -94,8 +102,9 @@ class ActiveWorkers:
                 case StartWorker():
                     self._scope.create_task(self._start(), name="start-worker")
                 case ReleaseWorker(id=worker, reason=reason):
+                    gateway = self._gateway_of(worker)
                     self._lose(worker, reason)
-                    self._scope.create_task(self._release(worker, reason), name=f"release-{worker}")
+                    self._scope.create_task(self._release(worker, reason, gateway), name=f"release-{worker}")
 
     async def _start(self) -> None:
         try:
@@ -108,8 +117,11 @@ class ActiveWorkers:
             self._workers.started(worker, _now_s())
         self.wake()
 
-    async def _release(self, worker: TaskManagerId, reason: str) -> None:
+    async def _release(self, worker: TaskManagerId, reason: str, gateway: TaskManagerGateway | None) -> None:
         log.info(log_events.WORKER_RELEASED, task_manager=worker, reason=reason)
+        if gateway is not None:  # the driver cannot end one on another machine
+            with suppress(FlintlockError):
+                await gateway.shut_down(ShutDownCluster())
         while True:
             try:
                 await self._driver.release(worker)

@@ -40,6 +40,7 @@ class TaskManagerEntered(Struct, frozen=True):
     id: TaskManagerId
     instance: InstanceId
     address: str
+    worker: bool = False  # a leader has started it
 
 
 class TaskManagerLeft(Struct, frozen=True):
@@ -248,7 +249,7 @@ class ResourceManagerCore:
         self._incarnations.admit(offer)
         self._task_managers[offer.id] = _TaskManager(offer, now_s, now_s, message.free_memory)
         self.slots.add(offer, now_s, message.attempts)
-        return [*effects, TaskManagerEntered(offer.id, offer.instance, offer.address)]
+        return [*effects, TaskManagerEntered(offer.id, offer.instance, offer.address, offer.worker)]
 
     def _longest_silence_s(self, task_manager: _TaskManager) -> float:
         """Return after which silence a TaskManager is lost: no lease on its attempts lasts longer."""

@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobMasterGateway
-from flintlock.gateways.taskmanager import TaskManagerConnector
+from flintlock.gateways.taskmanager import TaskManagerConnector, TaskManagerGateway
 from flintlock.gateways.workers import WorkerDriver
 from flintlock.model import log_events
 from flintlock.model.causes import caused_by, internal_cause
@@ -91,7 +91,7 @@ class ResourceManager:
         self._workers: Final = (
             None
             if workers is None
-            else ActiveWorkers(workers, worker_rules(configuration), self._core.slots, self._lose)
+            else ActiveWorkers(workers, worker_rules(configuration), self._core.slots, self._lose, self._gateway_of)
         )
         self._scope: asyncio.TaskGroup | None = None  # while it runs
         self._over = False  # it has run
@@ -280,13 +280,17 @@ class ResourceManager:
         if self._workers is not None:
             self._workers.wake()
 
+    def _gateway_of(self, task_manager: TaskManagerId) -> TaskManagerGateway | None:
+        known = self._registered.get(task_manager)
+        return None if known is None else self._connect(known.address)
+
     def _entered(self, incarnation: TaskManagerEntered) -> None:
         log.info(log_events.TASKMANAGER_REGISTERED, task_manager=incarnation.id, instance=incarnation.instance)
         self._registered[incarnation.id] = incarnation
         if self._scope is not None:
             self._start_liveness_watch(self._scope, incarnation)
         if self._workers is not None:
-            self._workers.entered(incarnation.id)
+            self._workers.entered(incarnation.id, is_worker=incarnation.worker)
 
     def _left(self, left: TaskManagerLeft) -> None:
         del self._registered[left.id]

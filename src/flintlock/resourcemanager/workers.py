@@ -7,6 +7,9 @@ backoff that doubles each time until one has lived longer than that.
 
 A worker whose engine died has unregistered and registers again by itself: it counts as starting again, and is replaced
 only if it takes too long. TaskManagers that were started independently are never touched.
+
+Workers outlive the leader that started them. Those that the driver knows when a term begins are expected to register,
+like new ones; one that registers and says that it is a worker (its leader was on another machine) is taken over then.
 """
 
 from __future__ import annotations
@@ -107,6 +110,10 @@ class Workers:
 
     # Events
 
+    def take_over(self, workers: Iterable[TaskManagerId], now_s: float) -> None:
+        """These workers of an earlier leader run: they are expected to register."""
+        self._starting.update(dict.fromkeys(workers, now_s))
+
     def started(self, worker: TaskManagerId, now_s: float) -> None:
         """The driver has started a worker."""
         self._ordered -= 1
@@ -117,9 +124,10 @@ class Workers:
         self._ordered -= 1
         self._failed(0.0, now_s)
 
-    def entered(self, worker: TaskManagerId, now_s: float) -> None:
-        """A TaskManager has registered, a worker or not."""
-        if self._starting.pop(worker, None) is not None:
+    def entered(self, worker: TaskManagerId, now_s: float, *, is_worker: bool = False) -> None:
+        """A TaskManager has registered, a worker or not; `is_worker`: it says so itself."""
+        known = self._starting.pop(worker, None) is not None
+        if known or (is_worker and worker not in self._serving and worker not in self._releasing):
             self._serving[worker] = now_s
 
     def left(self, worker: TaskManagerId, reason: str, *, returns: bool, now_s: float) -> list[WorkerOrder]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from flintlock.taskmanager.work import LeasedWork
 
 _ENGINE_START_BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=30.0)
 _LAST_REPORTS_S: Final = 5.0
+_LEADER_CHECK_S: Final = 1.0
 log = structlog.get_logger()
 
 
@@ -72,10 +74,24 @@ class TaskManager:
     async def run(self) -> None:
         """Serve until cancelled, or until the cluster shuts down."""
         async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(self._keep_engine(), name="engine")
+            beside = [tasks.create_task(self._keep_engine(), name="engine")]
+            if self._services.unregistered_timeout_s < math.inf:
+                beside.append(tasks.create_task(self._end_without_a_leader(), name="unregistered"))
             await self._shut_down.wait()
             log.info(log_events.CLUSTER_SHUTTING_DOWN)
-            serving.cancel()
+            for task in beside:
+                task.cancel()
+
+    async def _end_without_a_leader(self) -> None:
+        """End the TaskManager once it has had no lease for too long: no leader wants it any more."""
+        clock_s, timeout_s = self._services.clock_s, self._services.unregistered_timeout_s
+        last_s = clock_s()
+        while clock_s() - last_s < timeout_s:
+            if self._open is not None and self._open.lease.is_open():
+                last_s = clock_s()
+            await asyncio.sleep(min(_LEADER_CHECK_S, timeout_s))
+        log.warning(log_events.TASKMANAGER_UNREGISTERED_TOO_LONG, timeout_s=timeout_s)
+        self._shut_down.set()
 
     async def _keep_engine(self) -> None:
         """Keep an engine running and registered; start another when it dies, with growing pauses if it cannot start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ class TaskManagerServices:
     clock_s: Callable[[], float] = loop_s  # of leases
     set_watchdog_deadline: Callable[[float], None] = lambda _: None  # when the watchdog kills all work; inf: never
     end_process: Callable[[str], None] = break_invariant  # at once, without any clean-up
+    unregistered_timeout_s: float = math.inf  # without a leader for so long, it ends
     processes: ProcessTable | None = None  # None: there are no processes to observe
     process_logs: ProcessLogs = field(default_factory=ProcessLogs)  # what this process and its machine log
     leader_moved: Callable[[], Awaitable[None]] = never  # returns when the leader is not `resource_manager`'s last one

@@ -16,6 +16,7 @@ class FakeWorkers:
     def __init__(self, slots: int = 2, resources: Resources | None = None) -> None:
         self._slots = slots
         self._resources = resources or Resources()
+        self.taken_over: tuple[TaskManagerId, ...] = ()  # of an earlier leader
         self.started: list[TaskManagerId] = []
         self.released: list[TaskManagerId] = []
         self.fail_with: Unavailable | None = None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.local_workers import local_workers
-from flintlock.entrypoints.process import ProcessSettings
-from flintlock.host.children import record_child
+from flintlock.entrypoints.local_workers import WorkerFile, local_workers
+from flintlock.entrypoints.process import ProcessSettings, write_json
+from flintlock.gateways.workers import WorkerEnded
+from flintlock.host.pid_files import identity
 from flintlock.model.errors import Unavailable
-from flintlock.model.ids import Epoch
+from flintlock.model.ids import Epoch, TaskManagerId
 
 
 def settings(state_dir: Path, **values: str) -> ProcessSettings:
@@ -38,7 +42,7 @@ def test_a_worker_that_ends_by_itself_is_reported_once_with_its_exit_code_and_lo
             await workers.release(third)  # it is gone: nothing happens
 
     asyncio.run(scenario())
-    assert list((tmp_path / "run" / "workers").glob("*.child")) == []
+    assert records(tmp_path) == {}
 
 
 def test_a_worker_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> None:
@@ -51,40 +55,82 @@ def test_a_worker_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
-def test_workers_that_a_killed_job_manager_left_are_ended_first(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run" / "workers"
+def test_workers_outlive_their_leader_and_are_taken_over_by_the_next_one(tmp_path: Path) -> None:
+    """Also when its term is cancelled, and when a worker has only just been started."""
+
+    async def first() -> TaskManagerId:
+        started: asyncio.Future[TaskManagerId] = asyncio.get_running_loop().create_future()
+
+        async def term() -> None:
+            async with local_workers(settings(tmp_path), Epoch(1)) as workers:
+                assert workers.taken_over == ()
+                started.set_result(await workers.start())
+                await asyncio.get_running_loop().create_future()
+
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(term(), name="term")
+            name = await started
+            task.cancel()
+        return name
+
+    async def second(name: TaskManagerId) -> None:
+        async with local_workers(settings(tmp_path), Epoch(2)) as workers:
+            assert workers.taken_over == (name,)
+            other = await workers.start()
+            assert len({*records(tmp_path)}) == 2
+            await workers.release(name)
+            await workers.release(other)
+
+    name = asyncio.run(first())
+    (record,) = records(tmp_path).values()
+    worker = psutil.Process(record.pid)
+    assert worker.is_running()
+    assert record.id == name
+    asyncio.run(second(name))
+
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert records(tmp_path) == {}
+
+
+def test_worker_that_was_taken_over_and_ends_is_reported(tmp_path: Path) -> None:
     left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        record_child(run_dir, "worker-1000", left.pid)
+        found = identity(left.pid)
+        file = WorkerFile(pid=found.pid, start_time=found.start_time, id="worker-1", index=1003)
+        write_json(tmp_path / "run" / "workers" / "worker-1003.json", file)
 
         async def scenario() -> None:
-            async with local_workers(settings(tmp_path), Epoch(2)):
-                assert left.wait(10) == -9
+            async with local_workers(settings(tmp_path), Epoch(2)) as workers:
+                assert workers.taken_over == ("worker-1",)
+                left.kill()
+                log = tmp_path / "log" / "taskmanager-1003.log"
+                assert await workers.ended() == WorkerEnded(
+                    TaskManagerId("worker-1"), f"its process has ended; its log is {log}"
+                )
 
         asyncio.run(scenario())
+        assert records(tmp_path) == {}
     finally:
         left.kill()
         left.communicate()
 
 
-def test_no_worker_outlives_the_scope(tmp_path: Path) -> None:
-    """Also when it is cancelled, and when a worker has only just been started."""
+def test_records_of_processes_that_have_ended_or_are_others_are_removed(tmp_path: Path) -> None:
+    """A pid that is used again by another process is never signalled."""
+    run_dir = tmp_path / "run" / "workers"
+    other = identity(os.getpid())
+    wrong = WorkerFile(pid=other.pid, start_time=other.start_time - 100, id="worker-1", index=1000)
+    write_json(run_dir / "worker-1000.json", wrong)
+    (run_dir / "worker-1001.json").write_text("{")
 
     async def scenario() -> None:
-        begun = asyncio.Event()
-
-        async def term() -> None:
-            async with local_workers(settings(tmp_path), Epoch(1)) as workers:
-                await workers.start()
-                begun.set()
-                await workers.start()
-                await asyncio.get_running_loop().create_future()
-
-        async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(term(), name="term")
-            await begun.wait()
-            assert len(list((tmp_path / "run" / "workers").glob("*.child"))) >= 1
-            task.cancel()
+        async with local_workers(settings(tmp_path), Epoch(2)) as workers:
+            assert workers.taken_over == ()
 
     asyncio.run(scenario())
-    assert list((tmp_path / "run" / "workers").glob("*.child")) == []
+    assert records(tmp_path) == {}
+
+
+def records(state_dir: Path) -> dict[str, WorkerFile]:
+    paths = (state_dir / "run" / "workers").glob("worker-*.json")
+    return {path.name: msgspec.json.decode(path.read_bytes(), type=WorkerFile) for path in paths}

@@ -230,6 +230,7 @@ class RecordingDriver:
 
     slots = 1
     resources = Resources()
+    taken_over: tuple[TaskManagerId, ...] = ()
 
     def __init__(self) -> None:
         self.asked: Final[list[str]] = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 from tests.unit.resourcemanager.test_core import A, B, beat, offer, wants
 from tests.unit.resourcemanager.test_endpoint import ResourceManagerHarness, enter, settle
 
+from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.ids import TaskManagerId
 from flintlock.model.slots import NoResources, TaskManagerRegistration
 from flintlock.testing.fake_workers import FakeWorkers
 from flintlock.testing.virtual_time import virtual_time
@@ -163,3 +166,57 @@ async def test_many_waiting_requests_get_at_most_the_limit_of_workers() -> None:
         assert len(harness.jobs.grants) == 6
         await asyncio.sleep(10)
     assert len(harness.workers.started) == 3
+
+
+@virtual_time
+async def test_workers_of_an_earlier_leader_are_expected_before_others_are_started() -> None:
+    harness = harness_of(limit=2)
+    harness.workers.taken_over = (TaskManagerId("former-1"),)
+    async with harness.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(MOMENT_S)
+        assert harness.workers.started == []
+        await enter(manager, offer("former-1", 2))
+        await settle()
+        assert [grant.task_manager for grant in harness.jobs.grants] == ["former-1"]
+
+        await manager.declare_requirements(wants(A))
+        for _ in range(2):
+            await asyncio.sleep(15)
+            await manager.heartbeat(beat("former-1"))
+        await asyncio.sleep(1 + MOMENT_S)
+        assert harness.workers.released == ["former-1"]
+
+
+@virtual_time
+async def test_worker_of_an_earlier_leader_that_never_registers_is_ended_and_replaced() -> None:
+    harness = harness_of(limit=1)
+    harness.workers.taken_over = (TaskManagerId("former-1"),)
+    async with harness.running() as manager:
+        await manager.declare_requirements(wants(A, r=2))
+        await asyncio.sleep(299)
+        assert (harness.workers.started, harness.workers.released) == ([], [])
+        await asyncio.sleep(30)
+        assert (harness.workers.started, harness.workers.released) == (["worker-1"], ["former-1"])
+
+
+@virtual_time
+async def test_worker_of_a_leader_on_another_machine_is_taken_over_as_it_registers() -> None:
+    """This driver cannot end it: it is asked to end."""
+    harness = harness_of(limit=1)
+    async with harness.running() as manager:
+        await enter(manager, structs.replace(offer("far-1", 2), worker=True))
+        await enter(manager, offer("independent-1", 2))
+        await manager.declare_requirements(wants(A, r=2))
+        await settle()
+        assert harness.workers.started == []
+        await manager.declare_requirements(wants(A))
+        for _ in range(2):
+            await asyncio.sleep(15)
+            for name in ("far-1", "independent-1"):
+                await manager.heartbeat(beat(name))
+        await asyncio.sleep(1 + MOMENT_S)
+
+        assert harness.machines("far-1:1").shut_downs == [ShutDownCluster()]
+        assert harness.machines("independent-1:1").shut_downs == []
+        assert [seen.id for seen in (await manager.overview()).task_managers] == ["independent-1"]

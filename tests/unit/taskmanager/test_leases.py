@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import InstanceId
 from flintlock.model.slots import AttemptSlots, Heartbeat, HeartbeatAnswer, LivenessProbe
 from flintlock.model.tasks import TaskCanceled, TaskFailed, TaskFinished, TaskRunning
+from flintlock.taskmanager.endpoint import TaskManager, TokenGuard
 from flintlock.testing.virtual_time import run_virtual, virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
@@ -28,6 +30,24 @@ def harness(tmp_path: Path) -> TaskManagerHarness:
 
 def now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+@virtual_time
+async def test_worker_that_no_leader_takes_ends_itself_and_one_that_is_taken_in_time_does_not(
+    harness: TaskManagerHarness,
+) -> None:
+    services = replace(harness.services, unregistered_timeout_s=300.0)
+    task_manager = TaskManager(services, TokenGuard(services.clock_s))
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(task_manager.run())
+        for _ in range(3):
+            harness.resource_manager.fail_with = None
+            await asyncio.sleep(30)
+            harness.resource_manager.fail_with = Unavailable("no leader")
+            await asyncio.sleep(280)
+            assert not serving.done()
+        await asyncio.sleep(60)
+        assert serving.done()
 
 
 @virtual_time
