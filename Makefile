@@ -18,7 +18,7 @@ COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-str
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench soak chaos mutants docs dist lock clean
+.PHONY: help venv demo test check format bench soak growth chaos mutants docs dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for 
 
 soak: $(READY) ## simulate clusters with random seeds for SECONDS=60
 	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
+
+growth: $(READY) ## run JOBS=2000 jobs in a simulated cluster; nothing may grow after the first tenth
+	@$(BIN)/python -m flintlock.testing.growth --jobs $(or $(JOBS),2000)
 
 chaos: $(READY) ## a cluster on real ZooKeeper under 50 faults, some minutes; ARGS='--seed 7 --faults 20'
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -15,6 +15,7 @@ from bench import (
     control_plane,
     durability,
     failover,
+    growth,
     high_availability,
     leader_change,
     many_jobs,
@@ -42,6 +43,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "ensemble-acknowledgements": leader_change.ensemble_acknowledgements,
     "recovery": high_availability.recovery,
     "ended-jobs": many_jobs.ended_jobs,
+    "growth": growth.growth,
     "longest-step": many_jobs.longest_step,
 }
 

@@ -102,7 +102,14 @@ class SimulatedCluster:
     """Some JobManagers and TaskManagers, each restarted whenever it ends, and all state that outlives them."""
 
     def __init__(
-        self, random: Random, faults: Faults, *, job_managers: int = 1, task_managers: int = 2, slots: int = 2
+        self,
+        random: Random,
+        faults: Faults,
+        *,
+        job_managers: int = 1,
+        task_managers: int = 2,
+        slots: int = 2,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.random = random
         self.faults = faults
@@ -128,6 +135,7 @@ class SimulatedCluster:
             self.network.set_link(name, ENSEMBLE, steady)
             self.network.set_link(ENSEMBLE, name, steady)
         self._slots = slots
+        self._settings = dict(settings or {})  # of the JobManagers
         self._injector = FaultInjector(self)
         self._ha: dict[str, SimulatedHa] = {}  # of the latest process of each JobManager
         self._instances = 0
@@ -196,7 +204,9 @@ class SimulatedCluster:
         ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
         other = self.faults.other_timeouts and self.random.random() < self.faults.other_timeouts
         timeout_s = self.faults.heartbeat_timeout_s / (3.0 if other else 1.0)
-        configuration = Configuration({"heartbeat.interval": "1 s", "heartbeat.timeout": f"{timeout_s:g} s"})
+        configuration = Configuration(
+            {"heartbeat.interval": "1 s", "heartbeat.timeout": f"{timeout_s:g} s", **self._settings}
+        )
 
         def term_transport(token: FencingToken) -> tuple[Host, Connector]:
             def on_action(what: str) -> None:

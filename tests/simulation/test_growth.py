@@ -1,0 +1,35 @@
+"""Nothing grows with the number of jobs that ever ran; `python -m flintlock.testing.growth` runs more of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from flintlock.testing.growth import Counts, growth
+
+
+def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "flintlock.testing.growth", "--jobs", "200"],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert " restarts; grown by " in run.stdout
+
+
+def test_a_figure_that_grows_is_noticed() -> None:
+    counts = [
+        Counts(jobs=10 * n, records=0, record_bytes=0, files=0, tasks=50, objects=1000 + 50 * n, rss=1 << 25)
+        for n in range(1, 11)
+    ]
+
+    grown = growth(counts)
+
+    assert grown["objects"] > 1.1
+    assert grown["tasks"] == grown["rss"] == 1.0
+    assert grown["records"] == 0.0
