@@ -33,7 +33,7 @@ from tests.zookeeper.servers import Ensemble
 from flintlock.ha import payloads
 from flintlock.ha.embedded.services import embedded_ha
 from flintlock.ha.protocols import HaServices, KnownKey, Quarantined, Stores
-from flintlock.ha.store_rules import SLICE, batched
+from flintlock.ha.store_rules import batched
 from flintlock.ha.zookeeper.services import zookeeper_ha
 from flintlock.model.commands import JobOperations
 from flintlock.model.errors import Conflict, Corrupt, DuplicateJob, Fenced, InvariantBroken, KeyReused, NotFound
@@ -780,29 +780,39 @@ async def test_keeping_an_ended_job_again_replaces_it_rows_included(stores: Stor
     assert await all_summaries(stores) == (snapshot(end_ms=2).summary(),)
 
 
-async def test_ended_jobs_are_listed_in_slices_the_latest_end_first(stores: Stores) -> None:
+@pytest.fixture
+def small_slice(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make the slices of all stores small: hundreds of jobs would take a real ZooKeeper long."""
+    for module in ("flintlock.ha.embedded.stores", "flintlock.ha.zookeeper.records", "flintlock.testing.memory_ha"):
+        monkeypatch.setattr(f"{module}.SLICE", 40)
+    return 40
+
+
+async def test_ended_jobs_are_listed_in_slices_the_latest_end_first(stores: Stores, small_slice: int) -> None:
     """However many there are, a slice is small; those that end in the same millisecond are all listed, once."""
-    count = SLICE + 30
+    count = small_slice + 30
     ends = [(JobId(f"{number:032x}"), number // 3) for number in range(count)]
     await archive(stores, ends)
 
     slices = [some async for some in stores.ended.summaries()]
     listed = [summary for some in slices for summary in some]
 
-    assert all(len(some) <= SLICE for some in slices)
+    assert len(slices) > 1
+    assert all(len(some) <= small_slice for some in slices)
     assert [summary.end_ms for summary in listed] == sorted((end_ms for _, end_ms in ends), reverse=True)
     assert {summary.job_id for summary in listed} == {job_id for job_id, _ in ends}
 
 
-async def test_expire_removes_a_bounded_number_of_jobs_until_none_is_left(stores: Stores) -> None:
+async def test_expire_removes_a_bounded_number_of_jobs_until_none_is_left(stores: Stores, small_slice: int) -> None:
     """One call does not hold the store up, however many jobs have expired."""
-    count = SLICE + 10
+    count = small_slice + 10
     jobs = [JobId(f"{number:032x}") for number in range(count)]
     await archive(stores, [(job_id, 1_000) for job_id in jobs])
     await stores.ended.put(snapshot(JOB_A, end_ms=3_000), ())
 
     removed: list[JobId] = []
     while some := await stores.ended.expire(2_000):
+        assert len(some) <= small_slice
         removed += some
 
     assert sorted(removed) == jobs

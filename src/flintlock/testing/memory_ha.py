@@ -359,7 +359,7 @@ class MemoryEndedJobStore(_TermStore):
             yield payloads.JOB_SUMMARY.readable(await self._read("ended.slice", partial(read, some)))
 
     async def expire(self, before_ms: int) -> tuple[JobId, ...]:
-        """Remove jobs that ended before then."""
+        """Remove jobs that ended before then, a slice of them."""
         cluster = self._cluster
 
         def effect() -> tuple[JobId, ...]:
@@ -367,12 +367,13 @@ class MemoryEndedJobStore(_TermStore):
             old |= {job_id for job_id, entry in cluster.results.items() if entry.end_ms < before_ms}
             old -= {job_id for job_id, entry in cluster.results.items() if entry.dirty}
             old -= cluster.graphs.keys() | cluster.quarantined.keys()
-            for job_id in old:
+            removed = tuple(sorted(old)[:SLICE])
+            for job_id in removed:
                 cluster.ended.pop(job_id, None)
                 cluster.results.pop(job_id, None)
                 cluster.operations.pop(job_id, None)
                 cluster.forget_keys(job_id)
-            return tuple(sorted(old))
+            return removed
 
         return await self._write("ended.expire", effect)
 
