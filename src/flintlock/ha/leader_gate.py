@@ -31,6 +31,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Unavailable
+from flintlock.model.repeated_failures import RepeatedFailure
 
 T = TypeVar("T")
 
@@ -88,7 +89,7 @@ class LeaderGate:
         last Unavailable is raised after that time, not counting the time in which the leader was paused. Everything
         else that `work` raises is raised at once.
         """
-        waited_s = 0.0
+        waited_s, problem = 0.0, RepeatedFailure()
         for pause_s in _BACKOFF.delays():
             await self.wait_until_active()
             try:
@@ -98,7 +99,8 @@ class LeaderGate:
                     continue
                 if patience_s is not None and waited_s >= patience_s:
                     raise
-                log.warning(log_events.STORE_UNAVAILABLE, reason=error.public)
+                if problem.occurred(error.public, asyncio.get_running_loop().time()):
+                    log.warning(log_events.STORE_UNAVAILABLE, reason=error.public)
             await asyncio.sleep(pause_s)
             waited_s += pause_s
         raise AssertionError("the backoff never ends")

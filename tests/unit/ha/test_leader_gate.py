@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.model.errors import NotFound, Unavailable
@@ -103,3 +104,13 @@ async def test_patience_ends_and_does_not_count_the_time_in_which_the_leader_was
         await gate.retry_until_acknowledged(store.write, patience_s=PATIENCE_S)
 
     assert 3600 + PATIENCE_S <= asyncio.get_running_loop().time() < 3600 + 2 * PATIENCE_S
+
+
+@virtual_time
+async def test_a_store_that_is_out_of_reach_for_an_hour_is_logged_once_a_minute_not_at_each_try() -> None:
+    store = Store(*[Unavailable("the disk is full")] * 700)
+    with capture_logs() as logs:
+        await LeaderGate().retry_until_acknowledged(store.write)
+    lines = [line for line in logs if line["event"] == "store-unavailable"]
+    assert store.tries == 701
+    assert 55 <= len(lines) <= 60

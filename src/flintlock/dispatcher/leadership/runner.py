@@ -32,6 +32,7 @@ from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Fenced, Unavailable
 from flintlock.model.ids import FencingToken
+from flintlock.model.repeated_failures import RepeatedFailure
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -121,11 +122,13 @@ class DispatcherRunner:
         await self._publish(self._addresses.leads(token, confirmed=True))
 
     async def _publish(self, info: LeaderInfo) -> None:
+        problem = RepeatedFailure()
         while True:
             try:
                 await self._ha.leader.publish(info)
             except Unavailable as error:
-                log.info(log_events.LEADER_ADDRESS_NOT_PUBLISHED, epoch=info.token.epoch, reason=error.public)
+                if problem.occurred(error.public, asyncio.get_running_loop().time()):
+                    log.info(log_events.LEADER_ADDRESS_NOT_PUBLISHED, epoch=info.token.epoch, reason=error.public)
                 await asyncio.sleep(_PUBLISH_AGAIN_S)
             else:
                 return

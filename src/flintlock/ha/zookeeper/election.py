@@ -34,8 +34,10 @@ from flintlock.ha.zookeeper.operations import Check, Delete, LinkState, Op, Refu
 from flintlock.ha.zookeeper.storage_health import READY, STEP_DOWN_S, StorageHealth
 from flintlock.ha.zookeeper.writer import read_epoch
 from flintlock.model import log_events
+from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Corrupt, Fenced, FlintlockError, Incompatible, Unavailable
 from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +45,7 @@ log = structlog.get_logger(__name__)
 BEAT_AT: Final = 0.1
 
 #: The pause before contending again after a failure.
-_RETRY_S: Final = 0.1
+_BACKOFF: Final = Backoff(initial_s=0.1, maximum_s=1.0)
 
 #: How often the latches of others are read while this process does not reach the storage directory.
 _STORAGE_POLL_S: Final = 1.0
@@ -122,6 +124,7 @@ class LatchElection:
                 offer.withdraw()
 
     async def _gain(self) -> _Term:
+        failures, problem = 0, RepeatedFailure()
         while True:
             if self._resigned:
                 await asyncio.get_running_loop().create_future()  # until cancelled
@@ -142,8 +145,10 @@ class LatchElection:
                         self._leftover.discard(candidate)
                         return term
             except (Unavailable, Corrupt) as error:
-                log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=error.public)
-                await asyncio.sleep(_RETRY_S)
+                failures += 1
+                if problem.occurred(error.public, asyncio.get_running_loop().time()):
+                    log.warning(log_events.LEADERSHIP_NOT_TAKEN, reason=error.public)
+                await asyncio.sleep(_BACKOFF.delay_s(failures))
             except BaseException:  # cancelled while waiting: the latch would block the others
                 self._remove_soon(candidate, latch)
                 raise
