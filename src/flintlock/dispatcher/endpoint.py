@@ -207,8 +207,7 @@ class Dispatcher:
     async def list_jobs(self, message: JobsQuery) -> JobsPage:
         """Return a page of the listing; waits until no ended job can be missing on it."""
         while True:
-            self.check_leading()
-            self._listing.refresh(self._line)
+            await self._refresh_listing()
             page = self._listing.page(message)
             if self._listing.is_exact(message, page):
                 return page
@@ -216,14 +215,12 @@ class Dispatcher:
 
     async def job_counts(self) -> JobCounts:
         """Return how many jobs are in each state; the same object until something changes."""
-        self.check_leading()
-        self._listing.refresh(self._line)
+        await self._refresh_listing()
         return self._listing.counts()
 
     async def listing_changes(self, message: ListingChangesQuery) -> ListingChanges:
         """Return the lines of the listing that have changed since a version."""
-        self.check_leading()
-        self._listing.refresh(self._line)
+        await self._refresh_listing()
         return self._listing.changes(message.since)
 
     async def job(self, message: JobQuery) -> JobSnapshot:
@@ -434,6 +431,13 @@ class Dispatcher:
         if snapshot is None:
             raise NotFound(f"there is no job {job_id}")
         return snapshot
+
+    async def _refresh_listing(self) -> None:
+        """Compute the lines of jobs that have changed, some in each step of the loop. Raises Unavailable."""
+        self.check_leading()
+        for _ in self._listing.refresh(self._line):
+            await asyncio.sleep(0)
+            self.check_leading()
 
     def _line(self, job_id: JobId, last: JobSummary | None) -> JobSummary | None:
         job = self.jobs.get(job_id)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right, insort
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
 from itertools import islice
@@ -32,6 +33,8 @@ MakeLine: TypeAlias = Callable[[JobId, JobSummary | None], JobSummary | None]
 MAX_CHANGES: Final = 10_000
 """The changed lines that are remembered."""
 
+_COMPUTED_AT_ONCE: Final = 200
+
 
 class JobListing:
     """One line for each job, in order."""
@@ -40,9 +43,10 @@ class JobListing:
         self._live: dict[JobId, JobSummary | None] = {}  # not ended; None: no line was computed yet
         self._order: list[bytes] = []  # the keys of the summaries in `_live`, sorted
         self._ended: Final = EndedLines()
-        self._touched: set[JobId] = set()  # written by `touch`, emptied by `refresh`
+        self._touched: Final[OrderedDict[JobId, None]] = OrderedDict()  # written by `touch`, emptied by `refresh`
         self._by_status: Final = dict.fromkeys(JobStatus, 0)
-        self._changes: dict[JobId, tuple[int, JobLine]] = {}  # the latest change of each job, in order; bounded
+        #: The latest change of each job, in order; bounded.
+        self._changes: Final[OrderedDict[JobId, tuple[int, JobLine]]] = OrderedDict()
         self._forgotten = version  # the version up to which changes may have been dropped
         self._version = version  # begins elsewhere in each term: a version of another one is not taken for its own
         self._counts: JobCounts | None = None  # None: to be computed
@@ -50,7 +54,7 @@ class JobListing:
 
     def touch(self, job_id: JobId) -> None:
         """Mark that a job's line may have changed. The job has not ended."""
-        self._touched.add(job_id)
+        self._touched[job_id] = None
         self._live.setdefault(job_id, None)
 
     def is_live(self, job_id: JobId) -> bool:
@@ -88,7 +92,7 @@ class JobListing:
 
     def remove(self, job_id: JobId) -> None:
         """Drop the line of a job that has not ended, if it has one."""
-        self._touched.discard(job_id)
+        self._touched.pop(job_id, None)
         self._changes.pop(job_id, None)
         self._drop_live(job_id)
         self._counts = None
@@ -113,17 +117,23 @@ class JobListing:
             found, cursor = self._ended.ids(cursor)
             yield found
 
-    def refresh(self, make: MakeLine) -> None:
-        """Compute the lines that may have changed; `make` is called with the old line of each."""
-        if not self._touched:
-            return
-        touched, self._touched = self._touched, set()
-        for job_id in touched:
+    def refresh(self, make: MakeLine) -> Iterator[None]:
+        """Compute the lines that may have changed; `make` is called with the old line of each.
+
+        Yields after each bounded part of the work. At the end every line that was marked at the beginning is computed.
+        """
+        marked = len(self._touched)
+        for number in range(1, marked + 1):
+            if not self._touched:  # another caller has computed some
+                return
+            job_id, _ = self._touched.popitem(last=False)
             line = make(job_id, self._live.get(job_id))
             if line is not None:
                 self.put(line)
             elif self._live.get(job_id) is None:
                 self._live.pop(job_id, None)
+            if number % _COMPUTED_AT_ONCE == 0:
+                yield
 
     def page(self, query: JobsQuery) -> JobsPage:
         """Return a page of the lines as they were last computed."""
@@ -184,8 +194,7 @@ class JobListing:
         self._changes.pop(job_id, None)
         self._changes[job_id] = (self._version, line)
         if len(self._changes) > MAX_CHANGES:
-            oldest = next(iter(self._changes))
-            self._forgotten = self._changes.pop(oldest)[0]
+            _, (self._forgotten, _) = self._changes.popitem(last=False)
 
     def _live_line(self, key: bytes) -> JobSummary:
         line = self._live[position_of(key).job_id]

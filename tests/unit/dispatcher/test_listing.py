@@ -14,7 +14,7 @@ from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import A, B
 
 from flintlock.api.job_lines import summary_of
-from flintlock.dispatcher.listing import MAX_CHANGES, JobListing
+from flintlock.dispatcher.listing import MAX_CHANGES, JobListing, MakeLine
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobCounts, JobsQuery, JobSummary, TaskCounts
@@ -39,6 +39,11 @@ def line(job_id: JobId, start_ms: int = 0, status: JobStatus = JobStatus.RUNNING
 
 def numbered(number: int, status: JobStatus = JobStatus.FINISHED) -> JobSummary:
     return line(JobId(f"{number:032x}"), number, status)
+
+
+def refresh(listing: JobListing, make: MakeLine) -> None:
+    for _ in listing.refresh(make):
+        pass
 
 
 def all_lines(listing: JobListing, limit: int = 3, *, ended: bool = True) -> list[JobSummary]:
@@ -111,7 +116,7 @@ class ListingMachine(RuleBasedStateMachine):
 
     @invariant()
     def pages_are_in_order_and_complete(self) -> None:
-        self.listing.refresh(lambda job_id, _: self.current.get(job_id))
+        refresh(self.listing, lambda job_id, _: self.current.get(job_id))
         expected = sorted(self.wanted.values(), key=lambda one: (-one.start_ms, one.job_id))
         assert all_lines(self.listing) == expected
         running = [one for one in expected if not one.status.globally_terminal]
@@ -119,7 +124,7 @@ class ListingMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right_and_the_same_object_until_something_changes(self) -> None:
-        self.listing.refresh(lambda job_id, _: self.current.get(job_id))
+        refresh(self.listing, lambda job_id, _: self.current.get(job_id))
         counts, lines = self.listing.counts(), all_lines(self.listing)
         assert sum(counts.by_status.values()) == len(lines)
         assert all(counts.by_status[status] == sum(one.status is status for one in lines) for status in JobStatus)
@@ -129,7 +134,7 @@ class ListingMachine(RuleBasedStateMachine):
 
     @invariant()
     def who_reads_the_changes_knows_every_line(self) -> None:
-        self.listing.refresh(lambda job_id, _: self.current.get(job_id))
+        refresh(self.listing, lambda job_id, _: self.current.get(job_id))
         changes = self.listing.changes(self.version)
         assert changes.complete
         self.version = changes.version
@@ -147,7 +152,7 @@ def test_line_that_did_not_change_is_no_change() -> None:
     first, version = listing.counts(), listing.changes(0).version
     listing.touch(A)
     listing.put(line(A))
-    listing.refresh(lambda job_id, _: line(job_id))
+    refresh(listing, lambda job_id, _: line(job_id))
 
     assert listing.counts() is first
     assert listing.changes(version).lines == ()
@@ -164,8 +169,8 @@ def test_line_of_a_changed_job_is_computed_once_however_often_it_changed() -> No
 
     for _ in range(1000):
         listing.touch(A)
-    listing.refresh(make)
-    listing.refresh(make)
+    refresh(listing, make)
+    refresh(listing, make)
 
     assert computed == [A]
 
@@ -175,7 +180,7 @@ def test_an_ended_line_of_a_job_that_runs_is_not_loaded() -> None:
     listing = JobListing()
     listing.touch(A)
     listing.load((line(A, 0, JobStatus.FINISHED),), None)
-    listing.refresh(lambda job_id, _: line(job_id))
+    refresh(listing, lambda job_id, _: line(job_id))
 
     assert all_lines(listing) == [line(A)]
 
@@ -223,7 +228,7 @@ def end_a_job(listing: JobListing) -> None:
 
 def follow_a_change(listing: JobListing) -> None:
     listing.touch(B)
-    listing.refresh(lambda job_id, _: line(job_id))
+    refresh(listing, lambda job_id, _: line(job_id))
     listing.changes(0)
 
 
@@ -258,3 +263,28 @@ def test_garbage_collection_does_not_visit_ended_jobs() -> None:
 
     assert sum(each.startswith(b'{"jid"') for each in visited) < 100
     assert len(listing.page(JobsQuery(limit=100)).lines) == 100
+
+
+def test_lines_of_many_changed_jobs_are_computed_in_parts() -> None:
+    """Two callers at once: each finds all lines computed that were marked when it began."""
+    listing, computed = JobListing(), list[JobId]()
+    marked = [JobId(f"{number:032x}") for number in range(1_000)]
+
+    def make(job_id: JobId, _: JobSummary | None) -> JobSummary:
+        computed.append(job_id)
+        return line(job_id)
+
+    for job_id in marked[:500]:
+        listing.touch(job_id)
+    first, second = listing.refresh(make), listing.refresh(make)
+    next(first)
+    assert 0 < len(computed) < 500
+    for job_id in marked[500:]:
+        listing.touch(job_id)
+    next(second)
+    for _ in first:
+        pass
+    assert set(marked[:500]) <= set(computed)
+    for _ in second:
+        pass
+    assert len(computed) == len(set(computed))
