@@ -85,11 +85,13 @@ class ClusterEntrypoint:
         ProcessCollector(registry=self._registry)
         self._registry.register(DroppedLogLines(self._settings.log_output))
         async with (
-            LoopMonitor(self._registry, watcher=BlockingJobWatcher(self._current, self._blocking_jobs)),
             rotating_logs(self._configuration, self._settings.state_dir / "log"),
             RpcChannels() as channels,
             ha_services(self._settings, clock_ms, channels) as ha,
             self._rpc_server() as rpc,
+            LoopMonitor(
+                self._registry, watcher=BlockingJobWatcher(self._current, self._blocking_jobs)
+            ),  # last: a start imports much
         ):
             blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
             await blobs.start()

@@ -77,11 +77,11 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
     async with (
         rotating_logs(configuration, state_dir / "log", engine_log),
-        LoopMonitor(),
         running_watchdog(run_dir, tag) as watchdog,
         ha_backend(configuration).leader_finder(configuration, state_dir) as finder,
         _rpc_server(configuration) as rpc,
         RpcChannels() as channels,
+        LoopMonitor(),  # last: a start imports much
     ):
         guard = TokenGuard(boot_time_s)
 
