@@ -291,6 +291,7 @@ def _apply_task_news(
     state = region.current.state
     if state is E.SCHEDULED or region.committed:
         return  # not deployed yet, or its outcome is already decided
+    region = _with_output(transition, region, news)
     match news:
         case TaskRunning():
             if state is E.DEPLOYING:
@@ -314,6 +315,17 @@ def _apply_task_news(
             failover.fail_attempt(transition, region, failure)
         case TaskCanceled():
             failover.fail_attempt(transition, region, _unrequested_end(region))
+
+
+def _with_output(
+    transition: Transition,
+    region: RegionState,
+    news: TaskRunning | TaskProgress | TaskFinished | TaskFailed | TaskCanceled,
+) -> RegionState:
+    """Keep the end of what the attempt printed, which the report of its end carries."""
+    if not isinstance(news, TaskFinished | TaskFailed | TaskCanceled) or not news.output_tail:
+        return region
+    return transition.update(region.with_current(structs.replace(region.current, output_tail=news.output_tail)))
 
 
 def _unrequested_end(region: RegionState) -> Failure:

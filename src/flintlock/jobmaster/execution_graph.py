@@ -80,6 +80,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     outputs: tuple[StepOutput, ...] = ()
     activity: str = ""
     failure: Failure | None = None
+    output_tail: bytes = b""  # the end of what it printed; set by the report of its end
 
 
 class Publication(Struct, frozen=True, kw_only=True):
@@ -282,6 +283,7 @@ def _region_state(plan: Region, record: RegionRecord | None, now_ms: int) -> Reg
         task_manager=record.task_manager,
         metrics=outcome.metrics,
         outputs=outcome.outputs,
+        output_tail=outcome.output_tail,
         activity="" if finished else "publishing",
     )
     return RegionState(

@@ -24,6 +24,9 @@ from flintlock.model.tasks import Failure, RegionPhase
 #: How many attempts the history of a job holds at most: of a job with very many regions, the last ones of each.
 MAX_ATTEMPTS: Final = 500
 
+#: How much output of attempts it holds in all.
+MAX_OUTPUT_BYTES: Final = 256 << 10
+
 
 def info_of(region: RegionState, execution: Execution) -> ExecutionInfo:
     """Return an attempt as other components see it."""
@@ -39,6 +42,7 @@ def info_of(region: RegionState, execution: Execution) -> ExecutionInfo:
         outputs=execution.outputs,
         activity=execution.activity,
         failure=execution.failure,
+        output_tail=execution.output_tail,
     )
 
 
@@ -55,10 +59,12 @@ def history_of(job: ExecutionGraph) -> JobHistory:
         failing=job.status is JobStatus.FAILING,
         exceptions=job.exceptions,
         exceptions_omitted=job.exceptions_omitted,
-        attempts=tuple(
-            structs.replace(info_of(region, execution), failure=_brief(execution.failure))
-            for region in job.regions
-            for execution in ended[region.id][-at_most:]
+        attempts=_with_bounded_output(
+            [
+                structs.replace(info_of(region, execution), failure=_brief(execution.failure))
+                for region in job.regions
+                for execution in ended[region.id][-at_most:]
+            ]
         ),
         attempts_omitted={
             region.id: omitted
@@ -106,6 +112,19 @@ def _execution(info: ExecutionInfo) -> Execution:
         outputs=info.outputs,
         activity=info.activity,
         failure=info.failure,
+        output_tail=info.output_tail,
+    )
+
+
+def _with_bounded_output(attempts: list[ExecutionInfo]) -> tuple[ExecutionInfo, ...]:
+    """Return the attempts with the output of those that ended last, as far as `MAX_OUTPUT_BYTES` go."""
+    left, kept = MAX_OUTPUT_BYTES, set[tuple[int, int]]()
+    for info in sorted(attempts, key=lambda info: info.timestamps.get(info.state, 0), reverse=True):
+        left -= len(info.output_tail)
+        if left >= 0:
+            kept.add((info.region, info.attempt))
+    return tuple(
+        info if (info.region, info.attempt) in kept else structs.replace(info, output_tail=b"") for info in attempts
     )
 
 

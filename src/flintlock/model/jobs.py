@@ -75,6 +75,7 @@ class ExecutionInfo(Struct, frozen=True, kw_only=True):
     outputs: tuple[StepOutput, ...] = ()
     activity: str = ""
     failure: Failure | None = None
+    output_tail: bytes = b""  # the end of what it printed, once it has ended
 
 
 class ExceptionEntry(Struct, frozen=True, kw_only=True):

@@ -179,16 +179,20 @@ class TaskFinished(Struct, frozen=True, kw_only=True, tag="finished"):
     manifests: dict[StepName, Manifest] = {}  # of what was materialised; records of older versions have none
     results: tuple[ResultRows, ...] = ()
     sinks: tuple[SinkFiles, ...] = ()
+    output_tail: bytes = b""  # the end of what the attempt printed
 
 
 class TaskFailed(Struct, frozen=True, kw_only=True, tag="failed"):
     """The attempt has ended without a result."""
 
     failure: Failure
+    output_tail: bytes = b""  # the end of what it printed
 
 
 class TaskCanceled(Struct, frozen=True, kw_only=True, tag="canceled"):
     """The attempt was cancelled: its runner has exited, its Spark session is released."""
+
+    output_tail: bytes = b""  # the end of what it printed
 
 
 class FilesPublished(Struct, frozen=True, kw_only=True, tag="published"):

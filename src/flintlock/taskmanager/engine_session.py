@@ -50,6 +50,7 @@ from flintlock.taskmanager.core import (
 )
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.stopped_processes import OBSERVATION_INTERVAL_S, STRIKES, StoppedProcessDetector
+from flintlock.taskmanager.task_logs import with_output_tail
 
 _CAUSE_WAIT_S: Final = 3.0
 _RELEASE_S: Final = 20.0
@@ -242,7 +243,7 @@ class EngineSession:
                 case StopPublishing(attempt=attempt):
                     self._publishing[attempt].cancel()
                 case Report(attempt=attempt, news=news):
-                    self._report(attempt, news)
+                    self._report(attempt, with_output_tail(news, self._services.log_path(attempt)))
 
     def _start(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.create_task(work, name=name)

@@ -9,10 +9,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
+
+from msgspec import structs
 
 from flintlock.model.errors import NotFound
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.tasks import LogChunk, LogQuery
+from flintlock.model.tasks import LogChunk, LogQuery, TaskCanceled, TaskFailed, TaskFinished, TaskNews
+
+#: How much of the end of an attempt's output is stored with its job, where it outlives the attempt's machine.
+OUTPUT_TAIL_BYTES: Final = 8 << 10
 
 
 def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
@@ -25,6 +31,19 @@ def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
             return LogChunk(data=file.read(query.limit), offset=offset, size=size, complete=not running)
     except FileNotFoundError:
         raise NotFound(f"no output of attempt {query.attempt} is here") from None
+
+
+def with_output_tail(news: TaskNews, path: Path) -> TaskNews:
+    """Return a report of an attempt's end with the end of its output: the JobMaster stores it with the job."""
+    if not isinstance(news, TaskFinished | TaskFailed | TaskCanceled):
+        return news
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - OUTPUT_TAIL_BYTES))
+            tail = file.read(OUTPUT_TAIL_BYTES)
+    except OSError:
+        return news
+    return structs.replace(news, output_tail=tail) if tail else news
 
 
 def logged_jobs(directory: Path) -> tuple[JobId, ...]:

@@ -140,6 +140,8 @@ class FakeSpark:
             yield
         finally:
             runners.remove(attempt)
+            if not runners:
+                self._alive.pop((attempt.job_id, attempt.region), None)
 
     def launcher(self) -> FakeEngineLauncher:
         """Return the launcher of one TaskManager's engines."""

@@ -8,7 +8,7 @@ from tests.unit.jobmaster.job_harness import CHAIN, FILES, JOB, PAIR, SMALL, Job
 
 from flintlock.jobmaster.events import DiscardStaging, FailureLabelled, Record, RecordHistory
 from flintlock.jobmaster.execution_graph import FIRST_ATTEMPTS, LATEST_ATTEMPTS
-from flintlock.jobmaster.history import MAX_ATTEMPTS, history_of, with_history
+from flintlock.jobmaster.history import MAX_ATTEMPTS, MAX_OUTPUT_BYTES, history_of, with_history
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import RegionId
 from flintlock.model.jobgraph import JobGraph
@@ -145,6 +145,37 @@ def test_job_with_running_attempts_that_was_about_to_fail_ends_them_and_fails(tw
     following.canceled(region=1)
     assert following.status is J.FAILED
     assert [entry.region for entry in following.job.exceptions] == [0]
+
+
+def test_end_of_the_output_is_with_each_attempt_also_under_the_next_leader() -> None:
+    harness = started(fixed(9), CHAIN)
+    harness.run_region(0)
+    harness.report(TaskFailed(failure=failure(), output_tail=b"first"))
+    harness.restart()
+    harness.run_region(0)
+    harness.finish(0, output_tail=b"second")
+    harness.run_region(1)
+    following = snapshot_of(harness.again(fixed(9)).job)
+
+    for snapshot in (snapshot_of(harness.job), following):
+        assert [(e.region, e.attempt, e.output_tail) for e in snapshot.executions] == [
+            (0, 0, b"first"),
+            (0, 1, b"second"),
+            (1, 0, b""),
+        ]
+
+
+def test_history_holds_a_bounded_part_of_the_output_the_latest_first() -> None:
+    harness = started(FOREVER)
+    part = MAX_OUTPUT_BYTES // 3
+    for number in range(5):
+        harness.run_region()
+        harness.report(TaskFailed(failure=failure(), output_tail=bytes([number]) * part))
+        harness.restart()
+
+    assert harness.history is not None
+    kept = [info.attempt for info in harness.history.attempts if info.output_tail]
+    assert kept == [2, 3, 4]
 
 
 def test_history_is_not_recorded_for_a_job_without_failures() -> None:

@@ -434,6 +434,21 @@ def test_output_of_a_taskmanager_that_is_away_may_still_come(rest: RestHarness) 
     assert {(item["text"], item["complete"]) for item in rest.get(f"/jobs/{A}/logs")["logs"]} == {("", False)}
 
 
+def test_output_that_no_taskmanager_has_any_more_is_shown_as_far_as_it_is_stored_with_the_job(
+    rest: RestHarness,
+) -> None:
+    job = running(A)
+    first, *others = job.executions
+    rest.dispatcher.put(structs.replace(job, executions=(structs.replace(first, output_tail=b"the end"), *others)))
+    path = f"/jobs/{A}/logs?region={first.region}&attempt={first.attempt}"
+
+    whole = rest.get(path)["logs"][0]
+    assert whole["text"] == "[flintlock: what is left of the output is its last 7 bytes]\nthe end"
+    assert whole["complete"]
+    assert whole["next-offset"] == whole["size"]
+    assert rest.get(f"{path}&offset=-3")["logs"][0]["text"] == "end"
+
+
 def test_output_of_an_attempt_that_never_was_is_not_found(rest: RestHarness) -> None:
     """404, with what was asked for."""
     (error,) = rest.refused(404, "GET", f"/jobs/{A}/logs?region=0&attempt=7")

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 from tests.unit.taskmanager.harness import WARM_UP_S, TaskManagerHarness, until
 from tests.unit.taskmanager.orders import attempt_id, order
@@ -19,6 +20,7 @@ from flintlock.model.ids import BlobKey, Epoch, FencingToken, JobId, TaskManager
 from flintlock.model.log_events import EPOCH_WENT_BACK, TASK_DEPLOYED
 from flintlock.model.slots import AttemptSlots, RegistrationAnswer
 from flintlock.model.tasks import (
+    Failure,
     FailureKind,
     LogQuery,
     RemoveFiles,
@@ -30,6 +32,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.taskmanager.lease import YIELD_PART
+from flintlock.taskmanager.task_logs import OUTPUT_TAIL_BYTES, with_output_tail
 from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.virtual_time import virtual_time
 
@@ -417,6 +420,16 @@ def test_output_of_forgotten_jobs_is_removed_and_nothing_else(harness: TaskManag
 
     asyncio.run(remove())
     assert sorted(path.name for path in directory.iterdir()) == [jobs[1], "lost+found"]
+
+
+def test_report_of_an_end_carries_the_end_of_the_output(tmp_path: Path) -> None:
+    path = tmp_path / "0-0.log"
+    assert with_output_tail(TaskFinished(), path) == TaskFinished()
+    path.write_bytes(b"x" + b"y" * OUTPUT_TAIL_BYTES)
+
+    for news in (TaskFinished(), TaskCanceled(), TaskFailed(failure=Failure(kind=FailureKind.USER_CODE, message="m"))):
+        assert with_output_tail(news, path) == structs.replace(news, output_tail=b"y" * OUTPUT_TAIL_BYTES)
+    assert with_output_tail(TaskRunning(), path) == TaskRunning()
 
 
 def test_output_is_read_piece_by_piece(harness: TaskManagerHarness) -> None:

@@ -215,7 +215,8 @@ async def _log(call: RestCall, item: ExecutionInfo, query: LogQuery) -> tuple[sh
     except (NotFound, Unavailable) as error:  # nothing is written yet, or the TaskManager does not respond
         start = max(query.offset, 0)
         ended = item.state.terminal and isinstance(error, NotFound)
-        chunk = LogChunk(data=b"", offset=start, size=start, complete=ended)
+        chunk = _stored_output(item.output_tail, query) if item.output_tail else None
+        chunk = chunk or LogChunk(data=b"", offset=start, size=start, complete=ended)
     # A character of which only the first bytes have been written is returned with the next piece.
     at_end = chunk.complete and chunk.offset + len(chunk.data) >= chunk.size
     text, consumed = codecs.utf_8_decode(chunk.data, "replace", at_end)
@@ -230,6 +231,13 @@ async def _log(call: RestCall, item: ExecutionInfo, query: LogQuery) -> tuple[sh
         text=text,
     )
     return part, len(chunk.data)
+
+
+def _stored_output(tail: bytes, query: LogQuery) -> LogChunk:
+    """Return the end of the output that is stored with the job: the TaskManagers that have all of it are gone."""
+    whole = f"[flintlock: what is left of the output is its last {len(tail)} bytes]\n".encode() + tail
+    offset = max(len(whole) + query.offset, 0) if query.offset < 0 else min(query.offset, len(whole))
+    return LogChunk(data=whole[offset : offset + query.limit], offset=offset, size=len(whole), complete=True)
 
 
 async def _job(call: RestCall) -> JobSnapshot:
