@@ -1,4 +1,4 @@
-# A machine needs python3 (tested: 3.11; the pinned packages exist up to 3.14) and make; everything else goes into
+# A machine needs python3 (tested: 3.11, and the unit tests on 3.13; packages exist up to 3.14) and make; everything else goes into
 # .venv, pinned and checked by hash. `make` alone lists the targets.
 
 # Another interpreter: make PYTHON=python3.12
