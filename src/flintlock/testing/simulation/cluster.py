@@ -131,7 +131,7 @@ class SimulatedCluster:
         self.clock_errors_ms: dict[str, int] = {}  # by which the wall clock of each JobManager's machine is ahead
         for name in (*self.job_managers, *self.task_managers):
             # A connection that repeats what was lost: later, but not by much, or no process could ever keep a session.
-            steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 4)
+            steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 6)
             self.network.set_link(name, ENSEMBLE, steady)
             self.network.set_link(ENSEMBLE, name, steady)
         self._slots = slots
