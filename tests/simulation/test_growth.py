@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from flintlock.testing.growth import Counts, growth
+from flintlock.testing.growth import Footprint, growth
 
 
 def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders() -> None:
@@ -24,7 +24,7 @@ def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders(
 
 def test_a_figure_that_grows_is_noticed() -> None:
     counts = [
-        Counts(jobs=10 * n, records=0, record_bytes=0, files=0, tasks=50, objects=1000 + 50 * n, rss=1 << 25)
+        Footprint(jobs=10 * n, records=0, record_bytes=0, files=0, tasks=50, objects=1000 + 50 * n, rss=1 << 25)
         for n in range(1, 11)
     ]
 

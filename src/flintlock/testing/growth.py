@@ -51,7 +51,7 @@ _CONFIG: Final = {
 }
 
 
-class Counts(Struct, frozen=True, kw_only=True):
+class Footprint(Struct, frozen=True, kw_only=True):
     """What there is after some jobs have run and expired."""
 
     jobs: int  # so far
@@ -78,9 +78,9 @@ class GrowthRun:
         self._client: SimulatedProcess | None = None  # while it runs
         self._next = 0  # the number of the next job
         self.restarts = 0  # attempts after a first one
-        self.counts: Final[list[Counts]] = []
+        self.counts: Final[list[Footprint]] = []
 
-    def run(self) -> list[Counts]:
+    def run(self) -> list[Footprint]:
         """Run all jobs; return what there was after each tenth of them."""
         run_virtual(self._main())
         return self.counts
@@ -132,7 +132,7 @@ class GrowthRun:
             raise RuntimeError("the clients have not begun")
         return self._client
 
-    def _count(self) -> Counts:
+    def _count(self) -> Footprint:
         cluster, records = self._cluster, self._cluster.durable.records
         cluster.trace.clear()  # what the simulation itself collects
         cluster.changes = DurableChanges(records)
@@ -149,7 +149,7 @@ class GrowthRun:
             *(key.encode() for key in records.keys),
         ]
         gc.collect()
-        return Counts(
+        return Footprint(
             jobs=self._next,
             records=len(stored),
             record_bytes=sum(map(len, stored)),
@@ -160,7 +160,7 @@ class GrowthRun:
         )
 
 
-def growth(counts: list[Counts]) -> dict[str, float]:
+def growth(counts: list[Footprint]) -> dict[str, float]:
     """Return by which factor each figure has grown from the first tenths to the last ones.
 
     The largest of three tenths each: how much there is at one time depends on chance.

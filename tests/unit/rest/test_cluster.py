@@ -154,7 +154,13 @@ def test_without_a_leader_every_request_may_be_repeated(rest: RestHarness, path:
     """503 with Retry-After, at every path that needs one."""
     rest.dispatcher.fail_with = rest.resource_manager.fail_with = error
     filled = path.format(
-        jobid=A, name="top", taskmanagerid="tm-1", vertexid=vertex_id(A, "clean"), subtaskindex=0, triggerid="0" * 32
+        jobid=A,
+        name="top",
+        taskmanagerid="tm-1",
+        vertexid=vertex_id(A, "clean"),
+        subtaskindex=0,
+        triggerid="0" * 32,
+        file="taskmanager.log",
     )
 
     response = rest.call("GET", filled)
