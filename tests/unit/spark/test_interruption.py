@@ -74,6 +74,20 @@ def test_an_engine_that_does_not_respond_does_not_prevent_the_interrupt() -> Non
         interrupted_while(waits, fails)
 
 
+def test_spark_is_stopped_again_where_the_exception_was_lost() -> None:
+    """Python ignores what is raised in a finalizer: user code goes on, and Spark's work begins after it was stopped."""
+    stopped, twice = threading.Semaphore(0), 2
+
+    def loses_the_exception() -> None:
+        try:
+            waits()
+        except Interrupted:
+            for _ in range(twice):
+                assert stopped.acquire(timeout=60), "Spark's work was not stopped again"
+
+    interrupted_while(loses_the_exception, stopped.release)
+
+
 class Stage:
     """As PySpark reports one."""
 
