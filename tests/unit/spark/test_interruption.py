@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 
 import pytest
 
@@ -76,16 +77,13 @@ def test_an_engine_that_does_not_respond_does_not_prevent_the_interrupt() -> Non
 
 def test_spark_is_stopped_again_where_the_exception_was_lost() -> None:
     """Python ignores what is raised in a finalizer: user code goes on, and Spark's work begins after it was stopped."""
-    stopped, twice = threading.Semaphore(0), 2
-
-    def loses_the_exception() -> None:
-        try:
+    interruption, stopped = Interruption(), threading.Semaphore(0)
+    with interruption.armed():
+        with suppress(Interrupted):
+            threading.Thread(target=interruption.request, args=(stopped.release,)).start()
             waits()
-        except Interrupted:
-            for _ in range(twice):
-                assert stopped.acquire(timeout=60), "Spark's work was not stopped again"
-
-    interrupted_while(loses_the_exception, stopped.release)
+        for _ in range(2):
+            assert stopped.acquire(timeout=60), "Spark's work was not stopped again"
 
 
 class Stage:
