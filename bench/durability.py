@@ -19,7 +19,7 @@ from flintlock.model.staging import PREFIX
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
-from flintlock.spark.engine.publish_plan import StagedSink, sink_files
+from flintlock.spark.engine.publication.publish_plan import StagedSink, sink_files
 
 FILES: Final = 1000
 FILE_BYTES: Final = 64 << 10

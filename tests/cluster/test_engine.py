@@ -29,7 +29,7 @@ from flintlock.model.staging import PREFIX
 from flintlock.model.tasks import FileMove, FilesPublished, SinkFiles
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java
-from flintlock.spark.engine.publish_plan import FileListing
+from flintlock.spark.engine.publication.publish_plan import FileListing
 from flintlock.spark.engine.python_workers import daemons
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ def works(shared: Shared, session: SparkSessionKey) -> bool:
 
 
 def active_tasks(shared: Shared) -> int:
-    """Return how many tasks the engine's executor runs, as Spark's own metrics have it: now, whoever they belong to."""
+    """Return how many tasks the engine's executor runs, by Spark's own metrics: of all sessions."""
     gauges = httpx.get(f"http://127.0.0.1:{shared.settings.conf['spark.ui.port']}/metrics/json/").json()["gauges"]
     (active,) = (gauge["value"] for name, gauge in gauges.items() if name.endswith(".threadpool.activeTasks"))
     return int(active)
@@ -363,17 +363,17 @@ def test_a_failed_overwrite_leaves_no_success_marker_and_reports_all_that_it_has
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / "old" / "content").mkdir(parents=True)
     sink = msgspec.structs.replace(staged(tmp_path, "a", "b", "c"), removes=(str(tmp_path / "old"),))
-    told: list[FilesPublished] = []
+    reported: list[FilesPublished] = []
 
     async def publish() -> None:
         async for news in shared.engine.publish((sink,)):
-            told[:] = [news]
+            reported[:] = [news]
 
     with pytest.raises(JobFailed, match="cannot remove"):
         shared.do(publish())
 
     assert files_in(tmp_path) == {"a": "a", "b": "b", "c": "c"}
-    assert (told[-1].done, told[-1].total) == (4, 6)
+    assert (reported[-1].done, reported[-1].total) == (4, 6)
 
 
 def test_a_file_that_is_gone_is_a_permanent_failure(shared: Shared, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
-from flintlock.dispatcher.listing import JobListing
-from flintlock.dispatcher.listing_loader import ListingLoader
+from flintlock.dispatcher.listing.job_listing import JobListing
+from flintlock.dispatcher.listing.listing_loader import ListingLoader
 from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.quarantine import Quarantine
 from flintlock.dispatcher.recovery import JobRecovery, Recovery

@@ -31,7 +31,7 @@ from flintlock.dispatcher.changes import JobChanger
 from flintlock.dispatcher.cleanup import Removals, clean_up, try_once
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.ended import EndedJobs
-from flintlock.dispatcher.listing import JobListing
+from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.metrics import DispatcherMetrics
 from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.retention_clock import RetentionClock

@@ -11,8 +11,8 @@ One that has run has its artifacts on the TaskManagers: it is adopted, and fails
 here again. The same holds for all jobs while the files of blobs as a whole do not answer: one file, or one disk, that
 cannot be read must not keep the other jobs without a leader.
 
-A job that leaders were lost in working on, again and again (`host.blocking_jobs`), is quarantined: it would block this
-one too.
+A job on which leaders were lost again and again (`monitoring.blocking_jobs`) is quarantined: it would block this leader
+too.
 
 A job that is archived but has no result has not ended: its leader died in between. It is continued, and its JobMaster
 finds in its progress that nothing is left to do.
@@ -41,7 +41,6 @@ from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapsh
 from flintlock.dispatcher.writes import TermWrites, log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import EndedJobStore, Stores
-from flintlock.host.current_job import BLOCKING_WORK_S
 from flintlock.model import log_events
 from flintlock.model.causes import CauseId, current_cause
 from flintlock.model.commands import JobOperations
@@ -49,6 +48,7 @@ from flintlock.model.errors import Corrupt, Fenced, Incompatible, NotFound, Unav
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, StoredJob
 from flintlock.model.tasks import RegionRecord
+from flintlock.monitoring.current_job import BLOCKING_WORK_S
 
 T = TypeVar("T")
 

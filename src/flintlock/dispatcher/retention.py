@@ -13,7 +13,7 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.config.options import BLOB_RETENTION, JOB_RETENTION
 from flintlock.dispatcher import core
 from flintlock.dispatcher.job import DispatchedJob, JobServices
-from flintlock.dispatcher.listing_loader import ListingLoader
+from flintlock.dispatcher.listing.listing_loader import ListingLoader
 from flintlock.dispatcher.recovery import Recovery
 from flintlock.dispatcher.retention_clock import RECORD_PERIOD_S, record_retention_clock
 from flintlock.dispatcher.services import DispatcherServices

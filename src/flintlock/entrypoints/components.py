@@ -35,12 +35,12 @@ from flintlock.entrypoints.workers import WorkerDriverOpener
 from flintlock.gateways.leader import LeaderGateway
 from flintlock.ha.leader_info import KnownLeader, LeaderAddresses
 from flintlock.ha.protocols import HaServices, Stores
-from flintlock.host.current_job import CurrentJob
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import FencingToken
 from flintlock.model.jobgraph import Versions
+from flintlock.monitoring.current_job import CurrentJob
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.transport import Connector, Host

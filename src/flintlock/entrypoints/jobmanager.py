@@ -25,7 +25,6 @@ from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManager
 from flintlock.entrypoints.high_availability import blocking_jobs_dir, ha_services, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
-from flintlock.entrypoints.loop_monitor import BlockingJobWatcher, LoopMonitor
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.workers import worker_driver
@@ -34,14 +33,15 @@ from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import HaServices
 from flintlock.host.addresses import reached_at
-from flintlock.host.blocking_jobs import BlockingJobs
 from flintlock.host.boot_clock import boot_time_s
-from flintlock.host.current_job import CurrentJob
-from flintlock.host.process_logs import ProcessLogs
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.ids import Epoch, JobId
+from flintlock.monitoring.blocking_jobs import BlockingJobs
+from flintlock.monitoring.current_job import CurrentJob
+from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
 from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer

@@ -1,6 +1,7 @@
 """Keeps the log files of this process below the configured size, while a context lasts.
 
-A process whose output goes elsewhere (to a service manager, a terminal) is left alone: whoever receives it bounds it.
+A process whose output goes elsewhere (to a service manager, a terminal) is left alone: its receiver limits
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import structlog
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import LOG_FILE_SIZE, LOG_FILES
-from flintlock.host.log_rotation import log_of, rotate_copied, rotate_own
+from flintlock.host.logs.log_rotation import log_of, rotate_copied, rotate_own
 from flintlock.model import log_events
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flintlock.host.log_output import LogOutput
+from flintlock.host.logs.log_output import LogOutput
 
 
 class DroppedLogLines(Collector):

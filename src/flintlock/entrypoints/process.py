@@ -21,7 +21,7 @@ import structlog
 from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
-from flintlock.host.log_output import LogOutput, note, stderr_output
+from flintlock.host.logs.log_output import LogOutput, note, stderr_output
 from flintlock.host.parent_death import die_with_parent
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus

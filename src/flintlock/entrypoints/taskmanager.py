@@ -32,7 +32,6 @@ from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
-from flintlock.entrypoints.loop_monitor import LoopMonitor
 from flintlock.entrypoints.process import ProcessSettings, abort, cluster_versions, start, write_json
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -42,14 +41,15 @@ from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.host.pid_files import identity
-from flintlock.host.process_logs import ProcessLogs
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
 from flintlock.host.run_directory import locked_run_directory, permanent_id
 from flintlock.host.watchdog_client import running_watchdog
 from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
+from flintlock.monitoring.loop_monitor import LoopMonitor
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 from flintlock.taskmanager.endpoint import TaskManager

@@ -23,17 +23,18 @@ from flintlock.gateways.taskmanager import TaskManagerConnector, TaskManagerGate
 from flintlock.gateways.workers import WorkerDriver, WorkerEnded
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
-from flintlock.host.current_job import CurrentJob
 from flintlock.jobmaster.directory import JobMasterDirectory
-from flintlock.jobmaster.endpoint import JobMasterServices, job_master_factory
+from flintlock.jobmaster.endpoint import job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.services import JobMasterServices
 from flintlock.model import log_events
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.errors import Fenced, FlintlockError, Unavailable
 from flintlock.model.ids import FencingToken, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
 from flintlock.model.slots import TaskManagerInfo
+from flintlock.monitoring.current_job import CurrentJob
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.description import Message

@@ -1,8 +1,8 @@
 """Whom an error of a file system concerns: the one file that was accessed, or everything on that file system.
 
-A bad sector, a wrong owner, a directory in the place of a file make one file unusable, for as long as nobody repairs
-it: what needs that file is given up, and the rest goes on. A full or read-only disk, a stale mount, a lack of
-descriptors concern everything, and pass: there one waits. Standard library only.
+A bad sector, a wrong owner, a directory in the place of a file make one file unusable until it is repaired: what needs
+that file is given up, and the rest goes on. A full or read-only disk, a stale mount, a lack of descriptors concern
+everything, and pass: the caller waits. Standard library only.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 from msgspec import Struct
 
-from flintlock.host.log_tail import read_tail
+from flintlock.host.logs.log_tail import read_tail
 
 _TAIL_BYTES: Final = 4000
 _PAUSE_S: Final = 0.05

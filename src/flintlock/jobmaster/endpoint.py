@@ -13,24 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
-from random import Random
 from typing import Final, TypeAlias
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobListener, JobMasterFactory, JobMasterRunner
-from flintlock.gateways.resourcemanager import ResourceManagerGateway
-from flintlock.gateways.taskmanager import TaskManagerConnector
-from flintlock.ha.leader_gate import LeaderGate
-from flintlock.ha.protocols import JobProgressStore
-from flintlock.host.current_job import CurrentJob
 from flintlock.jobmaster.core import refusal_to_cancel, step, unwanted_attempts
-from flintlock.jobmaster.directory import JobMasterDirectory
-from flintlock.jobmaster.enrichers import FailureEnricher, labels_of
+from flintlock.jobmaster.enrichers import labels_of
 from flintlock.jobmaster.events import (
     CancelAnswered,
     CancelRequested,
@@ -69,14 +60,15 @@ from flintlock.jobmaster.execution_graph import (
     ranges_of,
 )
 from flintlock.jobmaster.history import with_history
-from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.recording import ProgressRecorder
+from flintlock.jobmaster.services import JobMasterServices
 from flintlock.jobmaster.snapshot import outcome_of, requirements_of, snapshot_of
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
-from flintlock.model.ids import RegionId, RequestId
+from flintlock.model.ids import RequestId
 from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
     DeployedTasks,
@@ -104,24 +96,6 @@ _Work: TypeAlias = Callable[[], Awaitable[None]]
 _QUIET: Final = frozenset({JobStatus.CREATED, JobStatus.RUNNING, ExecutionState.SCHEDULED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMasterServices:
-    """What the JobMasters of one term share."""
-
-    progress: JobProgressStore
-    resource_manager: ResourceManagerGateway
-    task_managers: TaskManagerConnector
-    directory: JobMasterDirectory
-    clock_ms: Callable[[], int]
-    random: Random
-    configuration: Configuration
-    work_dir: str  # contains a directory with the blocking results of each job
-    enrichers: tuple[FailureEnricher, ...] = ()
-    metrics: JobMasterMetrics | None = None
-    gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
-    current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on
-
-
 def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
     """Return the factory with which a Dispatcher makes its JobMasters."""
 
@@ -147,15 +121,13 @@ class JobMaster:
         "_droppable",
         "_ended",
         "_listener",
-        "_recording",
-        "_recording_history",
+        "_recorder",
         "_request_causes",
         "_scope",
         "_services",
         "_snapshot",
         "_state",
         "_undeclared",
-        "_unrecorded_history",
     )
 
     def __init__(self, state: ExecutionGraph, services: JobMasterServices, listener: JobListener) -> None:
@@ -168,9 +140,7 @@ class JobMaster:
         self._crash: Exception | None = None  # an error that no step handles; raised by run
         self._backlog: list[tuple[JobEffect, CauseId | None]] = []  # effects of events before it ran; emptied by run
         self._droppable: set[asyncio.Task[None]] = set()  # tasks that are cancelled at the job's end
-        self._recording: dict[RegionId, asyncio.Task[None]] = {}  # the latest unfinished record of each region
-        self._unrecorded_history: JobHistory | None = None  # the latest; a newer one replaces it
-        self._recording_history: asyncio.Task[None] | None = None  # records `_unrecorded_history`
+        self._recorder = ProgressRecorder(services.progress, services.gate, self._recorded)
         self._cause: CauseId | None = None  # of what started it: for messages that bring none; written by run
         self._request_causes: dict[RequestId, CauseId | None] = {}  # of each declared request; written by Declare
         #: Not yet acknowledged by the ResourceManager.
@@ -269,12 +239,9 @@ class JobMaster:
     async def report(self, message: TaskReport) -> None:
         """Apply a report; return once its consequence is durable. Raises Unavailable if this stops before that."""
         self._receive(message)
-        while (task := self._recording.get(message.attempt.region)) is not None and not task.done():
-            await asyncio.wait((task,))
-        await _done(self._recording_history)
-        # What was cancelled while it was written stays here: `run` may handle the suspension only after this.
-        unrecorded = task is not None or self._recording_history is not None
-        if unrecorded or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
+        durable = await self._recorder.wait_until_durable(message.attempt.region)
+        # `run` may handle the suspension only after this: then what was being written is not durable.
+        if not durable or self._crash is not None or self._state.status is JobStatus.SUSPENDED:
             raise self._stopped_error()
 
     # Events
@@ -333,7 +300,7 @@ class JobMaster:
             case Declare(requirements):
                 self._queue_declaration(self._scope, requirements)
             case Record() | RecordHistory():
-                self._begin_to_record(self._scope, effect)
+                self._recorder.begin(effect, partial(self._spawn, self._scope))
             case SendDeploy():
                 self._spawn_droppable(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCommand():
@@ -350,17 +317,6 @@ class JobMaster:
                 self._spawn(self._scope, partial(self._enrich, effect), f"enrich-{effect.attempt}")
             case Enrich():
                 pass
-
-    def _begin_to_record(self, scope: asyncio.TaskGroup, effect: Record | RecordHistory) -> None:
-        match effect:
-            case Record(record):
-                work = partial(self._record, record, self._recording.get(record.region))
-                name = f"record-{record.region}-{record.phase}"
-                self._recording[record.region] = self._spawn(scope, work, name)
-            case RecordHistory(history):
-                self._unrecorded_history = history
-                if self._recording_history is None:
-                    self._recording_history = self._spawn(scope, self._record_history, "record-history")
 
     def _spawn(self, scope: asyncio.TaskGroup, work: _Work, name: str) -> asyncio.Task[None]:
         return scope.create_task(self._guarded(work), name=f"{self._state.plan.job_id}-{name}")
@@ -381,27 +337,13 @@ class JobMaster:
         """Cancel tasks that an ended job does not need; after a crash records and declarations too."""
         tasks = [*self._droppable]
         if self._crash is not None:
-            tasks += self._recording.values()
-            tasks += () if self._recording_history is None else (self._recording_history,)
+            tasks += self._recorder.unfinished
             tasks += () if self._declaring is None else (self._declaring,)
         for task in tasks:
             task.cancel()
 
-    async def _record(self, record: RegionRecord, before: asyncio.Task[None] | None) -> None:
-        await _done(before)
-        await _done(self._recording_history)
-        await self._services.gate.retry_until_acknowledged(lambda: self._services.progress.record(record))
-        if self._recording.get(record.region) is asyncio.current_task():
-            del self._recording[record.region]
+    def _recorded(self, record: RegionRecord) -> None:
         self._handle(Recorded(record))
-
-    async def _record_history(self) -> None:
-        while (history := self._unrecorded_history) is not None:
-            self._unrecorded_history = None
-            await self._services.gate.retry_until_acknowledged(
-                lambda history=history: self._services.progress.record_history(history)
-            )
-        self._recording_history = None
 
     def _queue_declaration(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
         cause, known = current_cause(), self._request_causes
@@ -449,11 +391,7 @@ class JobMaster:
         except (FlintlockError, TimeoutError) as error:
             self._warn(log_events.TASKMANAGER_UNAVAILABLE, error, address=effect.address, attempt=str(attempt))
             unreachable = isinstance(error, Unavailable) and error.unreachable
-        match effect.order:
-            case CancelTask():
-                self._handle(CancelAnswered(attempt, unreachable))
-            case _:
-                pass  # a query's answer is for its client, not for the job
+        self._handle(CancelAnswered(attempt, unreachable))
 
     async def _probe(self, effect: SendProbe) -> None:
         """Ask whether an incarnation is alive: while it is, the call does not return."""
@@ -544,9 +482,3 @@ class JobMaster:
 
     def _warn(self, event: str, error: Exception, **facts: str) -> None:
         log.warning(event, job_id=self._state.plan.job_id, reason=str(error) or repr(error), **facts)
-
-
-async def _done(task: asyncio.Task[None] | None) -> None:
-    """Return once the task has ended, however it ended."""
-    if task is not None:
-        await asyncio.wait((task,))

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from flintlock.model.commands import TaskCommand
+from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, InstanceId, RegionId
 from flintlock.model.jobs import JobHistory, ParallelismRange
 from flintlock.model.slots import DeployedTasks, NoResources, ResourceRequirements, SlotGrant, TaskManagerLost
@@ -190,10 +190,10 @@ class SendDeploy(Struct, frozen=True):
 
 
 class SendCommand(Struct, frozen=True):
-    """Send a command to an attempt, once. The result of a CancelTask is the event `CancelAnswered`."""
+    """Send a command to an attempt, once; results in `CancelAnswered`."""
 
     address: str
-    order: TaskCommand
+    order: CancelTask
 
 
 class SendProbe(Struct, frozen=True):

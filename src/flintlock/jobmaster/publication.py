@@ -48,7 +48,7 @@ from flintlock.model.tasks import (
 )
 
 E: Final = ExecutionState
-#: How long a publication is retried whose failure will hardly pass: somebody may still correct a permission.
+#: How long a publication is retried whose failure will hardly pass: an operator may still correct a permission.
 PERMANENT_TIMEOUT_S: Final = 120.0
 _BACKOFF: Final = Backoff(initial_s=0.5, maximum_s=30.0)
 _UNREACHABLE_WAIT_S: Final = 1.0

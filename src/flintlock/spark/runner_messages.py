@@ -27,7 +27,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
-from flintlock.spark.engine.publish_plan import MaterialisedStep, StagedSink
+from flintlock.spark.engine.publication.publish_plan import MaterialisedStep, StagedSink
 
 
 class Fork(Struct, frozen=True, kw_only=True, tag="fork"):

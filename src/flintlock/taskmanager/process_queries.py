@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from flintlock.host.process_logs import ProcessLogs, read_last_lines
+from flintlock.host.logs.process_logs import ProcessLogs, read_last_lines
 from flintlock.host.thread_dump import task_stacks, thread_stacks
 from flintlock.model.diagnostics import (
     MAX_LOG_BYTES,

@@ -7,7 +7,7 @@ from collections import deque
 
 from msgspec import structs
 
-from flintlock.dispatcher.listing import JobListing
+from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.checking.graphcheck import check_graph
 from flintlock.model.commands import (

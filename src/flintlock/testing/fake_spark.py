@@ -39,8 +39,8 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.spark.engine.handle import publication
-from flintlock.spark.engine.publish_plan import FileListing, MaterialisedStep, StagedSink
-from flintlock.spark.engine.publish_steps import publish_steps, step_count
+from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink
+from flintlock.spark.engine.publication.publish_steps import publish_steps, step_count
 from flintlock.spark.runner.task_files import TaskFiles
 
 FILES_OF_A_SINK: Final = 3

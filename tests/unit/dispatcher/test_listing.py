@@ -14,7 +14,7 @@ from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import A, B
 
 from flintlock.api.job_lines import summary_of
-from flintlock.dispatcher.listing import MAX_CHANGES, JobListing, MakeLine
+from flintlock.dispatcher.listing.job_listing import MAX_CHANGES, JobListing, MakeLine
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import JobCounts, JobsQuery, JobSummary, TaskCounts

@@ -43,8 +43,8 @@ class Candidates:
         self.network = SimulatedNetwork(Random(1))
         self.ensemble = FakeEnsemble(self.network, 4.0)
         self.ensemble.ensure(PATHS.latches)
-        nobody = tree.EpochRecord(epoch=Epoch(0), session="")
-        self.ensemble.transact((Create(PATHS.epoch, tree.EPOCH.encode(nobody)),), 0)
+        no_leader = tree.EpochRecord(epoch=Epoch(0), session="")
+        self.ensemble.transact((Create(PATHS.epoch, tree.EPOCH.encode(no_leader)),), 0)
         self.processes: dict[str, SimulatedProcess] = {}
         self.directories: dict[str, Directory] = {}
         self.leading: list[str] = []  # one after the other

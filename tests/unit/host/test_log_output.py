@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.host.log_output import LogOutput
+from flintlock.host.logs.log_output import LogOutput
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flintlock.host.log_rotation import log_of, rotate_copied, rotate_own
+from flintlock.host.logs.log_rotation import log_of, rotate_copied, rotate_own
 
 
 def append(path: Path) -> int:

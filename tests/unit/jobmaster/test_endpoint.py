@@ -26,9 +26,10 @@ from tests.unit.jobmaster.job_harness import (
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.jobmaster import JobMasterGateway, JobMasterRunner
 from flintlock.jobmaster.directory import JobMasterDirectory
-from flintlock.jobmaster.endpoint import JobMaster, JobMasterServices, job_master_factory
+from flintlock.jobmaster.endpoint import JobMaster, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.services import JobMasterServices
 from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.commands import CancelJob, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable

@@ -15,7 +15,7 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from flintlock.config.configuration import Configuration
-from flintlock.host.process_logs import ProcessLogs
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.rest.rest_harness import RESOURCES, SAMPLES, A, B, RestHarness, running, sample
 
-from flintlock.host.process_logs import ProcessLogs
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.diagnostics import ListProcessLogs, LogFileInfo, ProcessLogsListed
 from flintlock.model.ids import TaskManagerId
 from flintlock.model.jobgraph import vertex_id

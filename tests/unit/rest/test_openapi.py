@@ -19,7 +19,7 @@ from msgspec import structs
 from schemathesis.config import SchemathesisConfig
 from tests.unit.rest.rest_harness import RESOURCES, A, B, RestHarness, ended, running
 
-from flintlock.host.process_logs import ProcessLogs
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.commands import JobOperation, RescaleJob, ThreadsDumped
 from flintlock.model.diagnostics import (
     DumpProcessThreads,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.rest.rest_harness import RestHarness
 
-from flintlock.host.process_logs import ProcessLogs
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.diagnostics import (
     DumpProcessThreads,
     ListProcessLogs,

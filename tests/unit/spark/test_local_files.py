@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.spark.engine.local_files import LocalFiles
+from flintlock.spark.engine.publication.local_files import LocalFiles
 
 
 @pytest.fixture

@@ -6,7 +6,13 @@ import pytest
 
 from flintlock.model.ids import StepName
 from flintlock.model.operations import SaveMode, Sink
-from flintlock.spark.engine.publish_plan import StagedSink, has_data, is_dynamic, needs_target_check, sink_files
+from flintlock.spark.engine.publication.publish_plan import (
+    StagedSink,
+    has_data,
+    is_dynamic,
+    needs_target_check,
+    sink_files,
+)
 
 
 def staged(mode: SaveMode, *, dynamic: bool = False) -> StagedSink:

@@ -11,7 +11,7 @@ from flintlock.model.errors import JobFailed
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FileMove, SinkFiles
 from flintlock.spark.engine.handle import publication
-from flintlock.spark.engine.publish_steps import publish_steps, step_count
+from flintlock.spark.engine.publication.publish_steps import publish_steps, step_count
 from flintlock.testing.fake_spark import FakeFiles
 
 

@@ -106,7 +106,7 @@ async def test_the_end_of_a_task_ends_its_queries_with_the_first_reason() -> Non
         await call
     with pytest.raises(Unavailable, match="has ended its task"):
         await runner.queries.ask(PING)
-    runner.answer(0)  # nobody waits
+    runner.answer(0)  # no caller waits
 
 
 @virtual_time

@@ -22,7 +22,7 @@ from flintlock.model.tasks import (
     TaskFinished,
     TaskMetrics,
 )
-from flintlock.spark.engine.publish_plan import FileListing, MaterialisedStep, StagedSink
+from flintlock.spark.engine.publication.publish_plan import FileListing, MaterialisedStep, StagedSink
 from flintlock.spark.runner.task_files import TaskFiles
 from flintlock.testing.virtual_time import virtual_time
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.taskmanager.harness import TaskManagerHarness
 
-from flintlock.host.process_logs import ProcessLogs, read_last_lines
+from flintlock.host.logs.process_logs import ProcessLogs, read_last_lines
 from flintlock.model.diagnostics import (
     MAX_LOG_BYTES,
     DumpProcessThreads,
@@ -96,7 +96,7 @@ def test_a_cut_starts_at_a_line_unless_there_is_only_one(tmp_path: Path) -> None
 
 @virtual_time
 async def test_a_task_manager_without_an_engine_answers(tmp_path: Path) -> None:
-    """A process that does not come up is the one whose threads somebody wants to see."""
+    """An operator wants to see the threads of a process that does not come up."""
     harness = TaskManagerHarness(tmp_path / "log")
 
     assert isinstance(

@@ -1,11 +1,11 @@
 """Returns unused pages of the store to the file system: the file shrinks after jobs were forgotten.
 
-Removed records leave free pages in the file, which SQLite uses again but never returns by itself. The leader looks once
-a minute, and returns them in small steps, each a write like any other: between two of them other writes take place, and
-a step that is lost in a crash is simply done again. Some pages are left, so that a store with constant use does not
-shrink and grow all the time.
+Removed records leave free pages in the file, which SQLite uses again but never returns by itself. The leader checks
+once a minute, and returns them in small steps, each a write like any other: between two of them other writes take
+place, and a step that is lost in a crash is simply done again. Some pages are left, so that a store with constant use
+does not shrink and grow all the time.
 
-Rejected: `VACUUM`. It writes the whole file anew and locks the store for as long.
+Rejected: `VACUUM`. It writes the whole file again, and locks the store meanwhile.
 """
 
 from __future__ import annotations

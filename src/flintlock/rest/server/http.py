@@ -13,7 +13,7 @@ from starlette.requests import Request
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
-from flintlock.host.process_logs import ProcessLogs
+from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions

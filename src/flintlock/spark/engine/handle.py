@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from flintlock.gateways.engine import SparkSessionKey
-from flintlock.host.log_tail import tail
+from flintlock.host.logs.log_tail import tail
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import FilesPublished, SinkFiles
 from flintlock.spark.engine.class_archive import archive_file
@@ -34,7 +34,7 @@ from flintlock.spark.engine.messages import (
     ReleaseSessions,
     RemoveTree,
 )
-from flintlock.spark.engine.publish_plan import FileListing
+from flintlock.spark.engine.publication.publish_plan import FileListing
 
 __all__ = ["EngineSettings", "SparkEngine", "publication"]
 

@@ -27,7 +27,7 @@ from typing import Final
 from msgspec import Struct
 
 from flintlock.host.children import forget_child, record_child, spawn
-from flintlock.host.log_tail import read_tail
+from flintlock.host.logs.log_tail import read_tail
 from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.java import Java, java_flags
 

@@ -125,7 +125,7 @@ class EngineLink(asyncio.SubprocessProtocol):
             del self._waiting[call]
 
     def stop_publication(self, call: int) -> None:
-        """Have a publication stopped that nobody waits for any more."""
+        """Have a publication stopped whose caller has stopped waiting."""
         self._send(StopPublication(publication=call))
 
     async def ask(self, command: Callable[[int], EngineCommand], kind: type[R]) -> R:

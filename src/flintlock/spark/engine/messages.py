@@ -17,7 +17,7 @@ from msgspec import Struct
 from flintlock.model.tasks import FileMove, TaskMetrics
 from flintlock.spark.engine.java import Java
 from flintlock.spark.engine.jvm import DEFAULT_HEAP_BYTES
-from flintlock.spark.engine.publish_plan import FileListing
+from flintlock.spark.engine.publication.publish_plan import FileListing
 
 #: How long a session's work may take to end before its release counts as not confirmed.
 RELEASE_S: Final = 20.0
@@ -81,7 +81,7 @@ class Publish(Struct, frozen=True, kw_only=True, tag="publish"):
 
 
 class StopPublication(Struct, frozen=True, kw_only=True, tag="stop-publication"):
-    """Stop a publication after the file that it is at: nobody waits for it any more. There is no reply."""
+    """Stop a publication after the file that it is at: its caller has stopped waiting. There is no reply."""
 
     publication: int  # the call that began it
 

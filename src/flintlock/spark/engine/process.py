@@ -31,15 +31,13 @@ from msgspec import Struct
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.host.cgroups import Group
-from flintlock.host.log_output import note
+from flintlock.host.logs.log_output import note
 from flintlock.host.parent_death import die_with_parent
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use
 from flintlock.spark.engine.conf import engine_conf, worker_environment
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
-from flintlock.spark.engine.hadoop_files import FileFailure, HadoopFiles
-from flintlock.spark.engine.hadoop_publication import publish
 from flintlock.spark.engine.jvm import DriverJvm, JvmSettings, start_jvm
 from flintlock.spark.engine.messages import (
     TO_ENGINE,
@@ -64,6 +62,8 @@ from flintlock.spark.engine.messages import (
     StopPublication,
     ToEngine,
 )
+from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopFiles
+from flintlock.spark.engine.publication.hadoop_publication import publish
 from flintlock.spark.engine.python_workers import daemons, end_workers
 from flintlock.spark.engine.warm_up import warm_up
 from flintlock.spark.framing import FrameDecoder, frame

@@ -22,7 +22,13 @@ from flintlock.model.operations import Guarantee, Result, SaveMode, Sink
 from flintlock.model.regions import region_outputs
 from flintlock.model.staging import staged_sinks, staging_directory
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, ResultRows, StepOutput, TaskFinished, TaskMetrics
-from flintlock.spark.engine.publish_plan import DYNAMIC, MaterialisedStep, StagedSink, is_dynamic, needs_target_check
+from flintlock.spark.engine.publication.publish_plan import (
+    DYNAMIC,
+    MaterialisedStep,
+    StagedSink,
+    is_dynamic,
+    needs_target_check,
+)
 from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
 from flintlock.spark.region.failures import TaskError, kind_of
 from flintlock.spark.region.plan import StepFrames

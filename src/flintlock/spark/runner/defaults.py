@@ -12,7 +12,7 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group
 from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
-from flintlock.spark.engine.publish_plan import FileListing
+from flintlock.spark.engine.publication.publish_plan import FileListing
 from flintlock.spark.runner_messages import DedicatedEngine, Limits
 
 log = structlog.get_logger(__name__)

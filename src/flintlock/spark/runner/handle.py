@@ -17,7 +17,7 @@ from msgspec import structs
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Group
-from flintlock.host.log_tail import tail
+from flintlock.host.logs.log_tail import tail
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.errors import Unavailable
@@ -34,7 +34,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
-from flintlock.spark.engine.publish_plan import MaterialisedStep, StagedSink
+from flintlock.spark.engine.publication.publish_plan import MaterialisedStep, StagedSink
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerControl, RunnerDefaults
 from flintlock.spark.runner.exit_reasons import ending, lost, program_exited

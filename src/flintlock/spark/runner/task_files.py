@@ -31,7 +31,7 @@ from flintlock.model.tasks import (
     TaskFinished,
     TaskMetrics,
 )
-from flintlock.spark.engine.publish_plan import (
+from flintlock.spark.engine.publication.publish_plan import (
     FileListing,
     MaterialisedStep,
     StagedSink,

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from flintlock.dispatcher.listing import JobListing
+from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import EndedJobStore
 from flintlock.model import log_events

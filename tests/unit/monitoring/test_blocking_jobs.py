@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flintlock.host.blocking_jobs import BlockingJobs
 from flintlock.model.ids import JobId
+from flintlock.monitoring.blocking_jobs import BlockingJobs
 
 A, B, C = (JobId(letter * 32) for letter in "abc")
 

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from flintlock.host.log_rotation import log_of
+from flintlock.host.logs.log_rotation import log_of
 from flintlock.model.diagnostics import LogFileInfo
 
 

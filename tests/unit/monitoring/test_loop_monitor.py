@@ -11,11 +11,11 @@ from pathlib import Path
 import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 
-from flintlock.entrypoints.loop_monitor import BlockingJobWatcher, LoopMonitor
-from flintlock.host.blocking_jobs import BlockingJobs
-from flintlock.host.current_job import CurrentJob
 from flintlock.model import log_events
 from flintlock.model.ids import JobId
+from flintlock.monitoring.blocking_jobs import BlockingJobs
+from flintlock.monitoring.current_job import CurrentJob
+from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
 
 A = JobId("a" * 32)
 

@@ -19,9 +19,9 @@ from py4j.protocol import Py4JJavaError
 
 from flintlock.model.errors import Refused
 from flintlock.model.staging import ANY_ATTEMPT, PREFIX
-from flintlock.spark.engine.local_files import LocalFiles
 from flintlock.spark.engine.metrics import JavaObject
-from flintlock.spark.engine.publish_plan import FileListing
+from flintlock.spark.engine.publication.local_files import LocalFiles
+from flintlock.spark.engine.publication.publish_plan import FileListing
 
 #: Separates the names of a listing: the one character that no file system allows in a name.
 _SEPARATOR: Final = "\0"

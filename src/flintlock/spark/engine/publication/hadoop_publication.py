@@ -16,10 +16,10 @@ from typing import Final
 
 from py4j.protocol import Py4JJavaError
 
-from flintlock.spark.engine.hadoop_files import FileFailure, HadoopFiles, is_a, with_path
 from flintlock.spark.engine.messages import Publish
 from flintlock.spark.engine.metrics import JavaObject
-from flintlock.spark.engine.publish_steps import publish_steps, step_count
+from flintlock.spark.engine.publication.hadoop_files import FileFailure, HadoopFiles, is_a, with_path
+from flintlock.spark.engine.publication.publish_steps import publish_steps, step_count
 
 #: The longest time between two progress reports of a publication, as long as it advances.
 PROGRESS_INTERVAL_S: Final = 0.2

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from flintlock.api.job_lines import encoded_line, id_and_status
-from flintlock.dispatcher.ended_lines import EndedLines, key_of, position_of
+from flintlock.dispatcher.listing.ended_lines import EndedLines, key_of, position_of
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobCounts, JobLine, JobPosition, JobsPage, JobsQuery, JobSummary, ListingChanges
 from flintlock.model.states import JobStatus

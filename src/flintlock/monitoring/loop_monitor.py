@@ -2,7 +2,7 @@
 
 While one step of the loop runs, nothing else does: no heartbeat is sent, no request answered. A timer that is due every
 few milliseconds measures it: the timer is as late as the steps before it took. It works on every event loop (uvloop has
-no hook for single steps). A thread looks at the loop's stack when the timer is very late, so that the warning names the
+no hook for single steps). A thread reads the loop's stack when the timer is very late, so that the warning names the
 code.
 """
 
@@ -19,9 +19,9 @@ from typing import Final, Self
 import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from flintlock.host.blocking_jobs import BlockingJobs
-from flintlock.host.current_job import BLOCKING_WORK_S, CurrentJob
 from flintlock.model import log_events
+from flintlock.monitoring.blocking_jobs import BlockingJobs
+from flintlock.monitoring.current_job import BLOCKING_WORK_S, CurrentJob
 
 log = structlog.get_logger()
 
@@ -44,8 +44,8 @@ class BlockingJobWatcher:
         self._begun_s = 0.0  # the CPU time of the loop's thread when it was first seen
         self._record: Path | None = None  # while it blocks
 
-    def look(self, thread: int) -> None:
-        """Look at what the loop works on. `thread` is the loop's."""
+    def inspect(self, thread: int) -> None:
+        """Check what the loop works on. `thread` is the loop's."""
         serial, job_id, cpu_s = self._current.serial, self._current.job_id, _cpu_time_s(thread)
         if serial != self._serial or job_id is None:
             self._serial, self._begun_s = serial, cpu_s
@@ -111,9 +111,8 @@ class LoopMonitor:
         self._window_end_s = 0.0
         self._due_s = 0.0  # when the timer is due; read by the thread
         self._timer: asyncio.TimerHandle | None = None
-        self._stack: list[
-            str
-        ] = []  # of the loop's thread, while it is late; written by the thread, emptied by the timer
+        #: Of the loop's thread, while the timer is late; written by the monitor's thread, emptied by the timer.
+        self._stack: list[str] = []
         self._next_warning_s = 0.0
         self._unreported = 0  # delays since the last warning
         self._stopped: Final = threading.Event()
@@ -166,7 +165,7 @@ class LoopMonitor:
         """The thread: remember what the loop does while it is late."""
         while not self._stopped.wait(self._warn_after_s / 4):
             if self._watcher is not None:
-                self._watcher.look(thread)
+                self._watcher.inspect(thread)
             frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]  # documented for this
             if time.monotonic() - self._due_s > self._warn_after_s / 2 and frame is not None and not self._stack:
                 summary = traceback.extract_stack(frame, _MAX_FRAMES)

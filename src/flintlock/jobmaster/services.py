@@ -1,0 +1,35 @@
+"""What a JobMaster depends on. Entrypoints build the implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from flintlock.config.configuration import Configuration
+from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.gateways.taskmanager import TaskManagerConnector
+from flintlock.ha.leader_gate import LeaderGate
+from flintlock.ha.protocols import JobProgressStore
+from flintlock.jobmaster.directory import JobMasterDirectory
+from flintlock.jobmaster.enrichers import FailureEnricher
+from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.monitoring.current_job import CurrentJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterServices:
+    """What the JobMasters of one term share."""
+
+    progress: JobProgressStore
+    resource_manager: ResourceManagerGateway
+    task_managers: TaskManagerConnector
+    directory: JobMasterDirectory
+    clock_ms: Callable[[], int]
+    random: Random
+    configuration: Configuration
+    work_dir: str  # contains a directory with the blocking results of each job
+    enrichers: tuple[FailureEnricher, ...] = ()
+    metrics: JobMasterMetrics | None = None
+    gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
+    current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on

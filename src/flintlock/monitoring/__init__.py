@@ -1,0 +1,7 @@
+"""Monitoring of the event loop: how long it stands still, in which code, and for which job.
+
+Owns: the measurement of the loop, which job the loop works on, and the records of jobs on which leaders blocked.
+Never: decides what follows. Recovery quarantines a job that cost several leaders; operators read the metrics.
+Inputs: the loop of the process, JobMasters (`CurrentJob`), a directory that all JobManagers share.
+Rejected: asyncio's debug mode. It slows every step down, and uvloop does not have it.
+"""
