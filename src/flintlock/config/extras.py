@@ -1,7 +1,8 @@
 """Optional parts of the installation: the extras that `pyproject.toml` declares, and what to install for one.
 
 `pip install flintlock` is the client: it submits jobs, lists and cancels them and reads their results over HTTP. What
-runs a cluster comes with the extra `cluster`, what speaks to ZooKeeper with `zookeeper`. Code that needs an extra calls
+runs a cluster comes with the extra `cluster`, what speaks to ZooKeeper with `zookeeper`, what checks the
+tokens of an OpenID Connect provider with `oidc`. Code that needs an extra calls
 `require_extra` before it imports or starts anything of it, so that a user reads one sentence and not an ImportError.
 """
 
@@ -13,11 +14,12 @@ from typing import Final, Literal, TypeAlias
 
 from flintlock.model.errors import Refused
 
-Extra: TypeAlias = Literal["cluster", "zookeeper"]
+Extra: TypeAlias = Literal["cluster", "zookeeper", "oidc"]
 
 #: The modules by which the packages of each extra are imported. A test compares them with `pyproject.toml`.
 MODULES: Final[Mapping[Extra, tuple[str, ...]]] = {
     "cluster": (
+        "cryptography",
         "grpc",
         "httpcore",
         "pandas",
@@ -31,6 +33,7 @@ MODULES: Final[Mapping[Extra, tuple[str, ...]]] = {
         "uvloop",
     ),
     "zookeeper": ("fsspec", "kazoo", "structlog"),
+    "oidc": ("jwt",),
 }
 
 _MOST_NAMED: Final = 3  # where more are missing the extra was never installed, and a list does not help
