@@ -29,6 +29,7 @@ from flintlock.model.jobgraph import JobGraph, JobVertex, vertex_id
 from flintlock.model.jobs import StoredJob
 from flintlock.model.operations import Result, Sql
 from flintlock.rpc.client import RpcChannels
+from flintlock.security.cluster_secret import open_cluster_secret
 
 JOBS: Final = 10_000
 _WIDTH: Final = 200
@@ -52,7 +53,9 @@ def recovery() -> Iterator[Figure]:
 def _recovery(store: str, scratch: Path, settings: dict[str, str]) -> Iterator[Figure]:
     state_dir = scratch / "state"
     state_dir.mkdir()
-    asyncio.run(_fill(ProcessSettings(state_dir=state_dir, configuration=Configuration(settings))))
+    configuration = Configuration(settings)
+    secret = open_cluster_secret(configuration, state_dir)
+    asyncio.run(_fill(ProcessSettings(state_dir=state_dir, configuration=configuration, secret=secret)))
     flags = [part for key, value in {**settings, "rest.port": "0"}.items() for part in ("-D", f"{key}={value}")]
     command = [sys.executable, "-m", "flintlock.entrypoints.jobmanager", "--state-dir", str(state_dir), *flags]
     begun = time.perf_counter()

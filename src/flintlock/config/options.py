@@ -365,6 +365,12 @@ CLEANUP_MAX: Final = Option(
     key="cleanup-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=3600.0,
     description="Maximum delay between retries of cleanup, which never gives up.",
 )  # fmt: skip
+SECRET_FILE: Final = Option(
+    key="security.secret-file", parse=str, kind="a path", default="",
+    unset="`cluster-secret` in the state directory, made at the first start",
+    description="The file with the cluster's secret: at least 32 bytes in hexadecimal digits, readable by its owner"
+    " only. Every host of a cluster needs the same one. Who can read it is an administrator of the cluster.",
+)  # fmt: skip
 
 #: All of them, in the order of the reference page.
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(

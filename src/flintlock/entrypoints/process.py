@@ -23,11 +23,13 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
 from flintlock.host.logs.log_output import LogOutput, note, stderr_output
 from flintlock.host.parent_death import die_with_parent
+from flintlock.host.private_directory import make_private_directory
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import add_cause
 from flintlock.model.errors import Corrupt, Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
+from flintlock.security.cluster_secret import ClusterSecret, open_cluster_secret
 
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 4
@@ -51,6 +53,7 @@ class ProcessSettings:
 
     state_dir: Path
     configuration: Configuration
+    secret: ClusterSecret
     index: int = 0
     log_output: LogOutput = field(default_factory=stderr_output)
 
@@ -71,9 +74,13 @@ def start(
     try:
         state_dir = Path(arguments.state_dir).resolve()
         configuration = load(arguments.D).configuration
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_private_directory(state_dir)
         settings = ProcessSettings(
-            state_dir=state_dir, configuration=configuration, index=arguments.index, log_output=log_output
+            state_dir=state_dir,
+            configuration=configuration,
+            secret=open_cluster_secret(configuration, state_dir),
+            index=arguments.index,
+            log_output=log_output,
         )
         gc.freeze()  # modules and classes stay: a collection that visits them holds the loop up for 30 ms
         with asyncio.Runner(loop_factory=loop_factory) as runner:

@@ -19,6 +19,7 @@ IN_WORDS = {
     "high-availability.cluster-id",
     "high-availability.storageDir",
     "execution.work-dir",
+    "security.secret-file",
     "rest.bind-address",
     "jobmanager.bind-host",
     "taskmanager.bind-host",

@@ -19,10 +19,11 @@ from flintlock.gateways.workers import WorkerEnded
 from flintlock.host.pid_files import identity
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
+from flintlock.security.cluster_secret import ClusterSecret
 
 
 def settings(state_dir: Path, **values: str) -> ProcessSettings:
-    return ProcessSettings(state_dir=state_dir, configuration=Configuration(values))
+    return ProcessSettings(state_dir=state_dir, configuration=Configuration(values), secret=ClusterSecret(b"s" * 32))
 
 
 def test_a_worker_that_ends_by_itself_is_reported_once_with_its_exit_code_and_log(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ from pathlib import Path
 from flintlock.config.configuration import Configuration
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.entrypoints.taskmanager import task_manager_id
+from flintlock.security.cluster_secret import ClusterSecret
 
 
 def made_id(state_dir: Path, index: int = 0, configured: dict[str, str] | None = None) -> str:
     """Return the id of a TaskManager that is started on this host."""
     run_dir = state_dir / "run" / f"taskmanager-{index}"
     run_dir.mkdir(parents=True, exist_ok=True)
-    settings = ProcessSettings(state_dir=state_dir, configuration=Configuration(configured or {}), index=index)
+    settings = ProcessSettings(
+        state_dir=state_dir, configuration=Configuration(configured or {}), secret=ClusterSecret(b"s" * 32), index=index
+    )
     return task_manager_id(settings, run_dir)
 
 

@@ -26,6 +26,7 @@ from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
 from flintlock.ha.backends import ha_backend
 from flintlock.host import pid_files
 from flintlock.host.pid_files import ClusterFile, Started
+from flintlock.host.private_directory import make_private_directory
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
 
 JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"
@@ -82,7 +83,7 @@ def start_cluster(
     if settings.file is not None:
         environ["FLINTLOCK_CONF"] = str(settings.file)
     children: list[Started] = []
-    _make_state_dir(state_dir)
+    make_private_directory(state_dir)
     try:
         for name, arguments in _commands(state_dir, flags, jobmanagers, taskmanagers):
             log = state_dir / "log" / f"{name}.log"
@@ -237,13 +238,6 @@ def _forget_jobmanagers(state_dir: Path) -> None:
     """Remove the announcements of JobManagers that have ended, so that no client connects to them."""
     for path in (state_dir / "cluster.json", *(state_dir / "run").glob("jobmanager*.json")):
         path.unlink(missing_ok=True)
-
-
-def _make_state_dir(state_dir: Path) -> None:
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise FlintlockError(f"the state directory {state_dir} cannot be made: {error.strerror}") from error
 
 
 def remove_leftovers(root: Path) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from flintlock.host.private_directory import make_private_file
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
 SCHEMA_VERSION: Final = 5
@@ -76,6 +77,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     connection = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _close_to_other_users(path)
         connection = _connect(path)
         _check_owner(connection, path)
         if _pragma(connection, "page_count") == 0:  # in a file that exists it cannot be changed
@@ -195,6 +197,14 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _close_to_other_users(path: Path) -> None:
+    """Graphs, parameters and results are in the file. SQLite gives its other files the rights that this one has."""
+    make_private_file(path)
+    for suffix in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).chmod(0o600)
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> object:
