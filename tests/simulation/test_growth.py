@@ -22,6 +22,32 @@ def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders(
     assert " restarts; grown by " in run.stdout
 
 
+_WITHOUT_COLLECTOR = """
+import gc
+from collections import Counter
+from flintlock.testing.growth import GrowthRun, silence_simulation
+
+silence_simulation()
+gc.disable()
+gc.collect = lambda: 0
+GrowthRun(jobs=100).run()
+left = Counter(type(each).__name__ for each in gc.get_objects())
+assert left["JobMaster"] + left["DispatchedJob"] < 10, (left["JobMaster"], left["DispatchedJob"])  # of dead leaders
+"""
+
+
+def test_an_ended_job_is_freed_without_the_garbage_collector() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_COLLECTOR],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
 def test_a_figure_that_grows_is_noticed() -> None:
     counts = [
         Footprint(jobs=10 * n, records=0, record_bytes=0, files=0, tasks=50, objects=1000 + 50 * n, rss=1 << 25)

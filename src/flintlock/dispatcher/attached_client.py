@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 
 class AttachedClient:
     """The timeout of the client that a job depends on: each heartbeat of the client restarts it.
 
-    `timed_out` is called when it passes. It is not stored: a new leader gives the client the whole timeout again.
+    It is not stored: a new leader gives the client the whole timeout again.
     """
 
-    def __init__(self, timed_out: Callable[[], None]) -> None:
-        self._timed_out: Final = timed_out
+    def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None  # while a heartbeat is expected
 
     @property
@@ -22,10 +20,10 @@ class AttachedClient:
         """Whether the job depends on the client now."""
         return self._timer is not None
 
-    def expect(self, within_s: float) -> None:
-        """Expect the next heartbeat within this time."""
+    def expect(self, within_s: float, timed_out: Callable[[], None]) -> None:
+        """Expect the next heartbeat within this time, and call `timed_out` when it has passed."""
         self.forget()
-        self._timer = asyncio.get_running_loop().call_later(max(within_s, 0.0), self._timed_out)
+        self._timer = asyncio.get_running_loop().call_later(max(within_s, 0.0), timed_out)
 
     def forget(self) -> None:
         """Expect no more heartbeats. Idempotent."""

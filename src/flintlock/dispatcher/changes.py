@@ -7,6 +7,7 @@ out before anything else may change.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import Final, Protocol
 
 from msgspec import structs
@@ -62,7 +63,7 @@ class JobChanger:
     def __init__(
         self, job: ChangeableJob, graphs: JobGraphStore, writes: TermWrites, operations: OperationRecorder
     ) -> None:
-        self._job: Final = job
+        self._job: Final[ChangeableJob] = weakref.proxy(job)  # the job owns this: an ended one is freed at once
         self._graphs: Final = graphs
         self._writes: Final = writes
         self._operations: Final = operations

@@ -120,7 +120,7 @@ class DispatchedJob:
         self._archived = False  # whether it is known to be; written by `_end`
         # A cancel for the JobMaster when there is one: queued, or accepted by a former leader.
         self._cancel: CancelRequest | None = operations.cancel if operations is not None else None
-        self._client: Final = AttachedClient(self._client_timed_out)  # expected while the job has a JobMaster
+        self._client: Final = AttachedClient()  # expected while the job has a JobMaster
         self.changes: Final = _changes(self, services, operations or JobOperations(job_id=job_id))
         self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
@@ -190,12 +190,13 @@ class DispatchedJob:
     def renew_client(self, expires_ms: int) -> None:
         """Expect the next heartbeat of the attached client by then. Ignored for a job that does not depend on one."""
         if self._client.expected:
-            self._client.expect((expires_ms - self._services.clock_ms()) / 1000)
+            self._client.expect((expires_ms - self._services.clock_ms()) / 1000, self._client_timed_out)
 
     def _client_timed_out(self) -> None:
         timeout_s = self.stored.graph.client_timeout_s
         if self._services.term.gate.paused is not None and timeout_s is not None:
-            self._client.expect(timeout_s)  # its heartbeats may not have arrived: it gets the whole timeout again
+            # Its heartbeats may not have arrived: it gets the whole timeout again.
+            self._client.expect(timeout_s, self._client_timed_out)
             return
         # A Conflict means that it is publishing: it runs to its end.
         with caused_by(internal_cause("client-timeout", self.job_id)), suppress(Conflict):
@@ -323,7 +324,7 @@ class DispatchedJob:
         recovered = {"submission_cause": job.cause} if self._recovered and job.cause else {}
         self._move(JobPhase.RUNNING, regions_recorded=len(progress), **recovered)
         if job.graph.client_timeout_s is not None:
-            self._client.expect(job.graph.client_timeout_s)
+            self._client.expect(job.graph.client_timeout_s, self._client_timed_out)
         try:
             self._pass_on_cancel(runner)
             return await runner.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import platform
@@ -29,6 +28,7 @@ from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import add_cause
 from flintlock.model.errors import Corrupt, Invalid, Refused, Unavailable
 from flintlock.model.jobgraph import Versions
+from flintlock.monitoring.garbage import keep_collections_short
 from flintlock.security.cluster_secret import ClusterSecret, open_cluster_secret
 
 EXIT_USAGE: Final = 2
@@ -82,7 +82,7 @@ def start(
             index=arguments.index,
             log_output=log_output,
         )
-        gc.freeze()  # modules and classes stay: a collection that visits them holds the loop up for 30 ms
+        keep_collections_short()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             status = runner.run(_until_stopped(main(settings), name))
     except Invalid as error:

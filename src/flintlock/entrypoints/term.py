@@ -35,6 +35,7 @@ from flintlock.model.ids import FencingToken, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
 from flintlock.model.slots import TaskManagerInfo
 from flintlock.monitoring.current_job import CurrentJob
+from flintlock.monitoring.garbage import visit_everything_again
 from flintlock.resourcemanager.endpoint import ResourceManager
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.description import Message
@@ -150,6 +151,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
         gate.check()  # a leader that does not know whether it leads registers no TaskManager and renews no lease
 
     async with AsyncExitStack() as term:
+        term.callback(visit_everything_again)
         driver = None if parts.workers is None else await term.enter_async_context(parts.workers(token))
         workers = None if driver is None else GatedWorkerDriver(driver, gate)
         resource_manager = ResourceManager(

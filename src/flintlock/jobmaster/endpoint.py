@@ -140,7 +140,7 @@ class JobMaster:
         self._crash: Exception | None = None  # an error that no step handles; raised by run
         self._backlog: list[tuple[JobEffect, CauseId | None]] = []  # effects of events before it ran; emptied by run
         self._droppable: set[asyncio.Task[None]] = set()  # tasks that are cancelled at the job's end
-        self._recorder = ProgressRecorder(services.progress, services.gate, self._recorded)
+        self._recorder = ProgressRecorder(services.progress, services.gate)
         self._cause: CauseId | None = None  # of what started it: for messages that bring none; written by run
         self._request_causes: dict[RequestId, CauseId | None] = {}  # of each declared request; written by Declare
         #: Not yet acknowledged by the ResourceManager.
@@ -300,7 +300,7 @@ class JobMaster:
             case Declare(requirements):
                 self._queue_declaration(self._scope, requirements)
             case Record() | RecordHistory():
-                self._recorder.begin(effect, partial(self._spawn, self._scope))
+                self._recorder.begin(effect, partial(self._spawn, self._scope), self._recorded)
             case SendDeploy():
                 self._spawn_droppable(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCommand():

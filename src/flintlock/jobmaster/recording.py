@@ -23,14 +23,13 @@ Spawn: TypeAlias = Callable[[Callable[[], Awaitable[None]], str], asyncio.Task[N
 
 
 class ProgressRecorder:
-    """Writes the records of one job; `on_recorded` is called with each region record that is durable."""
+    """Writes the records of one job."""
 
-    __slots__ = ("_gate", "_history", "_on_recorded", "_regions", "_store", "_unrecorded")
+    __slots__ = ("_gate", "_history", "_regions", "_store", "_unrecorded")
 
-    def __init__(self, store: JobProgressStore, gate: LeaderGate, on_recorded: Callable[[RegionRecord], None]) -> None:
+    def __init__(self, store: JobProgressStore, gate: LeaderGate) -> None:
         self._store = store
         self._gate = gate
-        self._on_recorded = on_recorded
         self._regions: dict[RegionId, asyncio.Task[None]] = {}  # the latest unfinished record of each region
         self._unrecorded: JobHistory | None = None  # the latest; a newer one replaces it
         self._history: asyncio.Task[None] | None = None  # records `_unrecorded`
@@ -40,11 +39,11 @@ class ProgressRecorder:
         """The tasks whose records are not durable."""
         return (*self._regions.values(), *(() if self._history is None else (self._history,)))
 
-    def begin(self, effect: Record | RecordHistory, spawn: Spawn) -> None:
-        """Begin to write a record."""
+    def begin(self, effect: Record | RecordHistory, spawn: Spawn, on_recorded: Callable[[RegionRecord], None]) -> None:
+        """Begin to write a record; `on_recorded` is called with the record of a region once it is durable."""
         match effect:
             case Record(record):
-                work = partial(self._record, record, self._regions.get(record.region))
+                work = partial(self._record, record, self._regions.get(record.region), on_recorded)
                 self._regions[record.region] = spawn(work, f"record-{record.region}-{record.phase}")
             case RecordHistory(history):
                 self._unrecorded = history
@@ -59,13 +58,18 @@ class ProgressRecorder:
             await asyncio.wait((history,))
         return task is None and history is None  # a task that was cancelled or has failed stays
 
-    async def _record(self, record: RegionRecord, before: asyncio.Task[None] | None) -> None:
+    async def _record(
+        self,
+        record: RegionRecord,
+        before: asyncio.Task[None] | None,
+        on_recorded: Callable[[RegionRecord], None],
+    ) -> None:
         await _ended(before)
         await _ended(self._history)
         await self._gate.retry_until_acknowledged(lambda: self._store.record(record))
         if self._regions.get(record.region) is asyncio.current_task():
             del self._regions[record.region]
-        self._on_recorded(record)
+        on_recorded(record)
 
     async def _record_history(self) -> None:
         while (history := self._unrecorded) is not None:

@@ -1,6 +1,7 @@
-"""Monitoring of the event loop: how long it stands still, in which code, and for which job.
+"""Monitoring of the event loop: how long it stands still, in which code, and for which job; its longest pauses avoided.
 
-Owns: the measurement of the loop, which job the loop works on, and the records of jobs on which leaders blocked.
+Owns: the measurement of the loop, which job the loop works on, the records of jobs on which leaders blocked, and how
+    the garbage collector is set.
 Never: decides what follows. Recovery quarantines a job that cost several leaders; operators read the metrics.
 Inputs: the loop of the process, JobMasters (`CurrentJob`), a directory that all JobManagers share.
 Rejected: asyncio's debug mode. It slows every step down, and uvloop does not have it.

@@ -29,6 +29,10 @@ def history(restarts: int) -> RecordHistory:
     return RecordHistory(JobHistory(job_id=JOB, infrastructure_restarts=restarts))
 
 
+def ignore(_: RegionRecord) -> None:
+    """Take note of a durable record."""
+
+
 def deployed(attempt: int) -> RegionRecord:
     return RegionRecord(
         job_id=JOB,
@@ -43,10 +47,10 @@ def deployed(attempt: int) -> RegionRecord:
 @virtual_time
 async def test_an_attempt_is_durable_only_after_the_history_before_it() -> None:
     store, durable = FakeProgressStore(), list[int]()
-    recorder = ProgressRecorder(store, LeaderGate(), lambda record: durable.append(record.attempt))
+    recorder = ProgressRecorder(store, LeaderGate())
     store.history_gate.clear()
-    recorder.begin(history(1), spawn)
-    recorder.begin(Record(deployed(1)), spawn)
+    recorder.begin(history(1), spawn, ignore)
+    recorder.begin(Record(deployed(1)), spawn, lambda record: durable.append(record.attempt))
     await asyncio.sleep(1)
     assert store.history == []
 
@@ -59,11 +63,11 @@ async def test_an_attempt_is_durable_only_after_the_history_before_it() -> None:
 @virtual_time
 async def test_a_history_that_is_begun_while_the_last_one_is_awaited_is_awaited_too() -> None:
     store = FakeProgressStore()
-    recorder = ProgressRecorder(store, LeaderGate(), lambda _: None)
+    recorder = ProgressRecorder(store, LeaderGate())
     store.history_gate.clear()
-    recorder.begin(history(1), spawn)
+    recorder.begin(history(1), spawn, ignore)
     first = recorder.unfinished[0]
-    first.add_done_callback(lambda _: recorder.begin(history(2), spawn))  # before the waiting caller goes on
+    first.add_done_callback(lambda _: recorder.begin(history(2), spawn, ignore))  # before the waiting caller goes on
     waiting = asyncio.get_running_loop().create_task(recorder.wait_until_durable(REGION))
     await asyncio.sleep(1)
 
@@ -75,9 +79,9 @@ async def test_a_history_that_is_begun_while_the_last_one_is_awaited_is_awaited_
 @virtual_time
 async def test_what_was_cut_short_is_not_durable() -> None:
     store = FakeProgressStore()
-    recorder = ProgressRecorder(store, LeaderGate(), lambda _: None)
+    recorder = ProgressRecorder(store, LeaderGate())
     store.gate.clear()
-    recorder.begin(Record(deployed(0)), spawn)
+    recorder.begin(Record(deployed(0)), spawn, ignore)
     await asyncio.sleep(1)
     for task in recorder.unfinished:
         task.cancel()
