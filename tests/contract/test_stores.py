@@ -1033,3 +1033,15 @@ async def test_cleanup_is_refused_to_a_leader_that_was_succeeded(ha: HaServices,
         await ha.cleanup_all_data(token(5))
 
     assert await everything(stores) == before
+
+
+async def test_a_term_is_confirmed_until_a_newer_epoch_has_written(ha: HaServices) -> None:
+    before = await everything(ha.stores(token(5)))
+
+    await ha.stores(token(5)).confirm_term()
+    await ha.stores(token(5)).confirm_term()
+
+    assert await everything(ha.stores(token(5))) == before
+    await ha.stores(token(6)).progress.remove(JobId("f" * 32))
+    with pytest.raises(Fenced):
+        await ha.stores(token(5)).confirm_term()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -17,7 +18,9 @@ from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import FlintlockError, Invalid, Unavailable
+from flintlock.model.ids import session_of
 from flintlock.rpc.transport import Connector
+from flintlock.security.cluster_secret import Purpose, open_cluster_secret
 from flintlock.taskmanager.lease import YIELD_PART
 
 
@@ -31,7 +34,7 @@ async def ha_services(
     async with ha_backend(configuration).services(
         configuration,
         settings.state_dir,
-        new_session=_new_session,
+        new_session=partial(_new_session, _cluster_name(settings)),
         clock_ms=clock_ms,
         boot_time_s=boot_time_s,
         leader_answers=partial(_leader_answers, connector),
@@ -89,5 +92,13 @@ def blocking_jobs_dir(settings: ProcessSettings) -> Path:
     return Path(shared) / f"{configuration.get(HA_CLUSTER_ID) or configuration.get(CLUSTER_ID)}-blocking-jobs"
 
 
-def _new_session() -> str:
-    return uuid.uuid4().hex
+def _cluster_name(settings: ProcessSettings) -> str:
+    """Return how fencing tokens name the cluster. Not a secret, and derived from one where nothing else is unique."""
+    identity = ha_backend(settings.configuration).cluster_identity(settings.configuration).encode()
+    if not identity:
+        identity = open_cluster_secret(settings.configuration, settings.state_dir).key(Purpose.CLUSTER_NAME)
+    return hashlib.sha256(identity).hexdigest()[:16]
+
+
+def _new_session(cluster: str) -> str:
+    return session_of(cluster, uuid.uuid4().hex)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -41,7 +42,7 @@ from flintlock.resourcemanager.metrics import ResourceManagerMetrics
 from flintlock.rpc.description import Message
 from flintlock.rpc.liveness import LIVENESS_CALL_TIMEOUT_S
 from flintlock.rpc.routing import gated, routed
-from flintlock.rpc.transport import Connector, Host
+from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, Connector, Host
 
 log = structlog.get_logger()
 
@@ -137,13 +138,9 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
     directory = JobMasterDirectory()
     gate = LeaderGate(lambda: parts.paused(token))
 
-    def connect(address: str) -> TaskManagerGateway:
-        target = parts.connector.connect(TaskManagerGateway, address, lambda: token)
-        return gated(TaskManagerGateway, target, gate.wait_until_active)
-
-    def connect_for_liveness(address: str) -> TaskManagerGateway:
-        target = parts.connector.connect(TaskManagerGateway, address, lambda: token, LIVENESS_CALL_TIMEOUT_S)
-        return gated(TaskManagerGateway, target, gate.wait_until_active)
+    def connect(address: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TaskManagerGateway:
+        target = parts.connector.connect(TaskManagerGateway, address, lambda: token, timeout_s)
+        return gated(TaskManagerGateway, target, gate.wait_until_active, partial(_doubt, address, stores))
 
     def fence(presented: FencingToken | None) -> None:
         if presented is not None and presented != token:
@@ -157,7 +154,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
         resource_manager = ResourceManager(
             job_masters=directory.gateway,
             task_managers=connect,
-            liveness_connector=connect_for_liveness,
+            liveness_connector=partial(connect, timeout_s=LIVENESS_CALL_TIMEOUT_S),
             token=token,
             versions=parts.versions,
             configuration=parts.configuration,
@@ -204,6 +201,16 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 )
             finally:
                 running.cancel()
+
+
+async def _doubt(address: str, stores: Stores, error: FlintlockError) -> None:
+    """Ask the store before a TaskManager's word ends the term. Raises Fenced if the store agrees, else Unavailable."""
+    if isinstance(error, Fenced):
+        await stores.confirm_term()
+        log.warning(log_events.LEADER_NOT_FENCED, address=address, reason=error.public)
+        raise Unavailable(
+            f"the TaskManager at {address} follows another leader, which the store does not know: {error.public}"
+        ) from error
 
 
 async def _shut_down(connect: TaskManagerConnector, manager: TaskManagerInfo) -> None:

@@ -59,6 +59,13 @@ class HaBackend(Protocol):
         """Name the place in which the leader is registered, for messages to users."""
         ...
 
+    def cluster_identity(self, configuration: Configuration) -> str:
+        """Name the cluster's place in the backend: the same for all its JobManagers, another one for other clusters.
+
+        Empty if that is the state directory.
+        """
+        ...
+
     def shared_directory(self, configuration: Configuration) -> str:
         """Return the directory that every process of the cluster reaches; empty if that is the state directory."""
         ...

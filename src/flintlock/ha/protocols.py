@@ -256,6 +256,10 @@ class Stores(Protocol):
         """How far the retention clock has come."""
         ...
 
+    async def confirm_term(self) -> None:
+        """Return if no newer leader has begun, as the store knows now. Raises Fenced if one has, Unavailable."""
+        ...
+
 
 class LeaderElection(Protocol):
     """One election for the whole process: Dispatcher, ResourceManager and JobMasters lead together."""

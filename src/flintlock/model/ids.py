@@ -42,11 +42,22 @@ JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 BLOB_KEY: Final = re.compile(r"sha256-[0-9a-f]{64}")
 
 
+_OF_CLUSTER: Final = "@"
+
+
 class FencingToken(Struct, frozen=True, order=True):
-    """The leadership that a command belongs to: the epoch decides, the session distinguishes claimants of one epoch."""
+    """The leadership that a command belongs to: the epoch decides, the session distinguishes claimants of one epoch.
+
+    The session also names the cluster (`session_of`): epochs of different clusters cannot be compared.
+    """
 
     epoch: Epoch
     session: str
+
+    @property
+    def cluster(self) -> str:
+        """The cluster whose leader it is; empty in tokens of versions that did not name it."""
+        return self.session.partition(_OF_CLUSTER)[2]
 
 
 class AttemptId(Struct, frozen=True, kw_only=True, order=True):
@@ -58,6 +69,11 @@ class AttemptId(Struct, frozen=True, kw_only=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.job_id}/{self.region}#{self.attempt}"
+
+
+def session_of(cluster: str, unique: str) -> str:
+    """Return the session of a claim to lead `cluster`; `unique` distinguishes it from all other claims."""
+    return f"{unique}{_OF_CLUSTER}{cluster}" if cluster else unique
 
 
 def is_job_id(text: str) -> bool:

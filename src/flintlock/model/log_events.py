@@ -140,6 +140,11 @@ ENDED_JOBS_NOT_LISTED: Final = _event(
 LEADER_FENCED: Final = _event(
     "Leadership", "leader-fenced", "A newer leader has written to the store; this term is over."
 )
+LEADER_NOT_FENCED: Final = _event(
+    "Leadership",
+    "leader-not-fenced",
+    "A TaskManager refused a command because it follows another leader, but the store knows of none: the term goes on.",
+)
 LEADER_ADDRESS_NOT_PUBLISHED: Final = _event(
     "Leadership", "leader-address-not-published", "The leader could not publish its addresses."
 )
@@ -401,6 +406,17 @@ EPOCH_WENT_BACK: Final = _event(
     "epoch-went-back",
     "The TaskManager follows a leader with a lower epoch than its former one, which has been silent for a whole lease:"
     " the store was removed, or restored from an older backup.",
+)
+CLUSTER_CHANGED: Final = _event(
+    "TaskManager",
+    "cluster-changed",
+    "The leader that the TaskManager finds belongs to another cluster than the one that it followed before: it follows"
+    " the new one.",
+)
+FOREIGN_FILES_REFUSED: Final = _event(
+    "TaskManager",
+    "foreign-files-refused",
+    "A message to the TaskManager named files that do not belong to the message's job; nothing was touched.",
 )
 HEARTBEAT_UNANSWERED: Final = _event("TaskManager", "heartbeat-unanswered", "The leader did not answer a heartbeat.")
 METRIC_COLLECTION_FAILED: Final = _event("TaskManager", "metric-collection-failed", "A metric could not be read.")

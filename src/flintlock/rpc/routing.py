@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from flintlock.model.errors import FlintlockError
 from flintlock.rpc.description import Message, MethodShape, proxy
 
 G = TypeVar("G")
@@ -28,15 +29,26 @@ def routed(gateway: type[G], resolve: Callable[[Message], G]) -> G:
     return proxy(gateway, "a route", call)
 
 
-def gated(gateway: type[G], target: G, gate: Callable[[], Awaitable[None]]) -> G:
+def gated(
+    gateway: type[G],
+    target: G,
+    gate: Callable[[], Awaitable[None]],
+    failed: Callable[[FlintlockError], Awaitable[None]] | None = None,
+) -> G:
     """Return a gateway that forwards each call to `target` once `gate` has returned.
 
-    Calls that wait at the gate are forwarded in no particular order.
+    Calls that wait at the gate are forwarded in no particular order. `failed` is called with the error of a call, and
+    may raise another one in its place.
     """
 
     async def call(shape: MethodShape, message: Message) -> Message:
         await gate()
-        return await _forward(target, shape, message)
+        try:
+            return await _forward(target, shape, message)
+        except FlintlockError as error:
+            if failed is not None:
+                await failed(error)
+            raise
 
     return proxy(gateway, f"a gate before {target!r}", call)
 

@@ -36,6 +36,7 @@ class Purpose(StrEnum):
 
     REST = "rest"  # credentials of clients that can read the secret
     RPC = "rpc"  # credentials of the cluster's members
+    CLUSTER_NAME = "cluster name"  # in fencing tokens: which cluster a leader belongs to
     SESSIONS = "sessions"  # cookies of browsers, and the codes that are exchanged for them
 
 

@@ -15,9 +15,10 @@ from flintlock.model import log_events
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.commands import TaskAnswer, TaskCommand
+from flintlock.model.confinement import deployment_problem, publication_problem, removal_problem
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
 from flintlock.model.errors import Refused, Unavailable
-from flintlock.model.ids import AttemptId, InstanceId
+from flintlock.model.ids import AttemptId, InstanceId, is_job_id
 from flintlock.model.slots import LivenessProbe
 from flintlock.model.tasks import (
     DeploymentAnswer,
@@ -110,7 +111,8 @@ class TaskManager:
     async def deploy(self, message: DeployTask) -> DeploymentAnswer:
         """Admit the attempt; what happens to it is reported."""
         engine = self._engine()
-        if message.instance not in (None, engine.lease.instance):
+        self._confine("deploy", message.attempt.job_id, deployment_problem(message))
+        if message.instance != engine.lease.instance:
             raise Refused(f"attempt {message.attempt} is meant for an earlier incarnation of this TaskManager")
         if not engine.lease.accepts_work():
             raise Unavailable("this TaskManager has no lease to run anything: it has lost its leader")
@@ -128,14 +130,18 @@ class TaskManager:
 
     async def publish(self, message: PublishFiles) -> None:
         """Begin to publish an accepted attempt."""
+        self._confine("publish", message.attempt.job_id, publication_problem(message))
         self._engine().session.publish(message)
 
     async def remove_files(self, message: RemoveFiles) -> None:
         """Remove directories that are Flintlock's own."""
+        self._confine("remove_files", message.job_id, removal_problem(message))
         await self._engine().session.remove_files(message)
 
     async def read_log(self, message: LogQuery) -> LogChunk:
         """Return a piece of an attempt's output."""
+        job_id = message.attempt.job_id
+        self._confine("read_log", job_id, None if is_job_id(job_id) else f"{job_id!r} is not a job id")
         path = self._services.log_path(message.attempt)
         running = self._open is not None and message.attempt in self._open.core.running()
         return await asyncio.to_thread(task_logs.read_log, path, message, running=running)
@@ -163,6 +169,12 @@ class TaskManager:
     async def shut_down(self, message: ShutDownCluster) -> None:  # noqa: ARG002 (however the cluster ended)
         """End `run`, with all that runs here."""
         self._shut_down.set()
+
+    def _confine(self, method: str, job_id: str, problem: str | None) -> None:
+        """Log and refuse what a message names that is not its job's. Raises Refused."""
+        if problem is not None:
+            log.error(log_events.FOREIGN_FILES_REFUSED, method=method, job_id=job_id, reason=problem)
+            raise Refused(f"this TaskManager refuses {method}: {problem}")
 
     async def _run_engine(self) -> str:
         """Start an engine, run attempts on it until it ends, and return why it ended.

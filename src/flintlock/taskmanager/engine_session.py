@@ -19,13 +19,14 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
 from flintlock.gateways.engine import Engine, RunnerPool, TaskRunner
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand, TaskQuery
+from flintlock.model.confinement import undeclared_sink
 from flintlock.model.errors import Corrupt, FlintlockError, JobFailed, NotFound, Refused, Unavailable
 from flintlock.model.ids import AttemptId
 from flintlock.model.tasks import (
@@ -36,7 +37,10 @@ from flintlock.model.tasks import (
     PublishFiles,
     RemoveFiles,
     TaskFailed,
+    TaskFinished,
     TaskNews,
+    TaskProgress,
+    TaskRunning,
 )
 from flintlock.taskmanager.core import (
     InterruptTask,
@@ -51,6 +55,8 @@ from flintlock.taskmanager.core import (
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.stopped_processes import OBSERVATION_INTERVAL_S, STRIKES, StoppedProcessDetector
 from flintlock.taskmanager.task_logs import with_output_tail
+
+_RunnerNews: TypeAlias = TaskRunning | TaskProgress | TaskFinished | TaskFailed
 
 _CAUSE_WAIT_S: Final = 3.0
 _RELEASE_S: Final = 20.0
@@ -286,7 +292,7 @@ class EngineSession:
         watch = self._tasks.create_task(self._cancel_on_request(runner, own), name=f"cancel-{attempt}")
         try:
             async for news in runner.run(own.order, str(path), artifacts):
-                self._perform(self._core.received(attempt, news))
+                self._perform(self._core.received(attempt, _confined(own.order, news)))
         finally:
             watch.cancel()
 
@@ -374,6 +380,21 @@ class EngineSession:
         finally:
             del self._publishing[order.attempt]
             self._core.published(order.attempt)
+
+
+def _confined(order: DeployTask, news: _RunnerNews) -> _RunnerNews:
+    """Return what a runner reports; a failure in its place if it names files that are not its region's.
+
+    User code runs in the runner, so its word alone must not decide which files are moved and removed.
+    """
+    if not isinstance(news, TaskFinished):
+        return news
+    problem = undeclared_sink(news.sinks, order.graph, order.region, order.attempt)
+    if problem is None:
+        return news
+    log.error(log_events.FOREIGN_FILES_REFUSED, method="run", job_id=order.attempt.job_id, reason=problem)
+    message = f"the task reported files that are not its own: {problem}"
+    return TaskFailed(failure=Failure(kind=FailureKind.INTERNAL, message=message, exception="ForeignOutput"))
 
 
 def _failure(error: FlintlockError) -> Failure:

@@ -5,6 +5,10 @@ long as the store does: a store that was removed, or restored from an older back
 TaskManager that only counted would never follow a leader again. So a registration with a leader of a lower epoch
 succeeds once the leader of the higher one has been silent for a whole lease, and nothing of it runs here any more. A
 former leader cannot use that: it answers no registration, as its own clock ended its term before its successor began.
+
+Epochs of different clusters cannot be compared. A command of another cluster's leader (it still knows this address from
+earlier days) changes nothing here, and is refused without Fenced: it says nothing about who leads that cluster. Which
+cluster a TaskManager belongs to is decided by the leader that it finds and registers with, not by who calls it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Final
 import structlog
 
 from flintlock.model import log_events
-from flintlock.model.errors import Fenced
+from flintlock.model.errors import Fenced, Refused
 from flintlock.model.ids import FencingToken
 from flintlock.model.slots import RegistrationAnswer
 
@@ -32,9 +36,11 @@ class TokenGuard:
         self._lease_s = 0.0  # the length of its leases, as far as they are known
 
     def check(self, token: FencingToken | None) -> None:
-        """Admit the caller, or raise Fenced."""
+        """Admit the caller, or raise Fenced; Refused for another cluster's leader."""
         if token is None:
             raise Fenced("a command to a TaskManager must carry its leader's token")
+        if self.token is not None and token.cluster != self.token.cluster:
+            raise Refused("this TaskManager belongs to another cluster than the leader that calls it")
         if self.token is not None and token.epoch < self.token.epoch:
             raise Fenced(f"epoch {token.epoch} is over: this TaskManager follows epoch {self.token.epoch}")
         if self.token is not None and token.epoch == self.token.epoch and token.session != self.token.session:
@@ -49,9 +55,13 @@ class TokenGuard:
     def adopt(self, answer: RegistrationAnswer, *, idle: bool) -> None:
         """Follow the leader that accepted a registration; `idle`: nothing runs under a lease of another one.
 
-        Raises Fenced if a newer leader is known, unless that one has been silent for a whole lease.
+        Raises Fenced if a newer leader is known, unless that one has been silent for a whole lease. Raises Refused for
+        the leader of another cluster, unless nothing runs here.
         """
         silent_s = self._clock_s() - self._heard_s
+        if self.token is not None and answer.token.cluster != self.token.cluster and idle:
+            log.warning(log_events.CLUSTER_CHANGED, epoch=answer.token.epoch, followed=self.token.epoch)
+            self.token = None
         try:
             self.check(answer.token)
         except Fenced as error:

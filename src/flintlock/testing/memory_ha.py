@@ -420,6 +420,14 @@ class MemoryRetentionClockStore(_TermStore):
         return None if payload is None else payloads.RETENTION_READING.decode(payload, "the cluster")
 
 
+class _Term(_TermStore):
+    """The term itself."""
+
+    async def confirm(self) -> None:
+        """Check its token."""
+        await self._write("confirm_term", lambda: None)
+
+
 class _AllRecords(_TermStore):
     """Every record at once."""
 
@@ -443,6 +451,11 @@ class MemoryStores:
         self.ended: Final = MemoryEndedJobStore(cluster, token, step)
         self.operations: Final = MemoryJobOperationStore(cluster, token, step)
         self.retention_clock: Final = MemoryRetentionClockStore(cluster, token, step)
+        self._term: Final = _Term(cluster, token, step)
+
+    async def confirm_term(self) -> None:
+        """Check the token."""
+        await self._term.confirm()
 
 
 class MemoryHaServices:

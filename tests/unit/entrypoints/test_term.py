@@ -9,6 +9,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
@@ -21,9 +22,10 @@ from flintlock.ha.leader_gate import LeaderGate
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.commands import CommandAccepted, TaskAnswer, TaskCommand
 from flintlock.model.diagnostics import ProcessAnswer, ProcessQuery
-from flintlock.model.errors import Fenced, NotFound, Unavailable
+from flintlock.model.errors import Fenced, FlintlockError, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, Epoch, FencingToken, InstanceId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import Resources, Versions
+from flintlock.model.log_events import LEADER_NOT_FENCED
 from flintlock.model.slots import Heartbeat, LivenessProbe, TaskManagerRegistration
 from flintlock.model.tasks import (
     DeployTask,
@@ -52,6 +54,7 @@ class RecordingTaskManager:
 
     def __init__(self) -> None:
         self.received: Final[list[object]] = []
+        self.fail_with: FlintlockError | None = None
 
     async def deploy(self, message: DeployTask) -> None:
         self.received.append(message)
@@ -64,6 +67,8 @@ class RecordingTaskManager:
         self.received.append(message)
 
     async def remove_files(self, message: RemoveFiles) -> None:
+        if self.fail_with is not None:
+            raise self.fail_with
         self.received.append(message)
 
     async def read_log(self, message: LogQuery) -> LogChunk:
@@ -107,9 +112,11 @@ class TermHarness:
             paused=lambda token: self.paused if token == TOKEN else None,
         )
 
+        self.ha: Final = MemoryHaServices(MemoryCluster(), "jm")
+
     @asynccontextmanager
     async def leading(self) -> AsyncGenerator[TermServices]:
-        stores = MemoryHaServices(MemoryCluster(), "jm").stores(TOKEN)
+        stores = self.ha.stores(TOKEN)
         async with self._parts.open(TOKEN, stores) as term:
             term.admit()
             yield term
@@ -262,3 +269,34 @@ async def test_paused_leader_starts_and_releases_no_worker() -> None:
         reason.clear()
 
     assert sorted(driver.asked) == ["release worker", "start"]
+
+
+REMOVE: Final = RemoveFiles(job_id=A, directories=())
+
+
+@virtual_time
+async def test_a_leader_that_the_store_knows_is_not_deposed_by_a_taskmanager() -> None:
+    """One TaskManager that follows an epoch of nobody ends no term: the others go on."""
+    harness = TermHarness()
+    harness.task_manager.fail_with = Fenced("epoch 1 is over: this TaskManager follows epoch 1000000")
+    async with harness.leading() as term:
+        await harness.enter()
+        with capture_logs() as logs, pytest.raises(Unavailable, match="which the store does not know: epoch 1 is over"):
+            await term.resource_manager.remove_files(REMOVE)
+
+        harness.task_manager.fail_with = None
+        await term.resource_manager.remove_files(REMOVE)
+
+    assert [line["address"] for line in logs if line["event"] == LEADER_NOT_FENCED] == ["tm"]
+
+
+@virtual_time
+async def test_a_leader_that_the_store_has_replaced_believes_a_taskmanager() -> None:
+    harness = TermHarness()
+    harness.task_manager.fail_with = Fenced("epoch 1 is over: this TaskManager follows epoch 2")
+    async with harness.leading() as term:
+        await harness.enter()
+        await harness.ha.stores(FencingToken(Epoch(2), "jm-2")).confirm_term()
+
+        with pytest.raises(Fenced):
+            await term.resource_manager.remove_files(REMOVE)

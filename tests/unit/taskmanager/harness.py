@@ -323,6 +323,11 @@ class TaskManagerHarness:
         self._instances += 1
         return InstanceId(f"instance-{self._instances}")
 
+    @property
+    def instance(self) -> InstanceId:
+        """The latest incarnation."""
+        return InstanceId(f"instance-{self._instances}")
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[TaskManager]:
         """Run the TaskManager; it is registered when the body begins, and stopped when it ends."""

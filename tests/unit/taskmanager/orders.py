@@ -22,7 +22,7 @@ def order(
     *slots: int,
     cancel_timeout_s: float = 10.0,
     artifacts: tuple[str, ...] = (),
-    instance: str | None = None,
+    instance: str | None = "instance-1",
     lease_s: float = 0.0,
 ) -> DeployTask:
     """A deployment of a graph with one source and one result."""

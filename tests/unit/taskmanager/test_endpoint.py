@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from msgspec import structs
+from msgspec import Struct, structs
 from structlog.testing import capture_logs
 from tests.unit.taskmanager.harness import WARM_UP_S, TaskManagerHarness, until
 from tests.unit.taskmanager.orders import attempt_id, order
@@ -16,15 +16,28 @@ from flintlock.model.application import ShutDownCluster
 from flintlock.model.causes import CauseId, add_cause, caused_by
 from flintlock.model.commands import CancelTask
 from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
-from flintlock.model.ids import BlobKey, Epoch, FencingToken, JobId, TaskManagerId
-from flintlock.model.log_events import EPOCH_WENT_BACK, TASK_DEPLOYED
+from flintlock.model.ids import (
+    AttemptId,
+    BlobKey,
+    Epoch,
+    FencingToken,
+    JobId,
+    RegionId,
+    StepName,
+    TaskManagerId,
+    session_of,
+)
+from flintlock.model.log_events import CLUSTER_CHANGED, EPOCH_WENT_BACK, FOREIGN_FILES_REFUSED, TASK_DEPLOYED
 from flintlock.model.slots import AttemptSlots, RegistrationAnswer
+from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import (
     Failure,
     FailureKind,
     LogQuery,
+    PublishFiles,
     RemoveFiles,
     RemoveLogs,
+    SinkFiles,
     TaskCanceled,
     TaskFailed,
     TaskFinished,
@@ -120,7 +133,7 @@ async def test_a_crash_of_the_engine_fails_its_tasks_with_the_cause(harness: Tas
         assert len(harness.engines) == 2
 
         later = attempt_id(7)
-        await task_manager.deploy(order(later, 0))
+        await task_manager.deploy(order(later, 0, instance="instance-2"))
         (await harness.runner(later)).send(TaskFinished())
         await until(lambda: harness.news(later) == [TaskFinished()])
 
@@ -399,9 +412,65 @@ async def test_a_cancel_that_comes_before_its_deployment_wins(harness: TaskManag
 async def test_files_are_removed_by_the_engine(harness: TaskManagerHarness) -> None:
     """Directories of an ended job go through Spark's own file systems."""
     async with harness.running() as task_manager:
-        await task_manager.remove_files(RemoveFiles(job_id=A.job_id, directories=("work/x", "out/.staging")))
+        own = (f"work/{A.job_id}", staging_directory("out", A))
+        await task_manager.remove_files(RemoveFiles(job_id=A.job_id, directories=own))
 
-        assert harness.engine.removed == [("work/x", "out/.staging")]
+        assert harness.engine.removed == [own]
+
+
+OTHER_JOB = JobId("f" * 32)
+TRAVERSAL = AttemptId(job_id=JobId("../../../etc"), region=RegionId(0), attempt=0)
+FOREIGN: dict[str, tuple[str, Struct]] = {
+    "a log of something that is no job": ("read_log", LogQuery(task_manager=TaskManagerId("tm"), attempt=TRAVERSAL)),
+    "a deployment of something that is no job": ("deploy", structs.replace(order(A), attempt=TRAVERSAL)),
+    "a deployment of another job's graph": (
+        "deploy",
+        structs.replace(order(A), attempt=structs.replace(A, job_id=OTHER_JOB)),
+    ),
+    "a work directory of another job": ("deploy", structs.replace(order(A), work_dir=f"work/{OTHER_JOB}")),
+    "a directory of nobody": ("remove_files", RemoveFiles(job_id=A.job_id, directories=("/home",))),
+    "another job's staging": (
+        "remove_files",
+        RemoveFiles(job_id=OTHER_JOB, directories=(staging_directory("out", A),)),
+    ),
+    "all staging": ("remove_files", RemoveFiles(job_id=A.job_id, directories=("out/.flintlock-*",))),
+    "a way up": ("remove_files", RemoveFiles(job_id=A.job_id, directories=(f"work/../{A.job_id}",))),
+    "a removal for no job": ("remove_files", RemoveFiles(job_id=JobId(""), directories=())),
+    "a publication outside of its target": (
+        "publish",
+        PublishFiles(
+            attempt=A,
+            sinks=(
+                SinkFiles(
+                    step=StepName("out"), target="out", staging=staging_directory("out", A), removes=("/etc/passwd",)
+                ),
+            ),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+@virtual_time
+async def test_what_does_not_belong_to_the_job_is_refused_and_logged(harness: TaskManagerHarness, case: str) -> None:
+    """Nothing of the host but a job's own files is read, written or removed because of a message."""
+    method, message = FOREIGN[case]
+    async with harness.running() as task_manager:
+        with capture_logs() as logs, pytest.raises(Refused, match=f"this TaskManager refuses {method}: "):
+            await getattr(task_manager, method)(message)
+
+    assert [line["method"] for line in logs if line["event"] == FOREIGN_FILES_REFUSED] == [method]
+    assert (harness.runners, harness.engine.removed, harness.engine.published) == ({}, [], [])
+
+
+@virtual_time
+async def test_a_deployment_without_an_incarnation_is_refused(harness: TaskManagerHarness) -> None:
+    """Only the leader that registered this incarnation knows its name."""
+    async with harness.running() as task_manager:
+        with pytest.raises(Refused, match="earlier incarnation"):
+            await task_manager.deploy(order(A, instance=None))
+
+    assert harness.runners == {}
 
 
 def test_output_of_forgotten_jobs_is_removed_and_nothing_else(harness: TaskManagerHarness) -> None:
@@ -477,10 +546,38 @@ def test_one_epoch_has_one_leader(session: str) -> None:
         guard.check(FencingToken(Epoch(3), session))
 
 
-def answer_of(epoch: int, timeout_s: float = 50.0) -> RegistrationAnswer:
+def answer_of(epoch: int, timeout_s: float = 50.0, cluster: str = "") -> RegistrationAnswer:
     return RegistrationAnswer(
-        token=FencingToken(Epoch(epoch), f"session-{epoch}"), heartbeat_interval_s=2.0, heartbeat_timeout_s=timeout_s
+        token=FencingToken(Epoch(epoch), session_of(cluster, f"session-{epoch}")),
+        heartbeat_interval_s=2.0,
+        heartbeat_timeout_s=timeout_s,
     )
+
+
+def test_a_higher_epoch_of_another_cluster_is_refused_and_not_adopted() -> None:
+    """Its leader is not fenced either: it leads, only not here."""
+    guard = TokenGuard(lambda: 0.0)
+    guard.adopt(answer_of(3, cluster="ours"), idle=True)
+
+    with pytest.raises(Refused, match="belongs to another cluster"):
+        guard.check(FencingToken(Epoch(1_000_000), session_of("theirs", "b")))
+
+    assert guard.token == answer_of(3, cluster="ours").token
+    guard.check(FencingToken(Epoch(4), session_of("ours", "c")))
+
+
+def test_the_leader_that_was_found_and_registered_with_decides_the_cluster() -> None:
+    """Not the one that called first. While work runs, it is not exchanged for that of another cluster."""
+    guard = TokenGuard(lambda: 0.0)
+    guard.check(FencingToken(Epoch(1_000_000), session_of("theirs", "b")))
+
+    with pytest.raises(Refused, match="belongs to another cluster"):
+        guard.adopt(answer_of(3, cluster="ours"), idle=False)
+    with capture_logs() as logs:
+        guard.adopt(answer_of(3, cluster="ours"), idle=True)
+
+    assert guard.token == answer_of(3, cluster="ours").token
+    assert [line["event"] for line in logs] == [CLUSTER_CHANGED]
 
 
 def test_a_lower_epoch_is_followed_once_the_leader_of_the_higher_one_was_silent_for_a_whole_lease() -> None:
@@ -541,3 +638,20 @@ def test_a_command_without_a_token_is_refused() -> None:
     """Every command names its leader."""
     with pytest.raises(Fenced, match="must carry its leader's token"):
         TokenGuard(lambda: 0.0).check(None)
+
+
+@virtual_time
+async def test_a_runner_that_reports_files_of_others_has_failed(harness: TaskManagerHarness) -> None:
+    """User code runs in the runner: what it says about files is compared with the graph."""
+    sink = SinkFiles(
+        step=StepName("top"), target="/etc", staging=staging_directory("/etc", A), removes=("/etc/passwd",)
+    )
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        (await harness.runner(A)).send(TaskRunning(), TaskFinished(sinks=(sink,)))
+        await until(lambda: len(harness.news(A)) == 2)
+
+        assert why(harness.news(A)[-1]) == (
+            FailureKind.INTERNAL,
+            "the task reported files that are not its own: step 'top' of the graph has no output at /etc",
+        )

@@ -12,6 +12,7 @@ from tests.unit.taskmanager.orders import attempt_id, failed, order
 from flintlock.model.commands import CancelTask, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, Corrupt, FlintlockError, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import BlobKey, StepName
+from flintlock.model.staging import staging_directory
 from flintlock.model.tasks import (
     FailureKind,
     FilesPublished,
@@ -27,7 +28,9 @@ from flintlock.model.tasks import (
 from flintlock.testing.virtual_time import virtual_time
 
 A, B = attempt_id(0), attempt_id(1, region=1)
-PUBLISH = PublishFiles(attempt=A, sinks=(SinkFiles(step=StepName("out"), target="out", staging="out/.s"),))
+PUBLISH = PublishFiles(
+    attempt=A, sinks=(SinkFiles(step=StepName("out"), target="out", staging=staging_directory("out", A)),)
+)
 
 
 @pytest.fixture

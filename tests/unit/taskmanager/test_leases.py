@@ -187,7 +187,7 @@ async def test_nothing_is_taken_without_a_lease(harness: TaskManagerHarness) -> 
         harness.resource_manager.fail_with = Unavailable("no answer")
         await asyncio.sleep(5)
         with pytest.raises(Unavailable, match="no lease"):
-            await task_manager.deploy(order(A))
+            await task_manager.deploy(order(A, instance=harness.instance))
 
     assert harness.runners == {}
 
@@ -201,7 +201,7 @@ async def test_an_idle_engine_needs_no_lease(harness: TaskManagerHarness) -> Non
         harness.resource_manager.fail_with = None
         harness.resource_manager.lead(epoch=2)
         await until(lambda: harness.resource_manager.heartbeats[-1].instance == "instance-2")
-        await task_manager.deploy(order(A))
+        await task_manager.deploy(order(A, instance="instance-2"))
         await harness.runner(A)
 
         assert set(harness.watched[:-2]) == {math.inf}
@@ -239,7 +239,7 @@ async def test_a_frozen_taskmanager_does_not_report_that_its_engine_was_killed(h
         assert len(harness.engines) == 2
         later = attempt_id(7)
         await until(lambda: harness.resource_manager.heartbeats[-1].instance != "instance-1")
-        await task_manager.deploy(order(later))
+        await task_manager.deploy(order(later, instance=harness.instance))
         await harness.runner(later)
 
 
@@ -373,7 +373,7 @@ async def test_heartbeats_carry_measures(harness: TaskManagerHarness) -> None:
     async with harness.running() as task_manager:
         harness.engine.die("exit code 1")
         await until(lambda: harness.resource_manager.heartbeats[-1].instance == "instance-2")
-        await task_manager.deploy(order(A, 0, 1))
+        await task_manager.deploy(order(A, 0, 1, instance="instance-2"))
         await harness.runner(A)
         beats = len(harness.resource_manager.heartbeats)
         await until(lambda: len(harness.resource_manager.heartbeats) > beats)

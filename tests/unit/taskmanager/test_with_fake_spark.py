@@ -82,7 +82,7 @@ class Scenario:
         while number < ATTEMPTS:
             await asyncio.sleep(self.random.uniform(0, 1.5))
             slots = self.random.sample(range(SLOTS), self.random.randint(1, 2))
-            deployment = order(attempt_id(number), *slots, cancel_timeout_s=2)
+            deployment = order(attempt_id(number), *slots, cancel_timeout_s=2, instance=f"instance-{self.instances}")
             try:
                 await self.task_manager.deploy(deployment)
             except (Refused, Unavailable):
@@ -93,7 +93,7 @@ class Scenario:
                 await asyncio.sleep(self.random.uniform(0, 3))
                 try:
                     await self.task_manager.deploy(deployment)  # sent again
-                except Unavailable:
+                except (Refused, Unavailable):
                     continue
 
     async def cancel(self) -> None:

@@ -59,6 +59,10 @@ class EmbeddedBackend:
         """Name the state directory."""
         return "the state directory"
 
+    def cluster_identity(self, configuration: Configuration) -> str:  # noqa: ARG002
+        """Return nothing: the cluster is its state directory."""
+        return ""
+
     def shared_directory(self, configuration: Configuration) -> str:  # noqa: ARG002
         """Return nothing: all processes share the state directory."""
         return ""

@@ -436,6 +436,12 @@ class SqliteStores:
         self.ended: Final = SqliteEndedJobStore(file, token)
         self.operations: Final = SqliteJobOperationStore(file, token)
         self.retention_clock: Final = SqliteRetentionClockStore(file, token)
+        self._file: Final = file
+        self._token: Final = token
+
+    async def confirm_term(self) -> None:
+        """Check the token in a transaction of its own."""
+        await self._file.writer.write(lambda connection: check_token(connection, self._token))
 
 
 def _exists(connection: sqlite3.Connection, query: str, value: str) -> bool:

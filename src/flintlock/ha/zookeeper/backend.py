@@ -104,6 +104,10 @@ class ZooKeeperBackend:
         """Name the ensemble and its option."""
         return f"ZooKeeper at {configuration.get(HA_QUORUM)} ({HA_QUORUM.key})"
 
+    def cluster_identity(self, configuration: Configuration) -> str:
+        """Name the cluster's znode."""
+        return f"zookeeper:{configuration.get(HA_ROOT)}/{_cluster_id(configuration)}"
+
     def shared_directory(self, configuration: Configuration) -> str:
         """Return the storage directory."""
         return configuration.get(HA_STORAGE_DIR)

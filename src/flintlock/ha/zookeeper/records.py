@@ -299,3 +299,9 @@ class ZooKeeperStores:
         self.ended: ZooKeeperEndedJobStore = ZooKeeperEndedJobStore(storage, token)
         self.operations: ZooKeeperJobOperationStore = ZooKeeperJobOperationStore(storage, token)
         self.retention_clock: ZooKeeperRetentionClockStore = ZooKeeperRetentionClockStore(storage, token)
+        self._writer: Final = storage.writer
+        self._token: Final = token
+
+    async def confirm_term(self) -> None:
+        """Have a quorum check the epoch."""
+        await self._writer.attempt(self._token, ())
