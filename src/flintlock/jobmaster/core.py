@@ -377,7 +377,11 @@ def _declare_requirements(transition: Transition) -> None:
     transition.emit(
         Declare(
             ResourceRequirements(
-                job_id=job.plan.job_id, name=job.plan.graph.name, requests=requests, priority=job.plan.priority
+                job_id=job.plan.job_id,
+                name=job.plan.graph.name,
+                requests=requests,
+                priority=job.plan.priority,
+                submitted_ms=job.timestamps[J.INITIALIZING],
             )
         )
     )

@@ -42,6 +42,7 @@ class ResourceRequirements(Struct, frozen=True, kw_only=True):
     name: str = ""
     requests: tuple[SlotRequest, ...] = ()
     priority: int = 0  # higher ones are served first
+    submitted_ms: int = 0  # among jobs of one priority the earlier one is served first
 
 
 class SlotGrant(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,8 @@ from msgspec import Struct
 from flintlock.model.ids import JobId, RequestId
 from flintlock.model.slots import SlotGrant, SlotRequest
 
-Place: TypeAlias = tuple[int, int, int]
-"""Priority (negated: the highest goes first), number of the job, number of the request. Unique."""
+Place: TypeAlias = tuple[int, int, int, int]
+"""Priority (negated: the highest goes first), when the job was submitted, its number, the request's number. Unique."""
 
 
 class QueuedRequest(Struct, eq=False):
@@ -33,9 +33,10 @@ class QueuedRequest(Struct, eq=False):
 class QueuedJob(Struct):
     """A job with at least one declared request."""
 
-    number: int
+    number: int  # decides between jobs that were submitted in the same millisecond
     name: str = ""
     priority: int = 0
+    submitted_ms: int = 0
     requests: dict[RequestId, QueuedRequest] = {}
 
 

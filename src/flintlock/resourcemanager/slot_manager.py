@@ -1,7 +1,8 @@
 """Allocation of slots: the queue of requests, and the TaskManagers that serve it.
 
-Requests are served by priority, the highest first. Among jobs of one priority the one that declared requirements first
-goes first, and a job's own requests in the order in which it declared them. Order is strict: the first request that a
+Requests are served by priority, the highest first. Among jobs of one priority the one that was submitted first goes
+first, whenever it declares its requests and whichever leader serves it, and a job's own requests in the order in which
+it declared them. Order is strict: the first request that a
 registered TaskManager could serve waits for its slots, and no other overtakes it, so a large request is not starved by
 small ones. The exception is a request that no registered TaskManager could serve even when idle: it is unservable, and
 waits apart, with its place, until such a TaskManager registers. If none is to be expected, its job is notified, once
@@ -49,7 +50,7 @@ from flintlock.resourcemanager.capacity import (
     total,
 )
 from flintlock.resourcemanager.free_slots import FreeSlots
-from flintlock.resourcemanager.request_queue import QueuedJob, QueuedRequest, RequestQueue
+from flintlock.resourcemanager.request_queue import Place, QueuedJob, QueuedRequest, RequestQueue
 from flintlock.resourcemanager.workers import missing_workers
 
 
@@ -201,7 +202,9 @@ class SlotManager:
         if job is None:
             if not requirements.requests:
                 return
-            job = self._jobs[requirements.job_id] = QueuedJob(self._number(), requirements.name, requirements.priority)
+            job = self._jobs[requirements.job_id] = QueuedJob(
+                self._number(), requirements.name, requirements.priority, requirements.submitted_ms
+            )
         job.name = requirements.name
         declared = {spec.id: spec for spec in requirements.requests}
         for request in [known for known in job.requests.values() if declared.get(known.spec.id) != known.spec]:
@@ -211,7 +214,7 @@ class SlotManager:
             self._reorder(job, requirements.priority)
         for spec in declared.values():
             if spec.id not in job.requests:
-                place = (-job.priority, job.number, self._number())
+                place = self._place(job)
                 request = job.requests[spec.id] = QueuedRequest(requirements.job_id, spec, place, now_ms)
                 self._wait(request)
         if not job.requests:
@@ -411,11 +414,14 @@ class SlotManager:
         """Move a job's requests to other places. New numbers, in the old order: no place is ever used twice."""
         job.priority = priority
         for request in sorted(job.requests.values(), key=lambda request: request.place):
-            former, request.place = request.place, (-priority, job.number, self._number())
+            former, request.place = request.place, self._place(job)
             for queue in (self._queue, self._unservable):
                 if former in queue:
                     queue.remove(former)
                     queue.add(request)
+
+    def _place(self, job: QueuedJob) -> Place:
+        return (-job.priority, job.submitted_ms, job.number, self._number())
 
     def _all_waiting(self) -> list[QueuedRequest]:
         if not len(self._unservable):

@@ -167,14 +167,22 @@ def test_later_requests_of_a_job_wait_at_the_place_of_its_first() -> None:
     assert waiting(core) == [("b", "r")]
 
 
-def test_a_job_without_requests_for_a_while_is_last() -> None:
+def test_a_job_keeps_its_place_while_it_has_no_requests_for_a_while() -> None:
+    """Between two regions of a job nothing is declared. A job that was submitted later does not overtake it."""
     core = core_with(offer(slots=1))
-    core.declare(wants(A, r=1), 0)
-    core.declare(wants(B, r=1), 0)
-    core.declare(wants(C, r=1), 0)
+    for submitted_ms, job in enumerate((A, B, C)):
+        core.declare(structs.replace(wants(job, r=1), submitted_ms=submitted_ms), 0)
     core.declare(wants(A), 0)
-    core.declare(wants(A, again=1), 0)
-    assert waiting(core) == [("c", "r"), ("a", "again")]
+    core.declare(structs.replace(wants(A, again=1), submitted_ms=0), 0)
+    assert waiting(core) == [("a", "again"), ("c", "r")]
+
+
+def test_jobs_are_served_in_the_order_of_their_submission_whenever_they_declare_their_requests() -> None:
+    """After a change of leader jobs declare their requests in any order."""
+    core = core_with(offer(slots=1))
+    for submitted_ms, job in ((3, C), (1, A), (2, B)):
+        core.declare(structs.replace(wants(job, r=1), submitted_ms=submitted_ms), 0)
+    assert waiting(core) == [("a", "r"), ("b", "r")]  # C has the slot
 
 
 def test_what_vanishes_from_a_declaration_is_free() -> None:
