@@ -19,6 +19,7 @@ import psutil
 from bench.figures import Bound, Figure, percentile, spread
 from bench.load import closed_loop, http
 from bench.servers import Cluster, cluster
+from flintlock.testing.rest_requests import OWN_CREDENTIAL
 
 CLIENTS = 8
 SMALL_JOB: dict[str, Any] = {
@@ -30,7 +31,7 @@ SMALL_JOB: dict[str, Any] = {
 def acknowledgement() -> Iterator[Figure]:
     """Submission to durable acknowledgement, one client, warm, with an engine that runs the jobs."""
     body = msgspec.json.encode({**SMALL_JOB, "parallelism": 1})
-    with cluster() as running, httpx.Client(base_url=running.url) as client:
+    with cluster() as running, httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url) as client:
         times: list[float] = []
         for number in range(60):
             begun = time.perf_counter()
@@ -91,7 +92,7 @@ def idle_jobmanager() -> Iterator[Figure]:
         with cluster(taskmanagers=0) as running:
             starts.append(running.rest_after_s)
             idle = _rss_mb(running)
-    with cluster() as running, httpx.Client(base_url=running.url, timeout=60) as client:
+    with cluster() as running, httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=60) as client:
         body = msgspec.json.encode({**SMALL_JOB, "parallelism": 1})
         closed_loop(running.port, lambda _: http("POST", "/jobs", body), connections=2, requests=1000, status=202)
         _until_all_ended(client)

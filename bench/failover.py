@@ -10,6 +10,7 @@ import httpx
 
 from bench.figures import Bound, Figure, spread
 from bench.servers import Cluster, cluster
+from flintlock.testing.rest_requests import OWN_CREDENTIAL
 
 KILLS = 5
 #: Runs for minutes; what is measured is how soon it runs elsewhere.
@@ -19,7 +20,10 @@ LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 def task_manager_killed() -> Iterator[Figure]:
     """SIGKILL the TaskManager that runs a task; wait until the next attempt runs on the other one."""
     times: list[float] = []
-    with cluster(taskmanagers=2, slots=1) as running, httpx.Client(base_url=running.url, timeout=60) as client:
+    with (
+        cluster(taskmanagers=2, slots=1) as running,
+        httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=60) as client,
+    ):
         processes = dict(enumerate(running.taskmanagers))
         for _ in range(KILLS):
             steps: dict[str, Any] = {"one": {"sql": LONG}, "rows": {"result": {}, "inputs": ["one"]}}

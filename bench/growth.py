@@ -19,6 +19,7 @@ from msgspec import Struct
 from bench.control_plane import CLIENTS, SMALL_JOB
 from bench.figures import Bound, Figure
 from bench.servers import Cluster, cluster
+from flintlock.testing.rest_requests import OWN_CREDENTIAL
 
 JOBS = 10_000
 TENTHS = 10
@@ -63,14 +64,14 @@ def _run_jobs(running: Cluster, count: int) -> None:
     """Submit and cancel jobs; return once all have expired."""
 
     def one_client(jobs: int) -> None:
-        with httpx.Client(base_url=running.url, timeout=60) as client:
+        with httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=60) as client:
             for _ in range(jobs):
                 job_id = client.post("/jobs", json=SMALL_JOB).raise_for_status().json()["jobid"]
                 client.patch(f"/jobs/{job_id}").raise_for_status()
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         list(clients.map(one_client, [count // CLIENTS] * CLIENTS))
-    with httpx.Client(base_url=running.url, timeout=60) as client:
+    with httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=60) as client:
         limit_s = time.monotonic() + _EXPIRED_S
         while client.get("/jobs/overview").raise_for_status().json()["jobs"]:
             if time.monotonic() > limit_s:

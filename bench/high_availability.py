@@ -30,6 +30,7 @@ from flintlock.model.jobs import StoredJob
 from flintlock.model.operations import Result, Sql
 from flintlock.rpc.client import RpcChannels
 from flintlock.security.cluster_secret import open_cluster_secret
+from flintlock.testing import rest_requests
 
 JOBS: Final = 10_000
 _WIDTH: Final = 200
@@ -125,9 +126,9 @@ def _await_listed(state_dir: Path, process: subprocess.Popen[bytes]) -> None:
 def _listed(state_dir: Path) -> int:
     try:
         url = str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rest"])
-        if not httpx.get(f"{url}/readyz", timeout=_LIMIT_S).is_success:
+        if not rest_requests.get(f"{url}/readyz", timeout=_LIMIT_S).is_success:
             return -1
-        return len(httpx.get(f"{url}/jobs/overview", timeout=_LIMIT_S).raise_for_status().json()["jobs"])
+        return len(rest_requests.get(f"{url}/jobs/overview", timeout=_LIMIT_S).raise_for_status().json()["jobs"])
     except (OSError, httpx.HTTPError, msgspec.DecodeError):
         return -1
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from flintlock.testing import rest_requests
+
 
 class Load(Struct, frozen=True):
     """What came of it."""
@@ -33,11 +35,18 @@ def closed_loop(port: int, request: Callable[[int], bytes], *, connections: int,
     sent = failures = 0
     latencies: list[float] = []
     wanted = f" {status} ".encode()
+    credential = rest_requests.header(f"http://127.0.0.1:{port}")  # none where no cluster listens
+    fields = "".join(f"{name}: {value}\r\n" for name, value in credential.items()).encode()
+
+    def authorised(number: int) -> bytes:
+        head, _, rest = request(number).partition(b"\r\n")
+        return head + b"\r\n" + fields + rest
+
     clients = [_Client(port) for _ in range(connections)]
     begun = time.perf_counter()
     for client in clients:
         selector.register(client.socket, selectors.EVENT_READ, client)
-        client.send(request(sent))
+        client.send(authorised(sent))
         sent += 1
     while len(latencies) < requests:
         for key, _ in selector.select(timeout=30):
@@ -48,7 +57,7 @@ def closed_loop(port: int, request: Callable[[int], bytes], *, connections: int,
             latencies.append(time.perf_counter() - client.sent_at)
             failures += wanted not in answer[:20]
             if sent < requests:
-                client.send(request(sent))
+                client.send(authorised(sent))
                 sent += 1
     seconds = time.perf_counter() - begun
     for client in clients:
@@ -58,7 +67,7 @@ def closed_loop(port: int, request: Callable[[int], bytes], *, connections: int,
 
 def http(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
     """Write a request."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
     if body:
         head += f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body

@@ -26,6 +26,8 @@ from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobResult, JobSnapshot
 from flintlock.model.states import JobStatus
+from flintlock.testing import rest_requests
+from flintlock.testing.rest_requests import OWN_CREDENTIAL
 
 _LONGEST = re.compile(r"^flintlock_event_loop_longest_delay_seconds (\S+)$", re.MULTILINE)
 _PATIENT_S = 300.0
@@ -36,7 +38,7 @@ def ended_jobs() -> Iterator[Figure]:
     for count, ready_s, rss_mb in ((100_000, 5.0, 300.0), (1_000_000, 15.0, 1000.0)):
         with (
             cluster(taskmanagers=0, prepare=_with_ended_jobs(count)) as running,
-            httpx.Client(base_url=running.url, timeout=_PATIENT_S) as client,
+            httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=_PATIENT_S) as client,
         ):
             begun = time.perf_counter()
             client.get("/jobs/overview", params={"limit": 100}).raise_for_status()
@@ -71,7 +73,7 @@ def longest_step() -> Iterator[Figure]:
     """How late the event loop's timers are at worst, while it serves what is expensive, and hostile documents."""
     with (
         cluster(taskmanagers=0, prepare=_with_ended_jobs(100_000)) as running,
-        httpx.Client(base_url=running.url, timeout=_PATIENT_S) as client,
+        httpx.Client(auth=OWN_CREDENTIAL, base_url=running.url, timeout=_PATIENT_S) as client,
     ):
         _read_whole(client)
         quiet = _quiet_longest_ms(client)
@@ -172,7 +174,7 @@ def _control_plane(running: Cluster, client: httpx.Client) -> None:
 
 def _follow_events(url: str, seconds: float) -> None:
     end = time.perf_counter() + seconds
-    with httpx.stream("GET", f"{url}/events", timeout=30) as response:
+    with rest_requests.stream("GET", f"{url}/events", timeout=30) as response:
         for _ in response.iter_raw():
             if time.perf_counter() > end:
                 return

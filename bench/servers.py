@@ -13,9 +13,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
-import httpx
 import msgspec
 from msgspec import Struct
+
+from flintlock.testing import rest_requests
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
@@ -142,14 +143,14 @@ def _await_rest(state_dir: Path, process: subprocess.Popen[bytes]) -> str:
             return False
         url = str(msgspec.json.decode((state_dir / "cluster.json").read_bytes())["rest"])
         found.append(url)
-        return httpx.get(f"{url}/readyz").status_code == 200
+        return rest_requests.get(f"{url}/readyz").status_code == 200
 
     _await(there, 30, "REST", every_s=0.01)
     return found[-1]
 
 
 def _slots(url: str) -> int:
-    return int(httpx.get(f"{url}/overview").json()["slots-total"])
+    return int(rest_requests.get(f"{url}/overview").json()["slots-total"])
 
 
 def _answers(url: str) -> bool:

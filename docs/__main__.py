@@ -62,16 +62,22 @@ def rest() -> str:
         "`Flintlock-Leader-Epoch` names the term of the leader that made the response. *Cached*: a standby may send a",
         "response that is this old; the header `Age` marks it, and `Cache-Control: no-cache` asks for a new one.",
         "",
-        "| method | path | does | responds | errors | served by | cached |",
-        "|---|---|---|---|---|---|---|",
+        "*Role*: the least role that a caller needs (viewer, submitter, operator, admin; each includes the ones before",
+        "it). *Own*: a submitter may do it to jobs that the same name has submitted, an operator to all. 401: there is",
+        "no credential, or it is wrong, expired or revoked; 403: the role does not suffice, or a web page of another",
+        "origin sent the request. [Security](security.md) says how to get a credential.",
+        "",
+        "| method | path | role | does | responds | errors | served by | cached |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in ROUTES:
         parameters = "".join(f"<br>`{item.name}` ({item.where}): {item.description}" for item in row.parameters)
         name = "stream" if row.streams else getattr(row.answers, "__name__", str(row.answers))
-        errors = ", ".join(map(str, row.errors))
+        errors = ", ".join(map(str, row.statuses))
+        role = "" if row.role is None else f"{row.role}{' (own)' if row.of_own_job else ''}"
         cached = f"{row.cache_s:g} s" if row.cache_s else ""
         lines.append(
-            f"| {row.method} | `{row.path}` | {row.summary}{parameters} | {row.status} {name} | {errors}"
+            f"| {row.method} | `{row.path}` | {role} | {row.summary}{parameters} | {row.status} {name} | {errors}"
             f" | {row.served_by} | {cached} |"
         )
     return "\n".join(lines) + "\n"

@@ -20,8 +20,12 @@ import msgspec
 from tests.cluster.processes import ROOT, until
 from tests.zookeeper.servers import Ensemble, Server, free_ports, running_ensemble
 
+from flintlock.testing import rest_requests
+from flintlock.testing.rest_requests import OWN_CREDENTIAL
+
 SESSION_S: Final = 4
-_CLIENT: Final = httpx.Client(timeout=2, trust_env=False)  # to make one takes as long as a change of leader's parts
+#: To make one takes as long as a change of leader's parts.
+_CLIENT: Final = httpx.Client(auth=OWN_CREDENTIAL, timeout=2, trust_env=False)
 
 
 class Member:
@@ -170,7 +174,7 @@ class Deployment:
         def ask() -> httpx.Response | None:
             for url in self.urls:
                 with suppress(httpx.TransportError):
-                    answer = httpx.get(f"{url}{path}", timeout=10)
+                    answer = rest_requests.get(f"{url}{path}", timeout=10)
                     if answer.status_code != 503:
                         return answer
             return None
@@ -196,6 +200,7 @@ def zookeeper_deployment(
         "high-availability.recovery-time": "5 s",
         "heartbeat.interval": "1 s",
         "heartbeat.timeout": "15 s",
+        **rest_requests.shared_secret(home),
     }
     ports = iter(free_ports(2 * jobmanagers))
 

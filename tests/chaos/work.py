@@ -18,6 +18,8 @@ import msgspec
 import pyarrow.parquet
 from tests.chaos.deployment import Deployment
 
+from flintlock.testing import rest_requests
+
 ROWS: Final = 200
 RETRIED: Final = {
     "restart-strategy.type": "fixed-delay",
@@ -127,7 +129,7 @@ def submit(deployment: Deployment, spec: dict[str, Any], key: str, files: dict[s
                 parts = [("file", (name, data)) for name, data in files.items()]
                 request = ("request", (None, msgspec.json.encode(spec)))
                 headers = {"idempotency-key": key}
-                answer = httpx.post(f"{url}/jobs", files=[request, *parts], headers=headers, timeout=10)
+                answer = rest_requests.post(f"{url}/jobs", files=[request, *parts], headers=headers, timeout=10)
             except httpx.TransportError:
                 continue
             if answer.status_code == 202:

@@ -16,6 +16,8 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
+from flintlock.testing import rest_requests
+
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent.parent
 T = TypeVar("T")
@@ -112,7 +114,7 @@ class Processes:
         if self.jobmanager is not None and self.jobmanager.poll() is not None:
             raise RuntimeError(f"the JobManager ended with {self.jobmanager.returncode}: {self.logs()}")
         try:
-            answer = httpx.get(self.url + path)
+            answer = rest_requests.get(self.url + path)
         except (httpx.TransportError, FileNotFoundError):
             return None
         return answer.json() if answer.status_code == 200 else None

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import psutil
 import pytest
 from tests.cluster.processes import Processes, until
 
 from flintlock.host.pid_files import end, read_pid_file, running
+from flintlock.testing import rest_requests
 
 SETTINGS: Final = {
     "resourcemanager.max-taskmanagers": "1",
@@ -69,16 +69,16 @@ class ActiveCluster(Processes):
 
     def get(self, path: str) -> Any:
         """Ask REST."""
-        return httpx.get(self.url + path, timeout=200).json()
+        return rest_requests.get(self.url + path, timeout=200).json()
 
     def cancel(self, job_id: str) -> int:
         """Cancel a job; return the status of the answer."""
-        return httpx.patch(f"{self.url}/jobs/{job_id}", timeout=60).status_code
+        return rest_requests.patch(f"{self.url}/jobs/{job_id}", timeout=60).status_code
 
     def submit(self, query: str = "SELECT 1 AS one") -> str:
         """Submit a job."""
         steps: dict[str, Any] = {"one": {"sql": query}, "rows": {"result": {}, "inputs": ["one"]}}
-        answer = httpx.post(f"{self.url}/jobs", json={"name": "small", "parallelism": 1, "steps": steps})
+        answer = rest_requests.post(f"{self.url}/jobs", json={"name": "small", "parallelism": 1, "steps": steps})
         assert answer.status_code == 202, answer.text
         return str(answer.json()["jobid"])
 

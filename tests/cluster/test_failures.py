@@ -10,38 +10,39 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes, running_processes, until
+
+from flintlock.testing import rest_requests
 
 LONG = "SELECT count(*) AS n FROM range(1000000000000000) WHERE sqrt(id) < 0"
 
 
 def _submit(url: str, query: str, name: str = "job", **more: object) -> str:
     steps: dict[str, Any] = {"one": {"sql": query}, "rows": {"result": {}, "inputs": ["one"]}}
-    answer = httpx.post(f"{url}/jobs", json={"name": name, "parallelism": 1, "steps": steps, **more})
+    answer = rest_requests.post(f"{url}/jobs", json={"name": name, "parallelism": 1, "steps": steps, **more})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["jobid"])
 
 
 def _status(url: str, job_id: str) -> str:
-    return str(httpx.get(f"{url}/jobs/{job_id}/status").json()["status"])
+    return str(rest_requests.get(f"{url}/jobs/{job_id}/status").json()["status"])
 
 
 def _await_spark_work(url: str, job_id: str) -> None:
     """Wait until Spark has begun: a running task, with stages."""
 
     def working() -> bool:
-        attempts = httpx.get(f"{url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"]
+        attempts = rest_requests.get(f"{url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"]
         return bool(attempts) and attempts[-1]["metrics"]["tasks-total"] > 0
 
     until("Spark's work", working)
 
 
 def _failure(url: str, job_id: str) -> dict[str, str]:
-    found = httpx.get(f"{url}/jobs/{job_id}/attempts").json()["failure"]
+    found = rest_requests.get(f"{url}/jobs/{job_id}/attempts").json()["failure"]
     assert found is not None
     return found
 
@@ -52,15 +53,15 @@ def test_cancel_stops_sparks_work_within_seconds(standing: Processes) -> None:
     _await_spark_work(standing.url, job_id)
 
     begun = time.monotonic()
-    assert httpx.patch(f"{standing.url}/jobs/{job_id}").status_code == 202
+    assert rest_requests.patch(f"{standing.url}/jobs/{job_id}").status_code == 202
     until("the end", lambda: _status(standing.url, job_id) == "CANCELED", 30)
 
     assert time.monotonic() - begun < 30
     again = _submit(standing.url, "SELECT 1 AS one")
-    ended = httpx.get(f"{standing.url}/jobs/{again}/execution-result?wait=60s", timeout=70).json()
+    ended = rest_requests.get(f"{standing.url}/jobs/{again}/execution-result?wait=60s", timeout=70).json()
     assert ended["job-execution-result"]["application-status"] == "SUCCEEDED"
-    assert httpx.patch(f"{standing.url}/jobs/{job_id}").status_code == 202
-    assert httpx.patch(f"{standing.url}/jobs/{again}").status_code == 409
+    assert rest_requests.patch(f"{standing.url}/jobs/{job_id}").status_code == 202
+    assert rest_requests.patch(f"{standing.url}/jobs/{again}").status_code == 409
 
 
 def test_jobs_without_slots_wait_in_order(standing: Processes) -> None:
@@ -71,15 +72,15 @@ def test_jobs_without_slots_wait_in_order(standing: Processes) -> None:
     waiting = [_submit(standing.url, "SELECT 1 AS one", name=f"short-{number}") for number in range(3)]
 
     def queued() -> list[str]:
-        return [item["jobid"] for item in httpx.get(f"{standing.url}/resources").json()["waiting"]]
+        return [item["jobid"] for item in rest_requests.get(f"{standing.url}/resources").json()["waiting"]]
 
     until("the queue", lambda: queued() == waiting)
     for job_id in long:
-        httpx.patch(f"{standing.url}/jobs/{job_id}")
+        rest_requests.patch(f"{standing.url}/jobs/{job_id}")
     for job_id in waiting:
-        httpx.get(f"{standing.url}/jobs/{job_id}/execution-result?wait=60s", timeout=70)
+        rest_requests.get(f"{standing.url}/jobs/{job_id}/execution-result?wait=60s", timeout=70)
     starts = [
-        httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"][0]["timestamps"][
+        rest_requests.get(f"{standing.url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"][0]["timestamps"][
             "DEPLOYING"
         ]
         for job_id in waiting
@@ -93,7 +94,7 @@ def test_output_of_user_code_is_captured(standing: Processes, tmp_path: Path) ->
     script.write_text("import sys\nprint('to stdout')\nprint('to stderr', file=sys.stderr)\n")
     ran = flintlock("run", "-m", standing.url, "-d", script, cwd=tmp_path)
     job_id = ran.stdout.split()[-1]
-    httpx.get(f"{standing.url}/jobs/{job_id}/execution-result?wait=60s", timeout=70)
+    rest_requests.get(f"{standing.url}/jobs/{job_id}/execution-result?wait=60s", timeout=70)
 
     shown = flintlock("logs", "-m", standing.url, job_id, cwd=tmp_path)
 
@@ -121,17 +122,17 @@ def test_threads_shows_where_user_code_stands(standing: Processes, tmp_path: Pat
 
 def test_a_task_manager_answers_about_its_process(standing: Processes) -> None:
     """Through the leader: its threads and tasks, and the log files of its machine."""
-    (manager,) = httpx.get(f"{standing.url}/taskmanagers").json()["taskmanagers"]
+    (manager,) = rest_requests.get(f"{standing.url}/taskmanagers").json()["taskmanagers"]
     url = f"{standing.url}/taskmanagers/{manager['id']}"
 
-    threads = httpx.get(f"{url}/thread-dump").json()["threadInfos"]
-    logs = httpx.get(f"{url}/logs").json()["logs"]
-    engine = httpx.get(f"{url}/logs/taskmanager-0-engine.log")
+    threads = rest_requests.get(f"{url}/thread-dump").json()["threadInfos"]
+    logs = rest_requests.get(f"{url}/logs").json()["logs"]
+    engine = rest_requests.get(f"{url}/logs/taskmanager-0-engine.log")
 
     assert {"MainThread", "task engine"} <= {thread["threadName"] for thread in threads}
     assert "taskmanager-0-engine.log" in [file["name"] for file in logs]
     assert (engine.status_code, engine.headers["content-type"]) == (200, "text/plain; charset=UTF-8")
-    assert "does not write its log to a file" in httpx.get(f"{url}/log").json()["errors"][0]
+    assert "does not write its log to a file" in rest_requests.get(f"{url}/log").json()["errors"][0]
 
 
 def test_a_script_that_exits_with_another_code_has_failed(standing: Processes, tmp_path: Path) -> None:
@@ -181,8 +182,8 @@ def test_a_missing_materialised_result_is_made_again_and_published_once(standing
     ran = flintlock("run", "-m", standing.url, *parameters, f"{source}:job", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    job_id = httpx.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
-    seen = httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()
+    job_id = rest_requests.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
+    seen = rest_requests.get(f"{standing.url}/jobs/{job_id}/attempts").json()
     assert [len(region["attempts"]) for region in seen["regions"]] == [2, 2]
     assert seen["failures"][0]["kind"] == "missing input"
     for sink in ("copy", "counts"):  # the files of one write carry one name
@@ -229,8 +230,8 @@ def test_a_job_that_loses_a_part_of_a_materialised_result_finishes_with_all_rows
         text for path in (tmp_path / "out" / "counted").glob("part-*.json") for text in path.read_text().splitlines()
     ]
     assert json.loads(line) == {"n": 1000}
-    job_id = httpx.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
-    seen = httpx.get(f"{standing.url}/jobs/{job_id}/attempts").json()
+    job_id = rest_requests.get(f"{standing.url}/jobs/overview").json()["jobs"][0]["jid"]
+    seen = rest_requests.get(f"{standing.url}/jobs/{job_id}/attempts").json()
     assert [one["kind"] for one in seen["failures"]] == ["missing input"]
 
 
@@ -258,7 +259,7 @@ def test_a_dead_engine_fails_its_tasks_and_is_started_again_and_nothing_outlives
     assert _failure(own.url, job_id)["kind"] == "engine lost"
     own.await_slots()
     again = _submit(own.url, "SELECT 1 AS one")
-    ended = httpx.get(f"{own.url}/jobs/{again}/execution-result?wait=90s", timeout=100).json()
+    ended = rest_requests.get(f"{own.url}/jobs/{again}/execution-result?wait=90s", timeout=100).json()
     assert ended["job-execution-result"]["application-status"] == "SUCCEEDED"
 
     running = _submit(own.url, LONG)

@@ -82,7 +82,7 @@ class Member:
             self.process = subprocess.Popen(
                 disk.command(
                     sys.executable, "-m", "flintlock.entrypoints.jobmanager", "--state-dir", str(disk.path / "state"),
-                    "--index", str(index), "-D", "rest.port=0",
+                    "--index", str(index), "-D", "rest.port=0", "-D", "security.authentication=none",
                     "-D", f"high-availability.embedded.silence-timeout={SILENCE_S:g}s",
                 ),
                 stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -132,7 +132,9 @@ def test_on_a_full_disk_the_leader_leads_on_no_process_ends_and_all_goes_on_when
 
             disk.empty()
             until(
-                "a job that is accepted", lambda: httpx.post(f"{standby.url}/jobs", json=JOB).status_code == 202, 60.0
+                "a job that is accepted",
+                lambda: httpx.post(f"{standby.url}/jobs", json=JOB).status_code == 202,
+                60.0,
             )
             until("a report of the missing lines", lambda: "log-lines-dropped" in leader.text(), 60.0)
             assert leader.process.poll() is None

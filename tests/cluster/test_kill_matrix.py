@@ -17,6 +17,8 @@ import pyarrow.dataset
 import pytest
 from tests.cluster.processes import Processes, running_processes, until
 
+from flintlock.testing import rest_requests
+
 #: Every step, in the order in which a job meets them. `published` is a report of moved or removed files.
 POINTS = (
     "blobs.put:before",  # body read
@@ -82,12 +84,12 @@ def test_a_job_survives_the_jobmanagers_death_at(point: str, processes: Processe
     job_id = _submit(processes, point, target)
     assert acknowledged in (None, job_id)
 
-    ended = httpx.get(f"{processes.url}/jobs/{job_id}/execution-result?wait=100s", timeout=120).json()
+    ended = rest_requests.get(f"{processes.url}/jobs/{job_id}/execution-result?wait=100s", timeout=120).json()
     assert ended["job-execution-result"]["application-status"] == "SUCCEEDED", processes.logs()
-    rows = httpx.get(f"{processes.url}/jobs/{job_id}/results/rows").json()["rows"]
+    rows = rest_requests.get(f"{processes.url}/jobs/{job_id}/results/rows").json()["rows"]
     assert sorted(rows) == [[0, 0], [1, 2], [2, 4]]
     _assert_published_once(target)
-    jobs = httpx.get(f"{processes.url}/jobs/overview").json()["jobs"]
+    jobs = rest_requests.get(f"{processes.url}/jobs/overview").json()["jobs"]
     assert [job["jid"] for job in jobs if job["name"] == point] == [job_id]
     until("nothing left over", lambda: not _left_over(processes.state_dir, target))
 
@@ -113,7 +115,7 @@ def _submit(processes: Processes, key: str, target: Path) -> str | None:
         },
     }
     try:
-        answer = httpx.post(
+        answer = rest_requests.post(
             f"{processes.url}/jobs",
             data={"request": msgspec.json.encode(document).decode()},
             files={"file": ("doubling.py", LIBRARY)},

@@ -9,12 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import psutil
 import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes, running_processes, until
+
+from flintlock.testing import rest_requests
 
 LEASE_S = 6.0
 JVM = "org.apache.spark.deploy.SparkSubmit"
@@ -47,13 +48,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 def _submit(url: str, query: str, **config: str) -> str:
     steps: dict[str, Any] = {"one": {"sql": query}, "rows": {"result": {}, "inputs": ["one"]}}
-    answer = httpx.post(f"{url}/jobs", json={"name": "job", "parallelism": 1, "steps": steps, "config": config})
+    answer = rest_requests.post(f"{url}/jobs", json={"name": "job", "parallelism": 1, "steps": steps, "config": config})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["jobid"])
 
 
 def _attempts(url: str, job_id: str) -> list[dict[str, Any]]:
-    return list(httpx.get(f"{url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"])
+    return list(rest_requests.get(f"{url}/jobs/{job_id}/attempts").json()["regions"][0]["attempts"])
 
 
 def _await_spark_work(url: str, job_id: str, attempt: int = 1) -> None:
@@ -67,8 +68,8 @@ def _await_spark_work(url: str, job_id: str, attempt: int = 1) -> None:
 
 
 def _cancel(url: str, job_id: str) -> None:
-    httpx.patch(f"{url}/jobs/{job_id}")
-    until("the end", lambda: httpx.get(f"{url}/jobs/{job_id}/status").json()["status"] == "CANCELED", 60)
+    rest_requests.patch(f"{url}/jobs/{job_id}")
+    until("the end", lambda: rest_requests.get(f"{url}/jobs/{job_id}/status").json()["status"] == "CANCELED", 60)
 
 
 def _family(own: Processes, name: str = "") -> list[psutil.Process]:
@@ -114,7 +115,7 @@ def _is_gone(process: psutil.Process) -> bool:
 def _serves(own: Processes) -> None:
     """A small job runs to its end."""
     job_id = _submit(own.url, "SELECT 1 AS one", **RETRY)
-    ended = httpx.get(f"{own.url}/jobs/{job_id}/execution-result?wait=120s", timeout=130).json()
+    ended = rest_requests.get(f"{own.url}/jobs/{job_id}/execution-result?wait=120s", timeout=130).json()
     assert ended["job-execution-result"]["application-status"] == "SUCCEEDED", own.logs()
 
 
@@ -154,8 +155,8 @@ def _await_idleness(own: Processes) -> None:
     seen: set[int] = set()
 
     def idle() -> bool:
-        (one,) = httpx.get(f"{own.url}/taskmanagers").json()["taskmanagers"]
-        metrics = httpx.get(f"{own.url}/taskmanagers/{one['id']}/metrics?get=running_tasks").json()
+        (one,) = rest_requests.get(f"{own.url}/taskmanagers").json()["taskmanagers"]
+        metrics = rest_requests.get(f"{own.url}/taskmanagers/{one['id']}/metrics?get=running_tasks").json()
         if any(float(metric["value"]) for metric in metrics):
             seen.clear()
         else:
@@ -172,7 +173,7 @@ def test_an_idle_engine_is_not_killed_without_a_leader(own: Processes) -> None:
     _await_idleness(own)
     engine, losses = _family(own, JVM)[0].pid, len(_log_events(own, "jobmanager", REGISTERED))
     own.taskmanager.send_signal(signal.SIGSTOP)
-    until("silence", lambda: httpx.get(f"{own.url}/overview").json()["slots-total"] == 0, LEASE_S + 30)
+    until("silence", lambda: rest_requests.get(f"{own.url}/overview").json()["slots-total"] == 0, LEASE_S + 30)
     own.taskmanager.send_signal(signal.SIGCONT)
     own.await_slots()
 
@@ -203,7 +204,7 @@ def test_a_stopped_runner_is_killed_and_its_task_runs_again(own: Processes) -> N
     _await_spark_work(own.url, job_id, attempt=2)
 
     assert _is_gone(runner)
-    assert "was stopped" in str(httpx.get(f"{own.url}/jobs/{job_id}/exceptions").json())
+    assert "was stopped" in str(rest_requests.get(f"{own.url}/jobs/{job_id}/exceptions").json())
     _cancel(own.url, job_id)
 
 
@@ -216,7 +217,7 @@ def test_a_stopped_engine_is_restarted_and_its_task_runs_again(own: Processes) -
     _await_spark_work(own.url, job_id, attempt=2)
 
     assert _is_gone(jvm)
-    assert f"process {jvm.pid} was stopped" in str(httpx.get(f"{own.url}/jobs/{job_id}/exceptions").json())
+    assert f"process {jvm.pid} was stopped" in str(rest_requests.get(f"{own.url}/jobs/{job_id}/exceptions").json())
     _cancel(own.url, job_id)
 
 

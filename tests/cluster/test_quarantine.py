@@ -6,25 +6,26 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes, until
+
+from flintlock.testing import rest_requests
 
 STEPS: dict[str, Any] = {"one": {"sql": "SELECT 1 AS one"}, "rows": {"result": {}, "inputs": ["one"]}}
 
 
 def states(url: str) -> dict[str, str]:
-    return {job["name"]: job["state"] for job in httpx.get(f"{url}/jobs/overview").json()["jobs"]}
+    return {job["name"]: job["state"] for job in rest_requests.get(f"{url}/jobs/overview").json()["jobs"]}
 
 
 def prepare(cluster: Processes) -> str:
     """Submit a job with an artifact and one without; they wait for a TaskManager. Returns the id of the first one."""
     document = json.dumps({"version": 1, "name": "broken", "artifacts": ["lib.zip"], "steps": STEPS})
     parts = [("request", (None, document)), ("file", ("lib.zip", b"PK\x05\x06" + b"\0" * 18))]
-    submitted = httpx.post(f"{cluster.url}/jobs", files=parts)
+    submitted = rest_requests.post(f"{cluster.url}/jobs", files=parts)
     assert submitted.status_code == 202, submitted.text
     other = {"version": 1, "name": "innocent", "steps": STEPS}
-    assert httpx.post(f"{cluster.url}/jobs", json=other).status_code == 202
+    assert rest_requests.post(f"{cluster.url}/jobs", json=other).status_code == 202
     return str(submitted.json()["jobid"])
 
 

@@ -30,6 +30,7 @@ from flintlock.client.connection.client import Client
 from flintlock.client.errors import JobCanceled
 from flintlock.host.pid_files import ClusterFile, announced, job_managers, running
 from flintlock.model.states import JobStatus
+from flintlock.testing import rest_requests
 
 __all__ = ["zookeeper"]
 
@@ -120,7 +121,7 @@ def job(name: str) -> fl.Job:
 def listed(url: str, after_epoch: int = 0) -> Mapping[str, str] | None:
     """Return the jobs that a JobManager lists, by name; None if no later leader answers there."""
     try:
-        response = httpx.get(url + "/jobs/overview", trust_env=False, timeout=60)
+        response = rest_requests.get(url + "/jobs/overview", trust_env=False, timeout=60)
     except httpx.TransportError:
         return None
     if response.status_code != 200:
@@ -338,7 +339,7 @@ def test_shutting_the_cluster_down_ends_every_jobmanager_and_keeps_its_jobs(mast
     """Asked of the standby, which forwards it."""
     with masters.client() as client:
         job_id = client.submit(job("kept")).id
-    answer = httpx.delete(f"{masters.standby.rest}/cluster", timeout=30.0)
+    answer = rest_requests.delete(f"{masters.standby.rest}/cluster", timeout=30.0)
     assert (answer.status_code, answer.json()) == (200, {})
 
     assert [process.wait(30) for process in masters.all] == [0, 0]
@@ -346,5 +347,5 @@ def test_shutting_the_cluster_down_ends_every_jobmanager_and_keeps_its_jobs(mast
     masters.start(2)
     with masters.client() as client:
         assert client.job(job_id).id == job_id
-    listed = httpx.get(f"{masters.leader.rest}/jobs", timeout=30.0).json()
+    listed = rest_requests.get(f"{masters.leader.rest}/jobs", timeout=30.0).json()
     assert [(job["id"], job["status"]) for job in listed["jobs"]] == [(job_id, "RUNNING")]

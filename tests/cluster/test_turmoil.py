@@ -8,10 +8,11 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from tests.cluster.processes import Processes, running_processes, until
+
+from flintlock.testing import rest_requests
 
 JOBS = 20
 SLEEPS = "SELECT java_method('java.lang.Thread', 'sleep', bigint(1500)) AS s, count(*) AS n FROM range(10)"
@@ -40,7 +41,7 @@ def _submit(url: str, number: int) -> str:
     steps: dict[str, Any] = {"one": {"sql": SLEEPS}, "rows": {"result": {}, "inputs": ["one"]}}
     config = RETRY if number % 2 else {}
     job = {"name": f"job-{number}", "parallelism": 1, "steps": steps, "config": config}
-    answer = httpx.post(f"{url}/jobs", json=job)
+    answer = rest_requests.post(f"{url}/jobs", json=job)
     assert answer.status_code == 202, answer.text
     return str(answer.json()["jobid"])
 
@@ -83,7 +84,7 @@ def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluste
     jobs = [_submit(url, number) for number in range(JOBS)]
 
     def ended() -> int:
-        states = [job["state"] for job in httpx.get(f"{url}/jobs/overview").json()["jobs"]]
+        states = [job["state"] for job in rest_requests.get(f"{url}/jobs/overview").json()["jobs"]]
         return sum(state in ("FINISHED", "FAILED", "CANCELED") for state in states)
 
     def after(count: int, what: str, act: Callable[[], object]) -> None:
@@ -95,7 +96,7 @@ def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluste
     after(3, "a third end", lambda: [w.kill() for w in _children(first, "flintlock.host.watchdog")])
     after(5, "a fifth end", lambda: [jvm.kill() for jvm in _children(first, "org.apache.spark.deploy.SparkSubmit")])
     after(8, "an eighth end", lambda: second.send_signal(signal.SIGSTOP))
-    until("the loss", lambda: httpx.get(f"{url}/overview").json()["taskmanagers"] <= 1, 60)
+    until("the loss", lambda: rest_requests.get(f"{url}/overview").json()["taskmanagers"] <= 1, 60)
     second.send_signal(signal.SIGCONT)
     after(11, "an eleventh end", first.kill)
     first.wait()
@@ -103,13 +104,16 @@ def test_every_job_ends_as_its_strategy_says_whatever_is_killed_or_frozen(cluste
     until("all ends", lambda: ended() == JOBS, 300)
 
     for number, job_id in enumerate(jobs):
-        seen = httpx.get(f"{url}/jobs/{job_id}/attempts").json()
+        seen = rest_requests.get(f"{url}/jobs/{job_id}/attempts").json()
         kinds = [failure["kind"] for failure in seen["failures"]]
         if seen["status"] != "FINISHED":
             assert number % 2 == 0, f"{job_id} has a strategy, and ended {seen['status']}: {kinds}"
             own = [kind for kind in kinds if kind not in ("engine lost", "TaskManager lost")]
             assert own or len(kinds) > 3, f"{job_id} had no reason to end {seen['status']}: {kinds}"
-    assert sum(httpx.get(f"{url}/jobs/{job_id}/status").json()["status"] == "FINISHED" for job_id in jobs) >= JOBS - 4
+    assert (
+        sum(rest_requests.get(f"{url}/jobs/{job_id}/status").json()["status"] == "FINISHED" for job_id in jobs)
+        >= JOBS - 4
+    )
 
     family = [child for tm in (cluster.taskmanager, second) if tm for child in psutil.Process(tm.pid).children(True)]
     cluster.stop()

@@ -23,6 +23,7 @@ from tests.zookeeper.servers import Ensemble
 from tests.zookeeper.wire import Wire, wired
 
 import flintlock as fl
+from flintlock.testing import rest_requests
 
 ROOT: Final = Path(__file__).parents[2]
 JOB: Final = "ab" * 16
@@ -71,7 +72,7 @@ class JobManager:
     def ask(self, path: str) -> httpx.Response | None:
         """Return what it answers, None if it does not."""
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}{path}", timeout=5, trust_env=False)
+            return rest_requests.get(f"{self.url}{path}", timeout=5, trust_env=False)
         return None
 
     def listing(self, after_epoch: int = 0) -> tuple[int, list[str]] | None:
@@ -85,7 +86,7 @@ class JobManager:
 
     def upload(self, content: bytes) -> str:
         """Upload a file for a later job."""
-        answer = httpx.post(f"{self.url}/blobs", content=content, timeout=30, trust_env=False)
+        answer = rest_requests.post(f"{self.url}/blobs", content=content, timeout=30, trust_env=False)
         assert answer.is_success, answer.text
         return answer.json()["blob"]
 
@@ -94,7 +95,7 @@ class JobManager:
         steps: dict[str, dict[str, Any]] = {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}
         artifacts = [] if blob is None else [{"name": "data.txt", "blob": blob}]
         body = {"name": "waits for slots", "jobId": job_id, "steps": steps, "artifacts": artifacts}
-        answer = httpx.post(f"{self.url}/jobs", json=body, timeout=30, trust_env=False)
+        answer = rest_requests.post(f"{self.url}/jobs", json=body, timeout=30, trust_env=False)
         assert answer.is_success, answer.text
 
 
@@ -107,6 +108,7 @@ def settings(zookeeper: Ensemble, tmp_path: Path) -> dict[str, str]:
         "high-availability.cluster-id": uuid.uuid4().hex,
         "high-availability.storageDir": str(tmp_path / "ha"),
         "rest.port": "0",
+        **rest_requests.shared_secret(tmp_path),
     }
 
 

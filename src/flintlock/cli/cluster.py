@@ -36,6 +36,7 @@ def start(
     """Start a cluster in the background and wait until it is ready."""
     from flintlock.client.clusters.local_cluster import start_cluster
     from flintlock.client.connection.client import Client
+    from flintlock.client.connection.credentials import ClientCredentials
     from flintlock.host.pid_files import job_managers
 
     require_extra("cluster", "starting a cluster")
@@ -48,7 +49,7 @@ def start(
         patience_s=timeout,
     )  # fmt: skip
     standbys = [file.rest for file in job_managers(directory) if file.rest != found.rest]
-    with Client([found.rest]) as client:
+    with Client([found.rest], credentials=ClientCredentials(settings.configuration, directory)) as client:
         overview = client.overview()
     if as_json:
         print_json({"cluster-id": found.cluster_id, "rest": found.rest, "standbys": standbys,

@@ -132,7 +132,9 @@ def _attached(connection: ClusterConnection, handle: JobHandle, attachment: Atta
         yield
         return
     http = connection.client.http
-    with attached(http.urls, handle.id, attachment, http.server_ms, http.discover):
+    with attached(
+        http.urls, handle.id, attachment, http.server_ms, discover=http.discover, credentials=http.credentials
+    ):
         try:
             yield
         except SystemExit:  # the missing heartbeats would cancel it too, but only after the timeout

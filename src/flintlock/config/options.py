@@ -365,6 +365,31 @@ CLEANUP_MAX: Final = Option(
     key="cleanup-strategy.exponential-delay.max-backoff", parse=duration_s, kind=_DURATION, default=3600.0,
     description="Maximum delay between retries of cleanup, which never gives up.",
 )  # fmt: skip
+AUTHENTICATION: Final = Option(
+    key="security.authentication", parse=one_of("required", "none"), kind="required or none", default="required",
+    description="Whether REST serves only callers with a credential. 'none' makes every process of this machine an"
+    " administrator of the cluster, and is possible only on a loopback address.",
+)  # fmt: skip
+TOKEN: Final = Option(
+    key="security.token", parse=str, kind=_TEXT, default="", unset="none",
+    description="The token that clients send to the cluster. Prefer `security.token-file`, or the environment.",
+)  # fmt: skip
+TOKEN_FILE: Final = Option(
+    key="security.token-file", parse=str, kind="a path", default="", unset="none",
+    description="A file with the token that clients send to the cluster. Without a token, a client of the user who"
+    " runs the cluster uses the cluster's secret.",
+)  # fmt: skip
+ALLOWED_HOSTS: Final = Option(
+    key="security.allowed-hosts", parse=names, kind="names, with commas between them", default=(), unset="none",
+    description="Names by which clients may address REST, in addition to IP addresses, localhost, the name of the"
+    " machine and `rest.address`: those of a proxy, for example. Requests for other names are refused, as they come"
+    " from web pages that pretend to be this cluster.",
+)  # fmt: skip
+ALLOWED_ORIGINS: Final = Option(
+    key="security.allowed-origins", parse=names, kind="origins, with commas between them", default=(), unset="none",
+    description="Origins (such as https://portal.example.com) whose web pages may use REST with a token. Requests of"
+    " all other web pages are refused.",
+)  # fmt: skip
 SECRET_FILE: Final = Option(
     key="security.secret-file", parse=str, kind="a path", default="",
     unset="`cluster-secret` in the state directory, made at the first start",

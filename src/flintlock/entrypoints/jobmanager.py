@@ -98,7 +98,10 @@ class ClusterEntrypoint:
             rpc.serve(BlobGateway, blobs)
             components = JobManagerComponents(self._parts(ha, rpc, channels, blobs))
             rest = serving_rest(
-                self._rest_services(components, blobs), lambda: _epoch(components.dispatcher), components.known_leader
+                self._rest_services(components, blobs),
+                lambda: _epoch(components.dispatcher),
+                components.known_leader,
+                self._settings.secret,
             )
             async with rest as rest_url:
                 log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)

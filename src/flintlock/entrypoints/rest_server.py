@@ -7,34 +7,56 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
+import structlog
 import uvicorn
 
-from flintlock.config.options import REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
+from flintlock.config.options import AUTHENTICATION, REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
 from flintlock.ha.leader_info import KnownLeader
-from flintlock.host.addresses import in_url, reached_at
-from flintlock.model.errors import Unavailable
+from flintlock.host.addresses import in_url, is_loopback_host, reached_at
+from flintlock.model import log_events
+from flintlock.model.errors import Invalid, Unavailable
 from flintlock.model.ids import Epoch
+from flintlock.rest.server.access import AccessControl
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.forwarding import Forwarding
 from flintlock.rest.server.http import RestServices
 from flintlock.rest.server.request_ids import RequestIds, request_ids
 from flintlock.rest.server.upstream import Upstream
+from flintlock.rest.server.web_pages import WebPolicy
+from flintlock.security.authentication import Authentication
+from flintlock.security.cluster_secret import ClusterSecret
+from flintlock.security.local_credentials import LocalAuthenticator, local_credential
 
 _BACKLOG: Final = 1024
+#: Of every response: a browser takes nothing for a page or a script that is none, and shows nothing in other pages.
+_HEADERS: Final = [
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("referrer-policy", "no-referrer"),
+]
+log = structlog.get_logger()
 
 
 @asynccontextmanager
 async def serving_rest(
-    services: RestServices, leading: Callable[[], Epoch | None], leaders: KnownLeader
+    services: RestServices, leading: Callable[[], Epoch | None], leaders: KnownLeader, secret: ClusterSecret
 ) -> AsyncGenerator[str]:
-    """Serve REST while the context lasts; yield its URL. Raises Unavailable if it cannot listen at its address."""
+    """Serve REST while the context lasts; yield its URL.
+
+    Raises Unavailable if it cannot listen at its address, Invalid if it must not listen there as it is configured.
+    """
     configuration = services.configuration
     address = configuration.get(REST_ADDRESS)
-    listening = _listen(configuration.get(REST_BIND_ADDRESS) or address, configuration.get(REST_PORT))
+    bound = configuration.get(REST_BIND_ADDRESS) or address
+    authentication = _authentication(services, secret, bound)
+    listening = _listen(bound, configuration.get(REST_PORT))
     own_url = f"http://{in_url(reached_at(address))}:{listening.getsockname()[1]}"
-    async with Upstream() as upstream, asyncio.TaskGroup() as tasks:
+    own_credential = partial(_own_credential, secret, services.clock_ms)
+    async with Upstream(own_credential) as upstream, asyncio.TaskGroup() as tasks:
         app = Forwarding(
             rest_app(services),
             leading=leading,
@@ -45,13 +67,17 @@ async def serving_rest(
         )
         server = _Uvicorn(
             uvicorn.Config(
-                RequestIds(app, request_ids()),
+                RequestIds(
+                    AccessControl(app, authentication=authentication, web=WebPolicy.of(configuration)), request_ids()
+                ),
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 backlog=_BACKLOG,
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=1,
+                server_header=False,
+                headers=_HEADERS,
             )
         )
         watching = tasks.create_task(app.run(), name="rest-forwarding")
@@ -61,6 +87,23 @@ async def serving_rest(
         finally:
             server.should_exit = True
             watching.cancel()
+
+
+def _authentication(services: RestServices, secret: ClusterSecret, bound: str) -> Authentication | None:
+    """Return what checks credentials; None if none are needed. Raises Invalid unless only this machine connects."""
+    if services.configuration.get(AUTHENTICATION) == "required":
+        return Authentication((LocalAuthenticator(secret),), services.clock_ms)
+    if not is_loopback_host(bound):
+        raise Invalid(
+            f"{AUTHENTICATION.key}: 'none' needs a loopback address, and REST listens on {bound}: every machine that"
+            f" reaches it could run code here. Leave it out, or set {REST_ADDRESS.key} to 127.0.0.1"
+        )
+    log.warning(log_events.AUTHENTICATION_DISABLED, address=bound)
+    return None
+
+
+def _own_credential(secret: ClusterSecret, clock_ms: Callable[[], int]) -> str:
+    return local_credential(secret, "jobmanager", clock_ms())
 
 
 class _Uvicorn(uvicorn.Server):

@@ -37,6 +37,14 @@ def is_every_address(host: str) -> bool:
         return False
 
 
+def is_loopback_host(host: str) -> bool:
+    """Return whether only processes of this machine can connect to this host."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def in_url(host: str) -> str:
     """Return the host as a URL has it before the port."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -61,6 +61,14 @@ class TooLarge(Refused):
     """More was sent than the configured limit allows."""
 
 
+class Unauthenticated(Refused):
+    """The caller has no credential, or one that is wrong, expired or revoked."""
+
+
+class Forbidden(Refused):
+    """The caller is known, and may not do this; or a web page of another origin sent the request."""
+
+
 class Unavailable(FlintlockError):
     """The call cannot be served now; it may succeed later. `unreachable`: the peer refused it or has exited."""
 

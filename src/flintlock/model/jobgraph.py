@@ -141,6 +141,7 @@ class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     engine: EngineKind = EngineKind.SHARED
     client: Versions | None = None  # the versions of the client that pickled the functions, if any are pickled
     client_timeout_s: float | None = None  # an attached client: the job is cancelled this long after its last heartbeat
+    submitted_by: str = ""  # the name of the caller who submitted it; "" for jobs of older versions
     format_version: int = 1
 
     def vertex(self, name: str) -> JobVertex:

@@ -435,3 +435,8 @@ RESPONSE_ABORTED: Final = _event(
 )
 RPC_HANDLER_FAILED: Final = _event("REST and RPC", "rpc-handler-failed", "An RPC ended in an internal error.")
 RPC_REFUSED: Final = _event("REST and RPC", "rpc-refused", "An RPC was refused.")
+AUTHENTICATION_DISABLED: Final = _event(
+    "REST and RPC",
+    "authentication-disabled",
+    "REST serves every process of this machine as an administrator, as security.authentication says.",
+)

@@ -19,8 +19,8 @@ _SECRET_PARTS: Final = (
 
 
 def is_secret(key: str) -> bool:
-    """Return whether a key names a secret."""
-    return any(part in key.lower() for part in _SECRET_PARTS)
+    """Return whether a key names a secret. The path of a file with a secret is none."""
+    return any(part in key.lower() for part in _SECRET_PARTS) and not key.endswith(("-file", ".file"))
 
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:

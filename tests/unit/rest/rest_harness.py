@@ -13,6 +13,7 @@ import msgspec
 import uvicorn
 from msgspec import structs
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from flintlock.config.configuration import Configuration
 from flintlock.host.logs.process_logs import ProcessLogs
@@ -24,8 +25,13 @@ from flintlock.model.regions import regions_of
 from flintlock.model.slots import AllocatedSlot, Hardware, ResourceOverview, TaskManagerInfo, WaitingRequest
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind, Frame, StepOutput, TaskMetrics
+from flintlock.rest.server.access import AccessControl
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.http import RestServices
+from flintlock.rest.server.web_pages import WebPolicy
+from flintlock.security.authentication import Authentication
+from flintlock.security.cluster_secret import ClusterSecret
+from flintlock.security.local_credentials import LocalAuthenticator, local_credential
 from flintlock.testing.fake_blobs import FakeBlobs
 from flintlock.testing.fake_dispatcher import FakeDispatcher
 from flintlock.testing.fake_resourcemanager import FakeResourceManager
@@ -35,6 +41,7 @@ T0: Final = 1_794_713_100_000
 NEW_ID: Final = JobId("e" * 32)
 A: Final = JobId("a" * 32)
 B: Final = JobId("b" * 32)
+SECRET: Final = ClusterSecret(b"secret of the tests, 32 bytes or ")
 VERSIONS: Final = Versions(flintlock="0.1.0", python="3.11", pyspark="4.3.0")
 FAILURE: Final = Failure(
     kind=FailureKind.USER_CODE,
@@ -68,7 +75,28 @@ class RestHarness:
             registry=self.registry,
             logs=logs or ProcessLogs(),
         )
-        self.app = rest_app(self.services)
+        self.bare_app = rest_app(self.services)
+        self.app = self.protected(self.bare_app)
+
+    def protected(self, app: ASGIApp) -> ASGIApp:
+        """Return the application behind access control."""
+        authentication = Authentication((LocalAuthenticator(SECRET),), lambda: self.now_ms)
+        return AccessControl(app, authentication=authentication, web=WebPolicy(hosts=frozenset({"flintlock"})))
+
+    @property
+    def credential(self) -> str:
+        """What an administrator sends."""
+        return local_credential(SECRET, "maria", self.now_ms)
+
+    @property
+    def auth(self) -> dict[str, str]:
+        """The header of an administrator."""
+        return {"Authorization": f"Bearer {self.credential}"}
+
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that every request of an administrator has, as a server passes them on."""
+        return [(b"host", b"flintlock"), (b"authorization", self.auth["Authorization"].encode())]
 
     def call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         """Send one request."""
@@ -77,7 +105,7 @@ class RestHarness:
     async def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         """Send one request from within a loop."""
         transport = httpx.ASGITransport(app=self.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://flintlock") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://flintlock", headers=self.auth) as client:
             return await client.request(method, path, **arguments)
 
     def get(self, path: str, **arguments: Any) -> Any:
@@ -108,7 +136,9 @@ class RestHarness:
                 await asyncio.sleep(0.01)
             host, port = server.servers[0].sockets[0].getsockname()[:2]
             try:
-                async with httpx.AsyncClient(base_url=f"http://{host}:{port}", trust_env=False, timeout=20) as client:
+                async with httpx.AsyncClient(
+                    base_url=f"http://{host}:{port}", trust_env=False, timeout=20, headers=self.auth
+                ) as client:
                     yield client
             finally:
                 server.should_exit = True

@@ -74,7 +74,7 @@ class JobManager:
         self._listening = bound()
         self.url = url_of(self._listening)
         self.forwarding = Forwarding(
-            self.rest.app,
+            self.rest.bare_app,
             leading=self.leading,
             leaders=leaders,
             upstream=upstream,
@@ -92,7 +92,7 @@ class JobManager:
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self.forwarding.run())
             with self._listening:
-                async with serving(self.forwarding, self._listening):
+                async with serving(self.rest.protected(self.forwarding), self._listening):
                     yield
             watching.cancel()
 
@@ -107,6 +107,11 @@ class JobManagerPair:
         self.leaders.lead(self.first.url)
 
 
+def own_upstream(**limits: int) -> Upstream:
+    """Connections to the leader, with the credential of a JobManager of the cluster."""
+    return Upstream(lambda: RestHarness().credential, **limits)
+
+
 Scenario = Callable[[JobManagerPair, httpx.AsyncClient], Awaitable[None]]
 
 
@@ -114,13 +119,17 @@ def run_scenario(scenario: Scenario, connections: Upstream | None = None) -> Non
     """Run a scenario with two JobManagers and a client of the standby."""
 
     async def run() -> None:
-        async with asyncio.timeout(30), connections or Upstream() as upstream:
+        async with asyncio.timeout(30), connections or own_upstream() as upstream:
             pair = JobManagerPair(upstream)
             async with (
                 pair.first.serving(),
                 pair.second.serving(),
                 httpx.AsyncClient(
-                    base_url=pair.second.url, trust_env=False, timeout=20, limits=httpx.Limits(max_connections=None)
+                    base_url=pair.second.url,
+                    trust_env=False,
+                    timeout=20,
+                    limits=httpx.Limits(max_connections=None),
+                    headers=pair.second.rest.auth,
                 ) as client,
             ):
                 await scenario(pair, client)
@@ -391,7 +400,7 @@ def test_short_requests_are_not_queued_behind_long_polls_and_streams() -> None:
         assert errors(refused).startswith("40 requests wait already for the leader")
         assert (await client.get(f"/jobs/{A}/execution-result?wait=60s")).status_code == 200
 
-    run_scenario(scenario, Upstream(max_connections=2, max_waiting=40))
+    run_scenario(scenario, own_upstream(max_connections=2, max_waiting=40))
 
 
 def test_pages_of_the_listing_are_the_leaders_and_a_long_list_is_not_cached() -> None:

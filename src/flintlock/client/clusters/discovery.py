@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from flintlock.client.clusters.local_cluster import EmbeddedCluster, embedded_cluster
 from flintlock.client.connection.client import Client
+from flintlock.client.connection.credentials import ClientCredentials, Credentials
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import LoadedConfiguration
 from flintlock.config.options import REST_ADDRESS, REST_PORT
@@ -44,11 +45,17 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
     urls: tuple[str, ...]
     state_dir: Path | None = None
     quorum: Configuration | None = None
+    credentials: Credentials | None = None
 
     def client(self) -> Client:
         """Return a client that follows the leader."""
         discovers = self.state_dir is not None or self.quorum is not None
-        return Client(self.urls, discover=self._discover if discovers else None, replaceable=self.quorum is not None)
+        return Client(
+            self.urls,
+            discover=self._discover if discovers else None,
+            replaceable=self.quorum is not None,
+            credentials=self.credentials,
+        )
 
     def _discover(self) -> tuple[str, ...]:
         local = () if self.state_dir is None else _local_urls(self.state_dir)
@@ -71,19 +78,22 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     Without ZooKeeper, a configured address is the only one, unless it is that of a JobManager of the state directory:
     then the other JobManagers there are used too.
     """
-    if urls:
-        return RunningCluster(urls=tuple(urls))
     configuration = settings.configuration
+    credentials = ClientCredentials(configuration, state_dir)
+    if urls:
+        return RunningCluster(urls=tuple(urls), credentials=credentials)
     port = configuration.get(REST_PORT)
     local = _local_urls(state_dir)
     if ha_backend(configuration).spans_hosts:
-        return RunningCluster(urls=_quorum_urls(configuration, local), state_dir=state_dir, quorum=configuration)
+        return RunningCluster(
+            urls=_quorum_urls(configuration, local), state_dir=state_dir, quorum=configuration, credentials=credentials
+        )
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
         configured = f"http://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
         if all(file.rest != configured for file in announced(state_dir)):
-            return RunningCluster(urls=(configured,))
-        return RunningCluster(urls=local or (configured,), state_dir=state_dir)
-    return RunningCluster(urls=local, state_dir=state_dir) if local else None
+            return RunningCluster(urls=(configured,), credentials=credentials)
+        return RunningCluster(urls=local or (configured,), state_dir=state_dir, credentials=credentials)
+    return RunningCluster(urls=local, state_dir=state_dir, credentials=credentials) if local else None
 
 
 def cluster_client(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> Client:
@@ -113,7 +123,7 @@ def connected_cluster(
         return
     with (
         embedded_cluster(settings, overrides) as embedded,
-        Client([embedded.url], patience_s=_EMBEDDED_PATIENCE_S) as client,
+        embedded.client(patience_s=_EMBEDDED_PATIENCE_S) as client,
     ):
         yield ClusterConnection(client, embedded)
 

@@ -20,6 +20,8 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.client.connection.client import Client
+from flintlock.client.connection.credentials import ClientCredentials, Credentials
+from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration
 from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
@@ -34,6 +36,7 @@ TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"
 START_PATIENCE_S: Final = 300.0  # an engine is warm after 10 s, on a machine that is busy after minutes
 STOP_PATIENCE_S: Final = 20.0
 _EMBEDDED: Final = "flintlock-embedded-"
+_EMBEDDED_SETTINGS: Final = Configuration({})  # of what concerns its client: nothing that is configured applies
 _REASONS: Final = {2: "its configuration is invalid", 4: "a port is in use or the state directory cannot be used"}
 
 
@@ -53,6 +56,12 @@ class EmbeddedCluster:
         self.url: Final = url
         self.state_dir: Final = state_dir
         self._children: Final = tuple(children)
+
+    def client(self, *, patience_s: float) -> Client:
+        """Return a client of this cluster."""
+        return Client(
+            [self.url], patience_s=patience_s, credentials=ClientCredentials(_EMBEDDED_SETTINGS, self.state_dir)
+        )
 
     def check(self) -> None:
         """Raise FlintlockError, with the end of its log, if a process of the cluster has ended."""
@@ -94,7 +103,8 @@ def start_cluster(
             taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1),
             led_here=not ha_backend(settings.configuration).spans_hosts,
         )
-        return _ready(state_dir, children, expected, time.monotonic() + patience_s)
+        credentials = ClientCredentials(settings.configuration, state_dir)
+        return _ready(state_dir, children, expected, time.monotonic() + patience_s, credentials)
     except BaseException:
         _end(children)
         raise
@@ -148,13 +158,14 @@ def embedded_cluster(
     flags = [*overrides, "high-availability.type=embedded", "rest.address=127.0.0.1", "rest.bind-address=127.0.0.1",
              "rest.port=0", "jobmanager.rpc.address=127.0.0.1", "jobmanager.bind-host=127.0.0.1",
              "jobmanager.rpc.port=0", "taskmanager.host=127.0.0.1", "taskmanager.bind-host=127.0.0.1",
-             "taskmanager.rpc.port=0"]  # fmt: skip
+             "taskmanager.rpc.port=0", "security.secret-file="]  # fmt: skip
     children: list[Started] = []
     try:
         for name, arguments in _commands(state_dir, flags, 1, 1):
             log = state_dir / "log" / f"{name}.log"
             children.append(pid_files.start(name, [*arguments, "--die-with-parent"], log, environ=environ))
-        cluster = _ready(state_dir, children, _Expected(1, 0, 0), time.monotonic() + patience_s)
+        credentials = ClientCredentials(_EMBEDDED_SETTINGS, state_dir)
+        cluster = _ready(state_dir, children, _Expected(1, 0, 0), time.monotonic() + patience_s, credentials)
         yield EmbeddedCluster(cluster.rest, state_dir, children)
     finally:
         try:
@@ -188,7 +199,9 @@ def _defines(flags: Sequence[str]) -> list[str]:
     return [part for flag in flags for part in ("-D", flag)]
 
 
-def _ready(state_dir: Path, children: Sequence[Started], expected: _Expected, deadline: float) -> ClusterFile:
+def _ready(
+    state_dir: Path, children: Sequence[Started], expected: _Expected, deadline: float, credentials: Credentials
+) -> ClusterFile:
     """Wait for the JobManagers, then for a leader, then for the slots."""
     seen = "no JobManager listens"
     while time.monotonic() < deadline:
@@ -199,7 +212,7 @@ def _ready(state_dir: Path, children: Sequence[Started], expected: _Expected, de
         if len(masters) < expected.job_managers or (expected.led_here and not masters[0].epoch):
             continue
         cluster = masters[0]
-        with Client([cluster.rest], patience_s=0) as client:
+        with Client([cluster.rest], patience_s=0, credentials=credentials) as client:
             try:
                 client.http.call("GET", "/readyz")
                 overview = client.overview()

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from flintlock.client.authoring.package import JobPackage
+from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.http import Discover, Http
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import CLIENT_HEARTBEAT_INTERVAL, CLIENT_HEARTBEAT_TIMEOUT
@@ -59,13 +60,15 @@ def attached(
     job_id: JobId,
     attachment: Attachment,
     clock_ms: Callable[[], int],
+    *,
     discover: Discover | None = None,
+    credentials: Credentials | None = None,
 ) -> Generator[None]:
     """Send heartbeats for the duration of the block. `clock_ms` is the cluster's clock."""
     done = threading.Event()
     # A separate connection: a long poll on the other one must not delay a heartbeat.
     timeout_s = min(_LONGEST_CALL_S, attachment.timeout_s / HEARTBEATS_PER_TIMEOUT)
-    http = Http(urls, patience_s=0.0, timeout_s=timeout_s, discover=discover)
+    http = Http(urls, patience_s=0.0, timeout_s=timeout_s, discover=discover, credentials=credentials)
     thread = threading.Thread(
         target=_send_heartbeats, args=(http, job_id, attachment, clock_ms, done), name="client-heartbeat", daemon=True
     )

@@ -15,6 +15,7 @@ from flintlock.api.cluster import ClusterOverview, ClusterResources
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
+from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
 from flintlock.client.connection.versions import own_versions, require_compatible
@@ -29,17 +30,16 @@ def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = Non
     """Return a client of the cluster at `url`: one address, or those of several JobManagers. Nothing is sent yet.
 
     Without addresses it is the configured cluster (with ZooKeeper, the leader that the quorum names), else the running
-    one of the state directory, all of whose JobManagers are tried. The client follows the leader. Raises Unavailable if
-    there is none.
+    one of the state directory, all of whose JobManagers are tried. The client follows the leader, and sends the
+    configured token, else a credential of its own where this user runs the cluster. Raises Unavailable if there is no
+    cluster.
     """
     urls = [url] if isinstance(url, str) else list(url)
-    if urls:
-        return Client(urls)
     from flintlock.client.clusters.discovery import cluster_client
     from flintlock.config.files import load, state_directory
 
     settings = load()
-    return cluster_client(settings, (), state_directory(settings, state_dir))
+    return cluster_client(settings, urls, state_directory(settings, state_dir))
 
 
 class Client:
@@ -52,8 +52,11 @@ class Client:
         patience_s: float = 30.0,
         discover: Discover | None = None,
         replaceable: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.http: Final = Http(urls, patience_s=patience_s, discover=discover, replaceable=replaceable)
+        self.http: Final = Http(
+            urls, patience_s=patience_s, discover=discover, replaceable=replaceable, credentials=credentials
+        )
         self._versions: Versions | None = None  # of the cluster; requested once
 
     def __enter__(self) -> Self:

@@ -21,16 +21,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from flintlock.client.connection.credentials import Credentials
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import (
     Conflict,
     DuplicateJob,
     FlintlockError,
+    Forbidden,
     Invalid,
     KeyReused,
     NotFound,
     Refused,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
 
@@ -62,7 +65,8 @@ _LONG_POLL_S: Final = 30.0
 _SHORT_POLL_S: Final = 10.0
 _SILENCE_S: Final = 30.0
 _ERRORS: Final[Mapping[int, type[FlintlockError]]] = {
-    400: Invalid, 404: NotFound, 408: Unavailable, 409: Conflict, 413: TooLarge, 415: Refused, 503: Unavailable,
+    400: Invalid, 401: Unauthenticated, 403: Forbidden, 404: NotFound, 408: Unavailable, 409: Conflict,
+    413: TooLarge, 415: Refused, 503: Unavailable,
 }  # fmt: skip
 _SUBMISSION_ERRORS: Final[Mapping[int, type[FlintlockError]]] = {**_ERRORS, 409: DuplicateJob, 422: KeyReused}
 
@@ -82,11 +86,13 @@ class Http:
         timeout_s: float = 30.0,
         discover: Discover | None = None,
         replaceable: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         separate = [url for text in urls for url in text.split(",")]
         self.urls = tuple(_checked_url(url.strip()) for url in separate)  # replaced by what `discover` returns
         self.patience_s: Final = patience_s
         self.discover: Final = discover
+        self.credentials: Final = credentials
         self._replaceable: Final = replaceable
         self._timeout_s: Final = timeout_s
         self._answered = False  # whether any address has answered; never becomes False again
@@ -148,10 +154,9 @@ class Http:
             reason, refused = "", True
             for _ in self.urls:
                 try:
-                    response = self._client.request(
-                        method, self.urls[self._current] + path, params=dict(params or {}), headers=dict(headers or {}),
-                        timeout=self._timeout(wait_s), **(body() if body else {}),
-                    )  # fmt: skip
+                    response = self._send(method, path, params=params, headers=headers, body=body, wait_s=wait_s)
+                    if response.status_code == 401 and self.credentials and self.credentials.forget(self.answering):
+                        response = self._send(method, path, params=params, headers=headers, body=body, wait_s=wait_s)
                 except httpx.TransportError as error:
                     reason = f"{self.urls[self._current]}: {_reason(error)}"
                     refused = refused and isinstance(error, httpx.ConnectError)
@@ -168,6 +173,25 @@ class Http:
                 raise _unavailable(reason, refused)
             time.sleep(pause)  # noqa: TID251 there is no event for the return of a server
         raise AssertionError("the backoff never ends")
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+        body: Callable[[], Mapping[str, Any]] | None,
+        wait_s: float,
+    ) -> httpx.Response:
+        return self._client.request(
+            method,
+            self.answering + path,
+            params=dict(params or {}),
+            headers={**self._authorization(), **(headers or {})},
+            timeout=self._timeout(wait_s),
+            **(body() if body else {}),
+        )
 
     def server_ms(self) -> int:
         """Return the time by the cluster's clock, as of its last response; by this machine's if they agree.
@@ -192,11 +216,20 @@ class Http:
         """
         timeout = httpx.Timeout(_SILENCE_S, connect=self._connect_s())
         try:
-            with self._client.stream("GET", self.urls[self._current] + path, timeout=timeout) as response:
+            with self._client.stream(
+                "GET", self.urls[self._current] + path, headers=self._authorization(), timeout=timeout
+            ) as response:
                 if response.is_success:
                     yield from response.iter_lines()
         except httpx.TransportError:
             return
+
+    def _authorization(self) -> dict[str, str]:
+        """Return the header with the credential for the address in use, if there is one."""
+        if self.credentials is None:
+            return {}
+        credential = self.credentials.find(self.urls[self._current], self.server_ms())
+        return {} if credential is None else {"Authorization": f"Bearer {credential}"}
 
     def _timeout(self, wait_s: float) -> httpx.Timeout:
         patient_s = self._timeout_s if self._is_only_address else min(self._timeout_s, _SEVERAL_TIMEOUT_S)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Final
 
 import structlog
@@ -23,6 +22,7 @@ import structlog
 from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.ha.protocols import LeaderRegister
+from flintlock.host.addresses import is_loopback_host
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError, Unavailable
@@ -146,8 +146,4 @@ class _ShutDown(Exception):
 
 def is_loopback(address: str) -> bool:
     """Return whether `host:port` can only be reached from the machine that listens there."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback_host(address.rpartition(":")[0])

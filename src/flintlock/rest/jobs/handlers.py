@@ -8,6 +8,7 @@ import uuid
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from flintlock.api import jobs as shapes
 from flintlock.config.options import UPLOAD_LIMIT
@@ -41,7 +42,8 @@ async def submit(call: RestCall) -> HttpResponse:
     async with reading_submission(call.request, services.blobs, services.new_job_id(), limit) as submission:
         with services.blobs.pin(submission.blob_keys):
             await store_uploads(submission, services.blobs)
-            submitted = await services.dispatcher.submit_job(submission.message)
+            graph = structs.replace(submission.message.graph, submitted_by=call.principal.name)
+            submitted = await services.dispatcher.submit_job(structs.replace(submission.message, graph=graph))
         if submitted.existing:  # its files were stored with the first submission
             await services.blobs.abandon([upload.key for upload in submission.uploads])
     replay = {"Idempotent-Replay": "true"} if submitted.existing else {}

@@ -20,14 +20,18 @@ from flintlock.model.errors import (
     Conflict,
     Fenced,
     FlintlockError,
+    Forbidden,
     Invalid,
     KeyReused,
     NotFound,
     Refused,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
-from flintlock.rest.server.http import HttpResponse, RestCall, RestServices, json_response
+from flintlock.model.jobs import JobQuery
+from flintlock.model.principals import Role
+from flintlock.rest.server.http import BYTES, HttpResponse, RestCall, RestServices, json_response
 from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
 from flintlock.rest.server.route import RequestTimer, Route
 from flintlock.rest.server.routes import ROUTES
@@ -43,6 +47,8 @@ STATUS_OF: Final[Mapping[type[FlintlockError], int]] = {
     Conflict: 409,
     KeyReused: 422,
     TooLarge: 413,
+    Unauthenticated: 401,
+    Forbidden: 403,
     Refused: 400,
     Unavailable: 503,
     Fenced: 503,
@@ -133,13 +139,36 @@ def _serve(row: Route, services: RestServices) -> Serve:
         encoding = request.headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
             raise HTTPException(415, f"Content-Encoding {encoding!r} is not supported: send the body as it is")
+        _check_content_type(row, request)
         try:
             call = RestCall(request=request, services=services, max_wait_s=row.max_wait_s)
+            if row.of_own_job and not call.principal.role.includes(Role.OPERATOR):
+                await _check_owner(call)
             return _response(await row.handler(call))
         except FlintlockError as error:
             return _failed(error, request.url.path)
 
     return serve
+
+
+def _check_content_type(row: Route, request: Request) -> None:
+    """Refuse a POST whose body is of no type that the row has: a form of any web page can send those."""
+    if row.method != "POST" or not row.body:
+        return
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in row.body and (kind or BYTES not in row.body):  # bytes need not be announced as such
+        given = f"the content type {kind!r} is not accepted" if kind else "the request has no content type"
+        raise HTTPException(415, f"{given}: send {' or '.join(row.body)}")
+
+
+async def _check_owner(call: RestCall) -> None:
+    """Raise Forbidden if the job was submitted under another name, NotFound if there is none."""
+    job = await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
+    if job.graph.submitted_by != call.principal.name:
+        raise Forbidden(
+            f"job {call.job_id} was submitted by {job.graph.submitted_by or 'an unknown caller'}, and"
+            f" {call.principal.name} has the role {call.principal.role}: only operators may change the jobs of others"
+        )
 
 
 def _timed(serve: Serve, row: Route, services: RestServices) -> Serve:

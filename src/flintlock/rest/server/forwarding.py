@@ -37,10 +37,9 @@ from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.model.quantities import duration_s
-from flintlock.rest.server.http import JSON, json_response
+from flintlock.rest.server.http import JSON, ROUTE, json_response
 from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
 from flintlock.rest.server.route import Route, ServedBy
-from flintlock.rest.server.routes import TABLE
 from flintlock.rest.server.upstream import (
     FORWARDED,
     RESPONSE_TIMEOUT_S,
@@ -102,7 +101,7 @@ class Forwarding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        route = TABLE.find(scope["method"], _bare(scope["path"])) if scope["type"] == "http" else None
+        route: Route | None = scope[ROUTE] if scope["type"] == "http" else None
         if scope["type"] != "http" or (route is not None and route.served_by is ServedBy.ANY):
             await self._app(scope, receive, send)
             return
@@ -259,10 +258,6 @@ def _content_length(response: UpstreamResponse) -> float:
     """Return how long the body is; a list that the leader sends piece by piece has no length in advance."""
     length = next((value for name, value in response.headers if name == b"content-length"), b"")
     return int(length) if length.isdigit() else math.inf
-
-
-def _bare(path: str) -> str:
-    return path.removeprefix("/v1") if path.startswith("/v1/") else path
 
 
 def _refuses_cached(scope: Scope) -> bool:

@@ -17,11 +17,17 @@ from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.errors import Invalid, NotFound
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
+from flintlock.model.principals import Principal
 from flintlock.model.quantities import duration_s
 from flintlock.rest.jobs.submission import BlobUploads
 
 JSON: Final = "application/json; charset=UTF-8"
 ARROW: Final = "application/vnd.apache.arrow.stream"
+PRINCIPAL: Final = "flintlock.principal"
+"""The key of a request's scope under which access control puts who sends it."""
+ROUTE: Final = "flintlock.route"
+"""The key of a request's scope under which access control puts the row that serves it; None: there is none."""
+BYTES: Final = "application/octet-stream"
 _LARGEST: Final = (1 << 63) - 1
 _encoder: Final = msgspec.json.Encoder()
 
@@ -60,6 +66,11 @@ class RestCall:
     request: Request
     services: RestServices
     max_wait_s: float = 0.0  # of the route
+
+    @property
+    def principal(self) -> Principal:
+        """Who sends the request. There is always one: access control comes before every route."""
+        return self.request.scope[PRINCIPAL]
 
     @property
     def job_id(self) -> JobId:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from flintlock.api import jobs as shapes
+from flintlock.rest.server.http import BYTES
 from flintlock.rest.server.route import Parameter, Route
 
 _REF = "#/components/schemas/{name}"
@@ -27,7 +28,7 @@ def openapi(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Flintlock", "version": version},
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": components, "securitySchemes": _SCHEMES},
     }
 
 
@@ -57,15 +58,17 @@ def _operation(row: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, An
         "parameters": path_parameters + parameters,
         "responses": {
             str(row.status): {"description": "Success.", "content": content},
-            **{str(status): _error(status, schema_of) for status in row.errors},
+            **{str(status): _error(status, schema_of) for status in row.statuses},
         },
+        "security": [] if row.role is None else [{name: []} for name in _SCHEMES],
+        **({} if row.role is None else {"x-flintlock-required-role": row.role}),
         "x-flintlock-served-by": row.served_by,
         **({"x-flintlock-cache-seconds": row.cache_s} if row.cache_s else {}),
         **({"x-flintlock-max-wait-seconds": row.max_wait_s} if row.max_wait_s else {}),
     }
     if row.body:
         operation["requestBody"] = {
-            "required": row.body != (_BYTES,),  # an empty blob is valid
+            "required": row.body != (BYTES,),  # an empty blob is valid
             "content": {kind: {"schema": _body_schema(kind, schema_of[id(row.takes)])} for kind in row.body},
         }
     return operation
@@ -96,15 +99,24 @@ def _parameter_schema(item: Parameter) -> dict[str, Any]:
     return {"type": item.kind, **{name: bound for name, bound in bounds.items() if bound is not None}}
 
 
-_BYTES = "application/octet-stream"
+_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of the cluster (`flintlock token create`), or one of its OpenID Connect provider.",
+    },
+}
 _BINARY = {"type": "string", "format": "binary"}
 _PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid", "triggerid")}
 _REASONS = {
     400: "Malformed.",
+    401: "There is no credential, or it is wrong, expired or revoked.",
+    403: "The credential's role does not allow it, or a web page of another origin sent it.",
     404: "Not found.",
     408: "The request timed out; repeat it.",
     409: "The job's present state does not allow it.",
     413: "Too large.",
+    415: "The body is not of a content type that is accepted.",
     422: "The idempotency key was used with another graph.",
     500: "Internal error; no changes were made.",
     502: "The leader was lost: it is unknown whether the job was accepted (only without an Idempotency-Key).",

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import CollectorRegistry
 
 from flintlock.model.checking.jobspec import JobSpec
+from flintlock.model.principals import Role
 from flintlock.rest.server.http import Handler, RestServices
 
 
@@ -62,6 +63,7 @@ class Route:
     method: str
     path: str
     handler: Handler
+    role: Role | None  # that a caller needs, at least; None: every caller is served, without a credential
     answers: Any  # the type of a successful response; str is plain text
     status: int = 200
     query: tuple[Parameter, ...] = ()
@@ -78,6 +80,18 @@ class Route:
     max_wait_s: float = 0.0  # how long `wait` may delay the response; 0: the route has no such parameter
     idempotency_key: bool = False  # a client that does not know whether its request arrived needs a key to repeat it
     timer: Callable[[CollectorRegistry], RequestTimer] | None = None
+
+    @property
+    def of_own_job(self) -> bool:
+        """Whether a submitter may use it for the own jobs only."""
+        return self.role is Role.SUBMITTER and "{jobid}" in self.path
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The status codes of its errors, those of what comes before its handler included."""
+        access = () if self.role is None else (401, 403)
+        content_type = (415,) if self.method == "POST" and self.body else ()
+        return tuple(sorted({*self.errors, *access, *content_type}))
 
     @property
     def summary(self) -> str:

@@ -12,6 +12,7 @@ from flintlock.api import vertices as of_vertices
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
+from flintlock.model.principals import Role
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
@@ -62,6 +63,10 @@ _METRICS: Final = list[of_cluster.Metric]
 _AGGREGATED: Final = list[of_cluster.AggregatedMetric]
 _JSON: Final = ("application/json",)
 _ANY: Final = ServedBy.ANY
+_VIEWER: Final = Role.VIEWER
+_SUBMITTER: Final = Role.SUBMITTER
+_OPERATOR: Final = Role.OPERATOR
+_ADMIN: Final = Role.ADMIN
 _CACHE_S: Final = 0.5  # for responses that dashboards poll
 
 
@@ -72,10 +77,12 @@ def _get(
     *query: Parameter,
     errors: tuple[int, ...] = (),
     served_by: ServedBy = ServedBy.LEADER,
+    role: Role | None = Role.VIEWER,
 ) -> Route:
     return Route(
-        method="GET", path=path, handler=handler, answers=answers, query=query, errors=errors, served_by=served_by
-    )
+        method="GET", path=path, handler=handler, role=role, answers=answers, query=query, errors=errors,
+        served_by=served_by,
+    )  # fmt: skip
 
 
 async def _job_listing(services: RestServices) -> object | None:
@@ -95,42 +102,48 @@ def _description(version: str) -> HttpResponse:
 
 ROUTES: Final[tuple[Route, ...]] = (
     _get("/config", cluster.config, of_cluster.DashboardConfig, served_by=_ANY),
-    Route(method="DELETE", path="/cluster", handler=cluster.shut_down, answers=shapes.Empty, errors=(503,)),
+    Route(method="DELETE", path="/cluster", handler=cluster.shut_down, role=_ADMIN,
+        answers=shapes.Empty, errors=(503,)),
     Route(
-        method="GET", path="/overview", handler=cluster.overview, answers=of_cluster.ClusterOverview, errors=(503,),
+        method="GET", path="/overview", handler=cluster.overview, role=_VIEWER,
+        answers=of_cluster.ClusterOverview, errors=(503,),
         cache_s=_CACHE_S,
     ),
     Route(
-        method="GET", path="/jobs", handler=listing.list_ids, answers=shapes.JobIds, errors=(503,),
+        method="GET", path="/jobs", handler=listing.list_ids, role=_VIEWER, answers=shapes.JobIds, errors=(503,),
         cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
-        method="GET", path="/jobs/overview", handler=listing.overview, answers=shapes.JobsOverviewResponse,
+        method="GET", path="/jobs/overview", handler=listing.overview, role=_VIEWER,
+        answers=shapes.JobsOverviewResponse,
         query=(_LIMIT, _AFTER, _ENDED), errors=(400, 503), cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
-        method="POST", path="/jobs", handler=jobs.submit, answers=shapes.SubmittedJob, status=202, idempotency_key=True,
+        method="POST", path="/jobs", handler=jobs.submit, role=_SUBMITTER,
+        answers=shapes.SubmittedJob, status=202, idempotency_key=True,
         body=("multipart/form-data", "application/json"), errors=(400, 409, 413, 422, 502, 503),
         timer=SubmissionTimer,
     ),
     _get("/jobs/metrics", metrics.jobs, _AGGREGATED, _GET, _AGG, _JOBS, errors=_JOB),
     _get("/jobs/{jobid}", jobs.details, shapes.JobDetails, errors=_JOB),
     Route(
-        method="PATCH", path="/jobs/{jobid}", handler=jobs.cancel, answers=shapes.Empty, status=202,
+        method="PATCH", path="/jobs/{jobid}", handler=jobs.cancel, role=_SUBMITTER, answers=shapes.Empty, status=202,
         query=(_MODE, _FORCE), errors=(*_JOB, 408, 409),
     ),
     _get("/jobs/{jobid}/resource-requirements", jobs.requirements, dict[str, shapes.VertexRequirements], errors=_JOB),
     Route(
-        method="PUT", path="/jobs/{jobid}/resource-requirements", handler=jobs.update_requirements,
+        method="PUT", path="/jobs/{jobid}/resource-requirements", handler=jobs.update_requirements, role=_SUBMITTER,
         answers=shapes.Empty, body=_JSON, takes=dict[str, VertexRequirementsRequest], errors=(*_JOB, 409, 413, 500),
     ),
     Route(
-        method="PATCH", path="/jobs/{jobid}/rescaling", handler=jobs.trigger_rescaling, answers=shapes.TriggerResponse,
+        method="PATCH", path="/jobs/{jobid}/rescaling", handler=jobs.trigger_rescaling, role=_SUBMITTER,
+        answers=shapes.TriggerResponse,
         status=202, query=(_PARALLELISM, _TRIGGER), errors=(*_JOB, 409),
     ),
     _get("/jobs/{jobid}/rescaling/{triggerid}", jobs.rescaling, shapes.OperationResponse, errors=_JOB),
     Route(
-        method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, answers=shapes.Empty,
+        method="PATCH", path="/jobs/{jobid}/clientHeartbeat", handler=jobs.client_heartbeat, role=_SUBMITTER,
+        answers=shapes.Empty,
         status=202, body=_JSON, takes=ClientHeartbeatRequest, errors=(*_JOB, 413),
     ),
     _get("/jobs/{jobid}/metrics", metrics.job, _METRICS, _GET, errors=_JOB),
@@ -140,7 +153,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusResponse, errors=_JOB),
     _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsResponse, _MAX, errors=_JOB),
     Route(
-        method="GET", path="/jobs/{jobid}/execution-result", handler=jobs.execution_result,
+        method="GET", path="/jobs/{jobid}/execution-result", handler=jobs.execution_result, role=_VIEWER,
         answers=shapes.ExecutionResultResponse, errors=_JOB, max_wait_s=600.0,
     ),
     _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.JobAttempts, errors=_JOB),
@@ -165,21 +178,24 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(f"{_VERTEX}/subtasks/{{subtaskindex}}/metrics", metrics.subtask, _METRICS, _GET, errors=_JOB),
     _get("/jobs/{jobid}/results", jobs.results, shapes.ResultNames, errors=_JOB),
     Route(
-        method="GET", path="/jobs/{jobid}/results/{name}", handler=jobs.result, answers=shapes.ResultTable,
+        method="GET", path="/jobs/{jobid}/results/{name}", handler=jobs.result, role=_VIEWER,
+        answers=shapes.ResultTable,
         errors=(*_JOB, 409), also=ARROW,
     ),
     Route(
-        method="POST", path="/blobs", handler=jobs.upload_blob, answers=shapes.StoredBlob, status=201,
+        method="POST", path="/blobs", handler=jobs.upload_blob, role=_SUBMITTER, answers=shapes.StoredBlob, status=201,
         body=("application/octet-stream",), errors=(400, 413, 503),
     ),
     _get("/quarantine", quarantine.list_jobs, QuarantineListing, errors=(503,)),
     _get("/quarantine/{jobid}", quarantine.show, QuarantineEntry, errors=_JOB),
     Route(
-        method="POST", path="/quarantine/{jobid}/retry", handler=quarantine.retry, answers=shapes.Empty, status=202,
+        method="POST", path="/quarantine/{jobid}/retry", handler=quarantine.retry, role=_OPERATOR,
+        answers=shapes.Empty, status=202,
         errors=(*_JOB, 409),
     ),
     Route(
-        method="DELETE", path="/quarantine/{jobid}", handler=quarantine.drop, answers=shapes.Empty, status=202,
+        method="DELETE", path="/quarantine/{jobid}", handler=quarantine.drop, role=_OPERATOR,
+        answers=shapes.Empty, status=202,
         errors=(*_JOB, 409),
     ),
     _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
@@ -188,26 +204,30 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     _get(f"{_TASK_MANAGER}/metrics", metrics.task_manager, _METRICS, _GET, errors=(404, 503)),
     _get(_TASK_MANAGER, cluster.task_manager, of_cluster.TaskManagerDetails, errors=(404, 503)),
-    _get(f"{_TASK_MANAGER}/thread-dump", taskmanager.thread_dump, of_process.ThreadDump, errors=(404, 503)),
-    _get(f"{_TASK_MANAGER}/logs", taskmanager.logs, of_process.LogFiles, errors=(404, 503)),
-    _get(f"{_TASK_MANAGER}/logs/{{file}}", taskmanager.log_file, str, errors=(404, 503)),
-    _get(f"{_TASK_MANAGER}/log", taskmanager.log, str, errors=(404, 503)),
-    _get(f"{_TASK_MANAGER}/stdout", taskmanager.stdout, str, errors=(404, 503)),
+    _get(
+        f"{_TASK_MANAGER}/thread-dump", taskmanager.thread_dump, of_process.ThreadDump, errors=(404, 503),
+        role=_OPERATOR,
+    ),
+    _get(f"{_TASK_MANAGER}/logs", taskmanager.logs, of_process.LogFiles, errors=(404, 503), role=_OPERATOR),
+    _get(f"{_TASK_MANAGER}/logs/{{file}}", taskmanager.log_file, str, errors=(404, 503), role=_OPERATOR),
+    _get(f"{_TASK_MANAGER}/log", taskmanager.log, str, errors=(404, 503), role=_OPERATOR),
+    _get(f"{_TASK_MANAGER}/stdout", taskmanager.stdout, str, errors=(404, 503), role=_OPERATOR),
     _get("/resources", cluster.resources, of_cluster.ClusterResources, errors=(503,)),
     _get("/jobmanager/config", cluster.jobmanager_config, list[of_cluster.ConfigEntry], served_by=_ANY),
-    _get("/jobmanager/environment", process.environment, of_process.Environment, served_by=_ANY),
+    _get("/jobmanager/environment", process.environment, of_process.Environment, served_by=_ANY, role=_OPERATOR),
     _get("/jobmanager/metrics", metrics.jobmanager, _METRICS, _GET, served_by=_ANY),
-    _get("/jobmanager/logs", process.logs, of_process.LogFiles, served_by=_ANY),
-    _get("/jobmanager/logs/{file}", process.log_file, str, errors=(404,), served_by=_ANY),
-    _get("/jobmanager/log", process.log, str, errors=(404,), served_by=_ANY),
-    _get("/jobmanager/stdout", process.stdout, str, errors=(404,), served_by=_ANY),
-    _get("/jobmanager/thread-dump", process.thread_dump, of_process.ThreadDump, served_by=_ANY),
+    _get("/jobmanager/logs", process.logs, of_process.LogFiles, served_by=_ANY, role=_OPERATOR),
+    _get("/jobmanager/logs/{file}", process.log_file, str, errors=(404,), served_by=_ANY, role=_OPERATOR),
+    _get("/jobmanager/log", process.log, str, errors=(404,), served_by=_ANY, role=_OPERATOR),
+    _get("/jobmanager/stdout", process.stdout, str, errors=(404,), served_by=_ANY, role=_OPERATOR),
+    _get("/jobmanager/thread-dump", process.thread_dump, of_process.ThreadDump, served_by=_ANY, role=_OPERATOR),
     _get("/versions", cluster.versions, Versions, served_by=_ANY),
-    _get("/healthz", cluster.healthz, of_cluster.Health, served_by=_ANY),
-    _get("/readyz", cluster.readyz, of_cluster.Health, errors=(503,)),
+    _get("/healthz", cluster.healthz, of_cluster.Health, served_by=_ANY, role=None),
+    _get("/readyz", cluster.readyz, of_cluster.Health, errors=(503,), role=None),
     _get("/metrics", metrics.prometheus, str, served_by=_ANY),
     Route(
-        method="GET", path="/events", handler=listing.events, answers=str, query=(_EVENTS_OF,), errors=_JOB,
+        method="GET", path="/events", handler=listing.events, role=_VIEWER,
+        answers=str, query=(_EVENTS_OF,), errors=_JOB,
         streams=True,
     ),
     _get("/openapi.json", _describe, dict[str, Any], served_by=_ANY),

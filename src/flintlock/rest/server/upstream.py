@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Final, Self, TypeAlias
@@ -112,9 +112,18 @@ class RequestBody:
 
 
 class Upstream:
-    """Connections to the leader. Use it as a context manager."""
+    """Connections to the leader. Use it as a context manager.
 
-    def __init__(self, max_connections: int = _MAX_CONNECTIONS, max_waiting: int = _MAX_WAITING) -> None:
+    A client's request is forwarded with the client's credential, one of this JobManager's own with `credential`.
+    """
+
+    def __init__(
+        self,
+        credential: Callable[[], str],
+        max_connections: int = _MAX_CONNECTIONS,
+        max_waiting: int = _MAX_WAITING,
+    ) -> None:
+        self._credential: Final = credential
         self._short: Final = _pool(max_connections)
         self._with_body: Final = _pool(max_connections)
         self._max_waiting: Final = max_waiting
@@ -130,7 +139,11 @@ class Upstream:
     @asynccontextmanager
     async def get(self, leader: LeaderInfo, target: bytes) -> AsyncGenerator[UpstreamResponse]:
         """Send a request of this JobManager's own."""
-        headers = [(b"accept", b"*/*"), (FORWARDED, b"1")]
+        headers = [
+            (b"accept", b"*/*"),
+            (b"authorization", b"Bearer " + self._credential().encode()),
+            (FORWARDED, b"1"),
+        ]
         async with self._send(self._short, leader, b"GET", target, headers) as response:
             yield response
 

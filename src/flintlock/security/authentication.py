@@ -1,0 +1,79 @@
+"""Authentication: from the credential of a request to a principal.
+
+A credential is a text that is sent as `Authorization: Bearer …`. Each kind has an `Authenticator`, and its form says
+which one that is. What was verified once is remembered for a short time, by the hash of the credential, so that a
+client that sends many requests costs one verification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from flintlock.model.errors import Unauthenticated
+from flintlock.model.principals import Principal
+
+_MOST_REMEMBERED: Final = 1024
+_REMEMBERED_MS: Final = 5_000
+MAX_CREDENTIAL_BYTES: Final = 8 << 10
+
+
+class Authenticator(Protocol):
+    """Verifies one kind of credential."""
+
+    async def authenticate(self, credential: str, now_ms: int) -> Principal | None:
+        """Return who the credential belongs to; None for a credential of another kind.
+
+        Raises Unauthenticated, with the reason, for one of this kind that is wrong, expired or revoked; Unavailable if
+        that cannot be found out now.
+        """
+        ...
+
+
+class Authentication:
+    """All kinds of credentials of one JobManager. `clock_ms` is the wall clock."""
+
+    def __init__(self, authenticators: Sequence[Authenticator], clock_ms: Callable[[], int]) -> None:
+        self._authenticators: Final = tuple(authenticators)
+        self._clock_ms: Final = clock_ms
+        self._known: Final[dict[bytes, tuple[Principal, int]]] = {}  # by hash of the credential, and until when
+        self._generation = 0  # counts `forget`: what was being verified then is not remembered
+
+    def forget(self) -> None:
+        """Verify every credential again: one of them was revoked."""
+        self._generation += 1
+        self._known.clear()
+
+    def remembered(self, credential: bytes) -> Principal | None:
+        """Return the principal of a credential that was verified a short time ago."""
+        found = self._known.get(hashlib.sha256(credential).digest())
+        return found[0] if found is not None and self._clock_ms() < found[1] else None
+
+    async def authenticate(self, credential: bytes) -> Principal:
+        """Return who sends the credential. Raises Unauthenticated with the reason, Unavailable."""
+        principal = self.remembered(credential)
+        if principal is not None:
+            return principal
+        if len(credential) > MAX_CREDENTIAL_BYTES:
+            raise Unauthenticated("the credential is too long to be one of this cluster")
+        try:
+            text = credential.decode("ascii")
+        except UnicodeDecodeError:
+            raise Unauthenticated("the credential has characters that no credential has") from None
+        now_ms, generation = self._clock_ms(), self._generation
+        for authenticator in self._authenticators:
+            principal = await authenticator.authenticate(text, now_ms)
+            if principal is not None:
+                if generation == self._generation:
+                    self._remember(credential, principal, now_ms)
+                return principal
+        raise Unauthenticated("the credential is none of this cluster: nothing that it accepts has this form")
+
+    def _remember(self, credential: bytes, principal: Principal, now_ms: int) -> None:
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()  # rarely: verifying is cheap, and which one is the oldest is not worth knowing
+        until_ms = now_ms + _REMEMBERED_MS
+        if principal.expires_ms is not None:
+            until_ms = min(until_ms, principal.expires_ms)
+        self._known[hashlib.sha256(credential).digest()] = (principal, until_ms)
