@@ -17,8 +17,12 @@ UV_PIP = $(UV_ENV) $(BIN)/uv pip
 COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
+# What the simulation runs, and where its coverage is stored.
+CONTROL_PLANE := dispatcher jobmaster resourcemanager taskmanager ha model
+SIMULATED := .coverage.simulation
+
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench soak growth chaos mutants docs dist lock clean
+.PHONY: help venv demo test check format bench soak coverage growth chaos mutants docs dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +52,11 @@ bench: $(READY) ## measure the figures, write bench/results.json; ONLY=name for 
 soak: $(READY) ## simulate clusters with random seeds for SECONDS=60
 	@$(BIN)/python -m flintlock.testing.soak --seconds $(or $(SECONDS),60)
 
+coverage: $(READY) ## the branch coverage of the control plane by the simulation alone, with SEEDS=0:200
+	@PYTHONHASHSEED=0 $(BIN)/coverage run --data-file=$(SIMULATED) -m flintlock.testing.soak --seeds $(or $(SEEDS),0:200)
+	@for package in $(CONTROL_PLANE); do echo "$$package: $$($(BIN)/coverage report --data-file=$(SIMULATED) \
+		--format=total --include="*/flintlock/$$package/*") %"; done
+
 growth: $(READY) ## run JOBS=2000 jobs in a simulated cluster; nothing may grow after the first tenth
 	@$(BIN)/python -m flintlock.testing.growth --jobs $(or $(JOBS),2000)
 
@@ -71,7 +80,7 @@ lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 
 clean: ## remove what was generated, .venv included
-	@rm -rf .venv .coverage .hypothesis .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .coverage .coverage.simulation .hypothesis .pytest_cache .ruff_cache build dist
 	@find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is younger than what it was made from, so a second run finds nothing to do.

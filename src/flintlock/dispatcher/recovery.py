@@ -198,8 +198,13 @@ class _Recovering:
 
         try:
             async with asyncio.TaskGroup() as workers:
-                for number in range(min(WIDTH, len(job_ids))):
-                    workers.create_task(work(), name=f"recover-{number}")
+                working = [
+                    workers.create_task(work(), name=f"recover-{number}") for number in range(min(WIDTH, len(job_ids)))
+                ]
+                # Before Python 3.13 a group that fails while it is left leaves its own task cancelled, and the process
+                # would end with this term.
+                if working:
+                    await asyncio.wait(working)
         except ExceptionGroup as group:  # the first one suffices as the reason
             raise group.exceptions[0] from group
         return tuple(job for job in found if job is not None)
@@ -306,10 +311,10 @@ class _Recovering:
             return True
 
     async def _archive(self, snapshot: JobSnapshot) -> None:
-        """List a job that has no JobMaster as ended, and archive it, as far as that is possible."""
+        """List a job that has no JobMaster as ended, and archive it, unless the store refuses that."""
         snapshot = structs.replace(snapshot, ended_at_ms=snapshot.ended_at_ms or self._retention_clock.now_ms())
         with log_and_continue(log_events.JOB_ARCHIVE_FAILED, job_id=snapshot.graph.job_id):
-            await self._writes.archive(snapshot, ())
+            await self._writes.archive_quarantined(snapshot)
         self._ended[snapshot.graph.job_id] = snapshot.summary()
 
 

@@ -58,6 +58,10 @@ class TermWrites:
             lambda: self._stores.ended.put(snapshot, results), patience_s=PATIENCE_S
         )
 
+    async def archive_quarantined(self, snapshot: JobSnapshot) -> None:
+        """Archive a job before its graph is quarantined, however long it takes: nothing else knows of it after that."""
+        await self._gate.retry_until_acknowledged(lambda: self._stores.ended.put(snapshot, ()))
+
     async def end(self, result: JobResult) -> None:
         """Make a job's result durable. Raises InvariantBroken if it has another one already."""
         again = False

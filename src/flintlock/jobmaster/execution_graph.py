@@ -108,7 +108,7 @@ class RegionState(Struct, frozen=True, kw_only=True):
     outcome: TaskFinished | None = None  # of the accepted attempt
     redo: bool = False  # it was published, but its blocking results are gone: only they are computed again
     publication: Publication | None = None  # from ACCEPTED on, if there are files to publish
-    staging: tuple[str, ...] = ()  # where its attempts may have written to; see `model.staging.staging_of_attempts`
+    staging: tuple[str, ...] = ()  # where attempts may have written: `model.staging.staging_of_attempts`, the work_dir
     restart_pending: bool = False  # its current execution FAILED and another will follow
 
     @property

@@ -92,6 +92,8 @@ def take_slots(transition: Transition, region: RegionState, grant: SlotGrant) ->
         recording=region.current.recording + 1,
     )
     staging = staging_of_attempts(transition.job.plan.graph, region.plan, attempt)
+    if region.plan.materialises:
+        staging = (*staging, transition.job.plan.work_dir)
     region = structs.replace(region.with_current(execution), grant=grant, phase=RegionPhase.DEPLOYED, staging=staging)
     transition.update(region)
     transition.emit(Record(record_of(transition, region, RegionPhase.DEPLOYED)))

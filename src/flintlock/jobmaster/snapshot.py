@@ -61,8 +61,9 @@ def results_of(job: ExecutionGraph) -> tuple[ResultRows, ...]:
 def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:
     """Return the directories that attempts may have left: their staging, and the job's blocking results."""
     staging = [directory for region in job.regions for directory in region.staging]
-    materialised = any(region.plan.materialises and _any_attempt_sent(region) for region in job.regions)
-    return (*staging, job.plan.work_dir) if materialised else tuple(staging)
+    if any(region.plan.materialises and _any_attempt_sent(region) for region in job.regions):
+        staging.append(job.plan.work_dir)  # older versions did not record it with the attempts
+    return tuple(dict.fromkeys(staging))
 
 
 def _any_attempt_sent(region: RegionState) -> bool:

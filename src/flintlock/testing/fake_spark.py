@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context
 from random import Random
@@ -116,26 +116,38 @@ class Ran(Struct, frozen=True):
 class FakeSpark:
     """The whole data plane: its files, what was run, and how fast and how often it fails."""
 
-    def __init__(self, random: Random, *, work_s: float = 2.0, failures: float = 0.0) -> None:
+    def __init__(
+        self, random: Random, *, work_s: float = 2.0, failures: float = 0.0, publication_failures: float = 0.0
+    ) -> None:
         self.random = random
         self.files = FakeFiles()
         self.ledger: list[Ran] = []  # appended by runners, read by checks
         self.work_s = work_s
         self.failures = failures  # probability that an attempt's Spark work fails
+        self.publication_failures = publication_failures  # probability that a step of a publication fails
+        self.on_start: Callable[[DeployTask], None] = _ignore  # called when a runner begins
         self.context = Context()  # engines and runners are processes of their own
         self.starts: Counter[tuple[JobId, RegionId]] = Counter()  # runners that began, by task
-        self.overlaps: list[str] = []  # attempts at one task that were alive at one time
+        self.overlaps: list[str] = []  # attempts at one task, or in one slot, that were alive at one time
         self.false_markers: list[str] = []  # targets with a success marker beside less than all of a run
+        self.endless: set[AttemptId] = set()  # whose work does not end by itself; they count as no attempt at a task
         self._alive: dict[tuple[JobId, RegionId], list[AttemptId]] = {}  # runners by task
+
+    def running(self) -> list[AttemptId]:
+        """Return the attempts whose runners are alive."""
+        return [attempt for runners in self._alive.values() for attempt in runners]
 
     @contextmanager
     def alive(self, task: DeployTask) -> Generator[None]:
         """Count a runner as alive while the context lasts; two at one task are an overlap."""
         attempt = task.attempt
+        self.on_start(task)
         runners = self._alive.setdefault((attempt.job_id, attempt.region), [])
-        self.overlaps += [f"{attempt} began while {other} was alive" for other in runners]
+        if attempt not in self.endless:
+            others = [other for other in runners if other not in self.endless]
+            self.overlaps += [f"{attempt} began while {other} was alive" for other in others]
+            self.starts[attempt.job_id, attempt.region] += 1
         runners.append(attempt)
-        self.starts[attempt.job_id, attempt.region] += 1
         try:
             yield
         finally:
@@ -174,7 +186,12 @@ class FakeEngine:
 
     @contextmanager
     def serving(self, runner: FakeRunner) -> Generator[None]:
-        """Let a runner work on it while the context lasts."""
+        """Let a runner work on it while the context lasts. Two of them in one slot are an overlap."""
+        self._spark.overlaps += [
+            f"{runner.task.attempt} began in the slots {runner.task.slots}, of which {other.task.attempt} has some"
+            for other in self._runners
+            if set(other.task.slots) & set(runner.task.slots)
+        ]
         self._runners.append(runner)
         try:
             yield
@@ -227,6 +244,8 @@ class FakeEngine:
             self._spark.false_markers += [target for sink in sinks if (target := self._falsely_marked(sink))]
             yield FilesPublished(done=done, total=total)
             await self._pause()
+            if self._spark.publication_failures and self._spark.random.random() < self._spark.publication_failures:
+                raise JobFailed("a file could not be moved: simulated")
         yield FilesPublished(done=total, total=total, complete=True)
 
     def _falsely_marked(self, sink: SinkFiles) -> str | None:
@@ -294,7 +313,7 @@ class FakeRunner:
     def __init__(self, spark: FakeSpark, engine: FakeEngine, task: DeployTask) -> None:
         self._spark = spark
         self._engine = engine
-        self._task = task
+        self.task = task
         self._stop = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None  # written by run
         self.session = SparkSessionKey(user_id="simulated", session_id=str(task.attempt))
@@ -350,9 +369,9 @@ class FakeRunner:
 
     async def _process(self, reports: asyncio.Queue[_Report | None]) -> None:
         """Run as the process, which is alive until the end of this coroutine."""
-        with self._spark.alive(self._task), self._engine.serving(self):
+        with self._spark.alive(self.task), self._engine.serving(self):
             async with asyncio.TaskGroup() as tasks:
-                files = TaskFiles(self._task, self._engine, tasks)
+                files = TaskFiles(self.task, self._engine, tasks)
                 async for item in self._run(files):
                     reports.put_nowait(item)
 
@@ -363,7 +382,7 @@ class FakeRunner:
 
     async def _run(self, files: TaskFiles) -> AsyncIterator[_Report]:
         """Do what a runner and its TaskManager do: compare the inputs, write, list what was written."""
-        task = self._task
+        task = self.task
         changed = await files.changed_inputs()
         if changed is not None:
             yield TaskFailed(failure=changed)
@@ -423,12 +442,19 @@ class FakeRunner:
 
     async def _work(self) -> bool:
         """Let time pass; return False if it was stopped."""
+        limit_s = (
+            None if self.task.attempt in self._spark.endless else self._spark.random.uniform(0, self._spark.work_s)
+        )
         try:
-            async with asyncio.timeout(self._spark.random.uniform(0.0, self._spark.work_s)):
+            async with asyncio.timeout(limit_s):
                 await self._stop.wait()
         except TimeoutError:
             return True
         return False
+
+
+def _ignore(_: DeployTask) -> None:
+    """Do nothing."""
 
 
 async def _no_counts() -> dict[StepName, TaskMetrics]:

@@ -28,7 +28,7 @@ from flintlock.ha import payloads
 from flintlock.ha.leader_gate import PATIENCE_S
 from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.commands import CancelJob
-from flintlock.model.errors import Conflict, DuplicateJob, Incompatible, InvariantBroken, Unavailable
+from flintlock.model.errors import Conflict, DuplicateJob, Fenced, Incompatible, InvariantBroken, Unavailable
 from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobs import AwaitJob, JobQuery, JobResult, StoredJob, Submitted
 from flintlock.model.states import JobStatus
@@ -289,6 +289,42 @@ async def test_unreadable_graph_is_quarantined_and_shown_as_failed_while_the_oth
             assert harness.cluster.quarantined[A][1] == b"\xc1 not a graph"
             with pytest.raises(DuplicateJob):
                 await dispatcher.submit_job(submission(A))
+
+
+@virtual_time
+async def test_recovery_that_is_fenced_leaves_its_task_uncancelled() -> None:
+    """A process that takes itself for cancelled would end with the term, instead of contending for the next one."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+    harness.cluster.graphs[A] = b"\xc1 not a graph"
+    harness.faults.failing["ended.put:before"] = Fenced("a newer leader leads")
+
+    with pytest.raises(Fenced):
+        await recover(harness.stores(), harness.services)
+
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+@virtual_time
+async def test_job_is_quarantined_only_once_its_archive_says_so() -> None:
+    """While the store accepts no archive, nothing but the graph knows of the job."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+    harness.cluster.graphs[A] = b"\xc1 not a graph"
+    harness.faults.failing["ended.put:before"] = Unavailable("the disk is full")
+    asyncio.get_running_loop().call_later(300.0, harness.faults.failing.clear)
+
+    async with harness.leading() as dispatcher:
+        assert asyncio.get_running_loop().time() >= 300.0
+        assert harness.cluster.quarantined.keys() == {A}
+        assert await status(dispatcher) is JobStatus.FAILED
+    async with harness.leading() as dispatcher:
+        assert await status(dispatcher) is JobStatus.FAILED
+        assert [line.job_id for line in await all_jobs(dispatcher)] == [A]
 
 
 @virtual_time

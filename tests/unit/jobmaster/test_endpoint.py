@@ -250,7 +250,7 @@ async def test_regions_run_one_after_another_and_files_are_published_between() -
         outcome = await job
 
     assert outcome.snapshot.status is JobStatus.FINISHED
-    assert outcome.scratch == (f"/out/.flintlock-{JOB}-1-0", f"/work/{JOB}")
+    assert outcome.scratch == (f"/work/{JOB}", f"/out/.flintlock-{JOB}-1-0")
     assert [record.phase for record in harness.store.history] == [
         RegionPhase.DEPLOYED,
         RegionPhase.FINISHED,

@@ -8,6 +8,7 @@ from tests.unit.jobmaster.job_harness import (
     BLOCKING,
     CHAIN,
     FILES,
+    JOB,
     JOIN,
     NO_INFRASTRUCTURE_RESTARTS,
     PAIR,
@@ -35,7 +36,7 @@ from flintlock.jobmaster.scheduling import DEPLOYMENT_WAITS_S
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.errors import InvariantBroken
-from flintlock.model.ids import RequestId, StepName
+from flintlock.model.ids import RegionId, RequestId, StepName
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
@@ -438,3 +439,16 @@ def test_reports_of_other_jobs_and_regions_are_ignored() -> None:
         assert before.region_of(stranger) is None
     harness.report(TaskRunning(), region=0, attempt=3)
     assert harness.job is before
+
+
+def test_record_of_an_attempt_names_every_directory_that_it_may_write_to() -> None:
+    """A job may end without a JobMaster, and then its records alone say what has to be removed."""
+    harness = JobHarness(CHAIN)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    assert harness.durable[RegionId(0)].staging == (harness.job.plan.work_dir,)
+    harness.taken()
+    harness.finish(materialised={StepName("clean"): f"{harness.job.plan.work_dir}/clean/0"})
+    harness.run_region(1)
+    assert harness.durable[RegionId(1)].staging == (f"/out/.flintlock-{JOB}-1-0",)

@@ -1,1 +1,1 @@
-"""A whole cluster in one process on virtual time, from a seed: network, faults, invariants."""
+"""A whole cluster in one process on virtual time, from a seed: network, faults, users, invariants."""

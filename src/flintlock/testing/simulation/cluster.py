@@ -30,11 +30,13 @@ from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
+from flintlock.ha import payloads
 from flintlock.ha.leader_info import LeaderAddresses
-from flintlock.model.errors import NotFound, Unavailable
-from flintlock.model.ids import BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
-from flintlock.model.jobgraph import Resources, Versions
-from flintlock.model.slots import ResourceOverview, TaskManagerInfo, TaskManagerRegistration, WaitingRequest
+from flintlock.model.errors import FlintlockError, NotFound, Unavailable
+from flintlock.model.ids import AttemptId, BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
+from flintlock.model.jobgraph import Versions
+from flintlock.model.slots import TaskManagerRegistration
+from flintlock.model.tasks import DeployTask
 from flintlock.rpc.transport import Connector, Fence, Host
 from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
@@ -45,14 +47,19 @@ from flintlock.testing.simulation.faults import FaultInjector, Faults
 from flintlock.testing.simulation.ha import DurableCluster, SimulatedHa, TermProcess, leader_finder
 from flintlock.testing.simulation.network import Link, SimulatedNetwork, SimulatedProcess
 from flintlock.testing.simulation.operations import DurableChanges
+from flintlock.testing.simulation.slot_checks import slot_problems
+from flintlock.testing.simulation.workers import SETTINGS, UNREGISTERED_S, Fleet
 from flintlock.testing.simulation.workload import HARDWARE
 from flintlock.testing.virtual_time import now_ms
 
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
 _RESTART_S: Final = 1.0
 _SLOT_CHECK_S: Final = 1.7
+_UNRECORDED: Final = 1000  # the first number of attempts that no JobMaster knows
+_LONGEST_FAULT_S: Final = 180.0  # for which a leader may be frozen, or may not reach the stores
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
+_RECORDING: Final = "progress.record"
 _CHANGES: Final = frozenset({"graphs.replace", "operations.put"})
 _WRITES: Final = frozenset(
     {
@@ -109,6 +116,8 @@ class SimulatedCluster:
         job_managers: int = 1,
         task_managers: int = 2,
         slots: int = 2,
+        workers: bool = False,
+        retention_s: float | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.random = random
@@ -120,31 +129,61 @@ class SimulatedCluster:
         self.durable = DurableCluster(self.network, faults.session_timeout_s)
         self.changes = DurableChanges(self.durable.records)
         self.ensemble = self.durable.ensemble
-        self.spark = FakeSpark(random, work_s=faults.work_s, failures=faults.spark_failures)
+        self.spark = FakeSpark(
+            random,
+            work_s=faults.work_s,
+            failures=faults.spark_failures,
+            publication_failures=faults.publication_failures,
+        )
+        self.spark.on_start = self._check_start
         self.crashes = 0  # so far
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
+        self.lost_results: list[frozenset[str]] = []  # blocking results that were lost or changed at one time
+        self.intact_graphs: dict[JobId, bytes] = {}  # the graphs that were damaged, as they were before
+        self.retention_s = retention_s  # of ended jobs; None: longer than any run
         self.full_disks = 0  # while it is not 0, the stores accept no write
         self.job_managers = [f"jm-{number}" for number in range(job_managers)]
         self.task_managers = [f"tm-{number}" for number in range(task_managers)]
         self.launchers: dict[str, FakeEngineLauncher] = {}
         self.clock_errors_ms: dict[str, int] = {}  # by which the wall clock of each JobManager's machine is ahead
         for name in (*self.job_managers, *self.task_managers):
-            # A connection that repeats what was lost: later, but not by much, or no process could ever keep a session.
-            steady = Link(late=faults.late_messages, max_late_s=faults.session_timeout_s / 6)
-            self.network.set_link(name, ENSEMBLE, steady)
-            self.network.set_link(ENSEMBLE, name, steady)
+            self._connect_to_ensemble(name)
         self._slots = slots
         self._settings = dict(settings or {})  # of the JobManagers
+        if retention_s is not None:
+            self._settings["job-result-store.retention"] = f"{retention_s:g} s"
+        self.fleet = Fleet(random, self.network, self._run_worker, slots=slots) if workers else None
+        if workers:
+            self._settings |= SETTINGS
+        self._term_began_s = 0.0  # the latest one
         self._injector = FaultInjector(self)
         self._ha: dict[str, SimulatedHa] = {}  # of the latest process of each JobManager
         self._instances = 0
+        self._begun: dict[AttemptId, DeployTask] = {}  # the attempts whose runners have begun
+        self._running: dict[str, TaskManager] = {}  # the latest one of each process
         self._declared_dead_s: dict[FencingToken, float] = {}  # when each leader was declared dead
         self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
+
+    def _connect_to_ensemble(self, name: str) -> None:
+        """Let a process have a connection that repeats what was lost: later, but in time to keep a session."""
+        steady = Link(late=self.faults.late_messages, max_late_s=self.faults.session_timeout_s / 6)
+        self.network.set_link(name, ENSEMBLE, steady)
+        self.network.set_link(ENSEMBLE, name, steady)
 
     def faulty(self) -> bool:
         """Return whether faults may still be injected."""
         return asyncio.get_running_loop().time() < self.faults.until_s
+
+    def settled_s(self) -> float:
+        """Return since when, at the latest, the leader has been able to act as it should, unless it is recovering."""
+        if self.faults.freezes_leaders or self.full_disks:
+            return max(self._term_began_s, self.faults.until_s + _LONGEST_FAULT_S)
+        return self._term_began_s
+
+    def is_retention_over(self, alive_s: float) -> bool:
+        """Return whether a job that was last known to be alive then may have been removed by now."""
+        return self.retention_s is not None and asyncio.get_running_loop().time() >= alive_s + self.retention_s
 
     def record(self, what: str) -> None:
         """Add an event to the trace."""
@@ -165,6 +204,8 @@ class SimulatedCluster:
                 tasks.create_task(self._restart_when_it_ends(name, self._job_manager), name=f"keep-{name}")
             for name in self.task_managers:
                 tasks.create_task(self._restart_when_it_ends(name, self._task_manager), name=f"keep-{name}")
+            if self.fleet is not None:
+                self.fleet.begin(tasks)
             self._injector.begin(tasks)
             tasks.create_task(self._check_slots(), name="check-slots")
             tasks.create_task(self._stop_losing_messages(), name="stop-losing-messages")
@@ -195,10 +236,26 @@ class SimulatedCluster:
             process = self.network.process(name)
             self.record(f"{name} starts")
             await asyncio.wait({process.spawn(main(process), name)})
+            if process.alive:
+                self.violations.append(f"{name} has ended, though nobody has ended it")
+                process.crash()
             if process.failure is not None:
                 self.violations.append(f"{name} ended by itself: {process.failure!r}")
                 self.record(f"{name} ended by itself: {process.failure!r}")
             await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
+
+    async def _run_worker(self, name: str) -> None:
+        """Run the process of a worker, once."""
+        self._connect_to_ensemble(name)
+        process = self.network.process(name)
+        self.record(f"{name} starts")
+        self.task_managers.append(name)
+        await asyncio.wait({process.spawn(self._task_manager(process), name)})
+        process.crash()
+        self.task_managers.remove(name)
+        self.record(f"{name} has ended")
+        if process.failure is not None:
+            self.violations.append(f"{name} ended by itself: {process.failure!r}")
 
     async def _job_manager(self, process: SimulatedProcess) -> None:
         ha = self._ha[process.name] = SimulatedHa(self.durable, process, partial(self._step, process))
@@ -230,6 +287,7 @@ class SimulatedCluster:
                 boot_time_s=asyncio.get_running_loop().time,
                 random=self.random,
                 hostname=process.name,
+                workers=None if (fleet := self.fleet) is None else lambda _: fleet.open(process, HARDWARE),
                 term_transport=term_transport,
                 watches_leader=self.faults.deaths_noticed,
             )
@@ -270,6 +328,8 @@ class SimulatedCluster:
             self._injector.freeze(process.name, self._injector.draw_freeze_s())
         if operation in _RECOVERING and self.faults.slow_reads_s:
             await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_reads_s))
+        if operation == _RECORDING and self.faults.slow_records_s:
+            await asyncio.sleep(self.random.uniform(0.0, self.faults.slow_records_s))
         sides = (ENSEMBLE, process.name) if back else (process.name, ENSEMBLE)
         await asyncio.sleep(self.network.delay_s(*sides))  # what was sent before may arrive in the meantime
         while self.network.is_cut(*sides) or self.ensemble.is_cut_off(process.name):  # noqa: ASYNC110 (no event)
@@ -281,13 +341,60 @@ class SimulatedCluster:
             self.record(f"{process.name} receives no answer at {name}")
             raise Unavailable(f"no answer at {name}")
 
+    def _check_start(self, task: DeployTask) -> None:
+        """Check that an attempt begins once, after it was recorded with its TaskManager, and before its job ended."""
+        attempt, records = task.attempt, self.durable.records
+        if attempt in self.spark.endless:
+            return
+        if attempt in self._begun:
+            self.violations.append(f"{attempt} began a second time")
+        self._begun[attempt] = task
+        if attempt.job_id in records.results:
+            self.violations.append(f"{attempt} began after its job had ended")
+            return
+        payload = records.progress.get(attempt.job_id, {}).get(attempt.region)
+        record = None if payload is None else payloads.REGION_RECORD.decode(payload, f"attempt {attempt}")
+        if record is None or (record.attempt, record.instance) != (attempt.attempt, task.instance):
+            self.violations.append(f"{attempt} began at {task.instance}, but recorded is {record}")
+
+    def damage_graph(self) -> None:
+        """Damage the graph of a job that has not ended: the next leader that reads it cannot run the job."""
+        graphs = self.durable.records.graphs
+        job_ids = [job_id for job_id in graphs if job_id not in self.intact_graphs]
+        if job_ids:
+            job_id = self.random.choice(job_ids)
+            self.record(f"the graph of job {job_id} is damaged")
+            self.intact_graphs[job_id] = graphs[job_id]
+            graphs[job_id] = graphs[job_id][:-1]
+
+    def deploy_unrecorded(self) -> None:
+        """Deploy an attempt that no JobMaster knows, as one would if the store had lost its record."""
+        name = self.random.choice(self.task_managers)
+        process = self.network.at(name)
+        if process is None or not process.alive or process.frozen or name not in self._running or not self._begun:
+            return
+        like = self.random.choice(list(self._begun.values()))
+        number = _UNRECORDED + len(self.spark.endless)
+        attempt = AttemptId(job_id=like.attempt.job_id, region=like.attempt.region, attempt=number)
+        self.record(f"{name} gets the attempt {attempt}, which is not recorded")
+        self.spark.endless.add(attempt)
+        order = structs.replace(like, attempt=attempt, instance=None, lease_s=0.0)
+
+        async def deploy() -> None:
+            with suppress(FlintlockError):  # it has no lease, no engine, or the slots are in use
+                await self._running[name].deploy(order)
+
+        process.spawn(deploy(), "unrecorded")
+
     async def _task_manager(self, process: SimulatedProcess) -> None:
         guard = TokenGuard(asyncio.get_running_loop().time)
         launcher = self.launchers[process.name] = self.spark.launcher()
         leader = leader_finder(self.durable, process)
+        is_worker = self.fleet is not None and process.name in self.fleet.machines
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
-                id=TaskManagerId("tm" if self.faults.equal_ids else process.name),
+                id=TaskManagerId("tm" if self.faults.equal_ids and not is_worker else process.name),
+                worker=is_worker,
                 instance=InstanceId(""),
                 address=process.address,
                 slots=self._slots,
@@ -302,9 +409,10 @@ class SimulatedCluster:
             log_directory=Path("log"),
             prepare_log=lambda _: None,
             new_instance=self._new_instance,
+            unregistered_timeout_s=UNREGISTERED_S if is_worker else math.inf,
             set_watchdog_deadline=_Watchdog(launcher, self.spark.context).watch,
         )
-        task_manager = TaskManager(services, guard)
+        task_manager = self._running[process.name] = TaskManager(services, guard)
         process.serve(TaskManagerGateway, task_manager, self._checked_fence(process.name, guard))
         await task_manager.run()
 
@@ -335,45 +443,13 @@ class SimulatedCluster:
         return InstanceId(f"instance-{self._instances}")
 
     def _on_term(self, token: FencingToken) -> None:
+        self._term_began_s = asyncio.get_running_loop().time()
         self.record(f"{self.leader()} leads in epoch {token.epoch}")
 
     async def _stop_losing_messages(self) -> None:
         """Lose no more messages once the faults are over: no guarantee holds for a component that is unreachable."""
         await asyncio.sleep(self.faults.until_s)
         self.network.link = structs.replace(self._faulty, loss=0.0)
-
-
-def slot_problems(overview: ResourceOverview) -> list[str]:
-    """Return what is wrong with the allocation of slots, as a ResourceManager reports it between two of its steps."""
-    problems = [
-        f"{tm.id} has {tm.slots} slots: {tm.free_slots} are free, and allocated are {tm.allocated}"
-        for tm in overview.task_managers
-        if tm.free_slots + sum(share.slots for share in tm.allocated) > tm.slots
-    ]
-    problems += [
-        f"{tm.id} runs nothing, but of {tm.hardware} only {tm.free_resources} is free"
-        for tm in overview.task_managers
-        if not tm.allocated and tm.free_resources != _whole(tm)
-    ]
-    for next_in_line in overview.waiting[:1]:  # order is strict: the others wait for it
-        problems += [
-            f"{next_in_line.name} waits for {next_in_line.slots or 'all'} slots and {next_in_line.resources}, and "
-            f"{tm.id} has {tm.free_slots} and {tm.free_resources} free"
-            for tm in overview.task_managers
-            if tm.ready and tm.free_slots >= (next_in_line.slots or tm.slots) and _has_free(tm, next_in_line)
-        ]
-    return problems
-
-
-def _whole(tm: TaskManagerInfo) -> Resources:
-    return Resources(cpu=float(tm.hardware.cpu_cores), memory=tm.hardware.physical_memory)
-
-
-def _has_free(tm: TaskManagerInfo, request: WaitingRequest) -> bool:
-    """Whether a TaskManager has the cores and the memory that a request names, or the share of the slots."""
-    whole, named, slots = _whole(tm), request.resources or Resources(), request.slots or tm.slots
-    cpu, memory = named.cpu or whole.cpu * slots / tm.slots, named.memory or whole.memory * slots // tm.slots
-    return tm.free_resources.cpu >= cpu and tm.free_resources.memory >= memory
 
 
 class _Watchdog:

@@ -23,6 +23,8 @@ def draw_faults(random: Random) -> Faults:
         return _refusals(random)
     if random.random() < 0.06:
         return _quiet_spells(random)
+    if random.random() < 0.12:
+        return random.choice([_lapsed_leases, _disorder])(random)
     heartbeat_timeout_s = random.choice([10.0, 60.0 if harsh else LONG_LEASE_S])
     return Faults(
         crash_at_step=0.0 if steady else random.choice([0.0, 0.01, 0.05, 0.2]),
@@ -51,8 +53,11 @@ def draw_faults(random: Random) -> Faults:
         equal_ids=harsh and random.random() < 0.1,
         until_s=random.choice([5.0, 20.0, 60.0]),
         slow_reads_s=random.choice([0.0, 0.0, 1.0]),
+        slow_records_s=random.choice([0.0, 0.0, 0.0, 3.0]),
         lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
         clock_jumps=random.choice([0, 0, 1, 4]),
+        publication_failures=random.choice([0.0, 0.0, 0.02, 0.08]),
+        unrecorded_attempts=random.choice([0, 0, 0, 1, 2]) if harsh else 0,
     )
 
 
@@ -83,4 +88,37 @@ def _quiet_spells(random: Random) -> Faults:
         late_messages=random.choice([0.0, 0.05]),
         heartbeat_timeout_s=random.choice([30.0, 60.0]),
         until_s=random.choice([5.0, 20.0]),
+    )
+
+
+def _lapsed_leases(random: Random) -> Faults:
+    """Draw the faults of a run in which one leader leads, and the leases of TaskManagers end while they work."""
+    return Faults(
+        freezes=random.choice([1, 2, 4]),
+        partitions=random.choice([0, 1, 3]),
+        lapses_leases=True,
+        work_s=random.choice([20.0, 60.0]),
+        late_messages=random.choice([0.0, 0.05]),
+        heartbeat_timeout_s=10.0,
+        task_managers=2,
+        until_s=random.choice([20.0, 60.0]),
+    )
+
+
+def _disorder(random: Random) -> Faults:
+    """Draw the faults of a run in which many messages overtake others or arrive twice, and records are slow.
+
+    TaskManagers come and go: slots are granted, lost and granted again while the first grant is recorded.
+    """
+    return Faults(
+        late_messages=random.choice([0.1, 0.3]),
+        duplicates=random.choice([0.1, 0.5]),
+        slow_records_s=random.choice([0.0, 2.0, 5.0]),
+        job_manager_crashes=random.choice([0, 0, 1, 3]),
+        task_manager_crashes=random.choice([0, 2, 6]),
+        engine_crashes=random.choice([0, 2, 6]),
+        spark_failures=random.choice([0.0, 0.1]),
+        cancels=0.8,
+        unrecorded_attempts=random.choice([0, 2]),
+        until_s=random.choice([20.0, 60.0]),
     )

@@ -46,16 +46,23 @@ class Faults(Struct, frozen=True, kw_only=True):
     store_partitions: int = 0  # between the ensemble and any process, both ways or one
     lone_servers: int = 0  # servers of the ensemble that are cut off from the others, with one of their clients
     freezes: int = 0  # of TaskManagers, in some cases past their lease
+    lapses_leases: bool = False  # each freeze of a TaskManager, and each cut from it, lasts longer than its lease
     lost_results: int = 0  # times at which blocking results are lost: one or several, each completely or in part
     clock_jumps: int = 0  # of a JobManager's wall clock, forward or back, by up to a month
     equal_ids: bool = False  # all TaskManagers have one id: one of them works at a time
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
+    slow_records_s: float = 0.0  # what recording an attempt takes at most, on the way to the store and back
+    publication_failures: float = 0.0  # probability that a step of a publication fails
+    unrecorded_attempts: int = 0  # attempts on TaskManagers that no JobMaster knows
+    damaged_graphs: int = 0  # stored graphs that cannot be read any more
     full_disks: int = 0  # times at which no JobManager can write to the stores, for a while; all of them can read
     lost_answers: float = 0.0  # probability that a step of the stores is Unavailable: before it took effect, or after
     heartbeat_timeout_s: float = 60.0
     other_timeouts: float = 0.0  # probability that a JobManager is started with a third of that
     session_timeout_s: float = 4.0
     until_s: float = 60.0
+    task_managers: int | None = None  # how many there are; None: one or two
+    cancels: float = 0.35  # probability that a job is cancelled
 
     @property
     def leads_throughout(self) -> bool:
@@ -69,6 +76,19 @@ class Faults(Struct, frozen=True, kw_only=True):
             or self.member_cuts
             or self.store_partitions
             or self.lone_servers
+        )
+
+    @property
+    def freezes_leaders(self) -> bool:
+        """Whether a leader may stand still for a while, or may be unable to act, and lead on."""
+        return bool(
+            self.freeze_at_step
+            or self.job_manager_freezes
+            or self.false_deaths
+            or self.member_cuts
+            or self.store_partitions
+            or self.lone_servers
+            or self.full_disks
         )
 
     @property
@@ -87,6 +107,7 @@ class Faults(Struct, frozen=True, kw_only=True):
             or self.other_timeouts
             or self.refusals
             or self.equal_ids
+            or self.unrecorded_attempts
         )
 
 
@@ -103,6 +124,7 @@ class Victims(Protocol):
     launchers: dict[str, FakeEngineLauncher]
     clock_errors_ms: dict[str, int]
     full_disks: int
+    lost_results: list[frozenset[str]]
 
     def record(self, what: str) -> None:
         """Add an event to the trace."""
@@ -118,6 +140,14 @@ class Victims(Protocol):
 
     def declare_leader_dead(self) -> None:
         """Have some JobManager declare the leader dead, whether or not it is."""
+        ...
+
+    def damage_graph(self) -> None:
+        """Damage a stored graph."""
+        ...
+
+    def deploy_unrecorded(self) -> None:
+        """Deploy an attempt that no JobMaster knows."""
         ...
 
 
@@ -150,6 +180,8 @@ class FaultInjector:
             (faults.lost_results, self._lose_results),
             (faults.clock_jumps, self._set_a_clock),
             (faults.full_disks, self._fill_the_disk),
+            (faults.damaged_graphs, self._damage_a_graph),
+            (faults.unrecorded_attempts, self._deploy_unrecorded),
         ):
             for _ in range(count):
                 delay_s = self._random.uniform(1.0, faults.until_s)
@@ -200,7 +232,8 @@ class FaultInjector:
             launchers[name].engines[-1].crash("java.lang.OutOfMemoryError: simulated")
 
     async def _cut_off_a_task_manager(self) -> None:
-        length_s = self._random.uniform(1.0, 2.0 * self._faults.heartbeat_timeout_s)
+        timeout_s = self._faults.heartbeat_timeout_s
+        length_s = self._random.uniform(timeout_s if self._faults.lapses_leases else 1.0, 2.0 * timeout_s)
         some = self._cluster.job_managers if self._random.random() < 0.5 else [self._draw_job_manager()]
         await self._cut(some, [self._random.choice(self._cluster.task_managers)], length_s)
 
@@ -283,14 +316,17 @@ class FaultInjector:
         self._cluster.network.heal(sides[0], sides[1])
 
     async def _freeze_a_task_manager(self) -> None:
-        length_s = self._random.uniform(0.5, 1.5 * self._faults.heartbeat_timeout_s)
+        timeout_s = self._faults.heartbeat_timeout_s
+        length_s = self._random.uniform(timeout_s if self._faults.lapses_leases else 0.5, 1.5 * timeout_s)
         self.freeze(self._random.choice(self._cluster.task_managers), length_s)
 
     async def _lose_results(self) -> None:
         """Lose up to three blocking results: all files of each, some of them, or the end of some."""
         files = self._cluster.spark.files
         results = sorted({path.rpartition("/")[0] for path in files.content if path.startswith("work/")})
-        for lost in self._random.sample(results, min(len(results), self._random.randint(1, 3))):
+        chosen = self._random.sample(results, min(len(results), self._random.randint(1, 3)))
+        self._cluster.lost_results.append(frozenset(chosen))
+        for lost in chosen:
             paths = files.below(lost)
             how = self._random.choice(["lost", "lost in part", "truncated"])
             some = paths if how == "lost" else self._random.sample(paths, self._random.randint(1, len(paths)))
@@ -300,6 +336,12 @@ class FaultInjector:
                     files.content[path] = files.content[path][:-1]
                 else:
                     del files.content[path]
+
+    async def _damage_a_graph(self) -> None:
+        self._cluster.damage_graph()
+
+    async def _deploy_unrecorded(self) -> None:
+        self._cluster.deploy_unrecorded()
 
     async def _set_a_clock(self) -> None:
         """Set the wall clock of a JobManager's machine wrong for a while; it may start or begin to lead meanwhile."""

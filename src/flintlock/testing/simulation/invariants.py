@@ -1,6 +1,5 @@
 """The guarantees to users, checked on a simulated cluster: one seed, one run, one verdict.
 
-The clients here behave as good clients do: they repeat a submission until it is answered, always under the same key.
 The checks know nothing of how the components work; they inspect the answers to clients, the files, and the stores.
 """
 
@@ -13,21 +12,20 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
-from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.model.commands import CancelJob, PingTask
-from flintlock.model.errors import Conflict, FlintlockError, InvariantBroken, NotFound, Unavailable
-from flintlock.model.ids import AttemptId, JobId
-from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import JobQuery, JobSnapshot, JobSubmission
+from flintlock.model.errors import FlintlockError, NotFound, Unavailable
+from flintlock.model.ids import JobId
+from flintlock.model.jobs import JobQuery, JobSnapshot, ResultQuery
 from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, FailureKind
 from flintlock.testing.fake_spark import FILES_OF_A_SINK, ROWS_MISSING
+from flintlock.testing.simulation.clients import Clients
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.fault_draws import LONG_LEASE_S, draw_faults
 from flintlock.testing.simulation.faults import Faults
-from flintlock.testing.simulation.operations import RescalingUser
-from flintlock.testing.simulation.workload import ObservedJob, draw_cancel_delay_s, draw_job, with_id
+from flintlock.testing.simulation.listing_user import LISTING_RUNS, ListingUser
+from flintlock.testing.simulation.operator import QuarantineOperator
+from flintlock.testing.simulation.workload import VARIED_RUNS, ObservedJob, draw_job, vary_job
 from flintlock.testing.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 
 PATIENCE_S: Final = 1800.0  # in addition to one lease; the longest that was ever observed is a third of it
@@ -35,8 +33,18 @@ MAX_STEP_S: Final = 1.0  # CPU time of one step of the loop; a step takes millis
 _INFRASTRUCTURE: Final = (FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT)
 #: How often the disk is full in a run. It is drawn for itself: most runs have none, and are left as they are.
 _FULL_DISKS: Final = (0, 0, 0, 1, 3)
-#: In how many runs users change what their jobs may use.
-_CHANGING_RUNS: Final = 0.4
+#: How many graphs are damaged in a run with several leaders.
+_DAMAGED_GRAPHS: Final = (0,) * 8 + (1, 3)
+#: How long ended jobs are retained in a run; most runs are over before anything is removed.
+_RETENTIONS_S: Final = (None,) * 9 + (600.0,)
+#: In how many runs the leader starts TaskManagers as it needs them.
+_ACTIVE_RUNS: Final = 0.12
+_EXPIRY_MARGIN_S: Final = 120.0
+#: How late a timer or a report may be, with what a change of leader takes.
+_TIMEOUT_MARGIN_MS: Final = 5000
+_HEARTBEAT_MARGIN_S: Final = 2.0
+_RELEASE_S: Final = 120.0  # what it takes to release all workers, with those that were just started
+_ENDING_S: Final = 120.0  # what it takes to end a runner that ignores its cancel
 
 
 class GuaranteeViolated(AssertionError):
@@ -53,6 +61,8 @@ def check_seed(seed: int) -> list[str]:
     """Run one seed; return its trace, or raise GuaranteeViolated."""
     random = Random(seed)
     faults = structs.replace(draw_faults(random), full_disks=Random(f"disks-{seed}").choice(_FULL_DISKS))
+    if not faults.leads_throughout:  # only another leader would read them
+        faults = structs.replace(faults, damaged_graphs=Random(f"damage-{seed}").choice(_DAMAGED_GRAPHS))
     run = _Run(seed, random, faults, jobs=random.randint(1, 6))
     try:
         run_virtual(run.main())
@@ -67,16 +77,45 @@ class _Run:
     """One cluster, its clients, and the verdict."""
 
     def __init__(self, seed: int, random: Random, faults: Faults, jobs: int) -> None:
-        self._random = random
-        self._operating = Random(f"operations-{seed}")  # its own: most runs have no operations and are left as they are
-        self._changes_jobs = self._operating.random() < _CHANGING_RUNS
-        self._users: list[RescalingUser] = []
+        self._varying = Random(f"variations-{seed}")  # its own: runs without variations are left as they are
+        retention_s = self._varying.choice(_RETENTIONS_S)
         self.cluster = SimulatedCluster(
-            random, faults, job_managers=random.randint(1, 3), task_managers=random.randint(1, 2)
+            random,
+            faults,
+            job_managers=random.randint(1, 3),
+            task_managers=faults.task_managers or random.randint(1, 2),
+            workers=self._varying.random() < _ACTIVE_RUNS,
+            retention_s=retention_s,
         )
-        self._leader = self.cluster.job_managers[0]  # where the clients send their calls; see _try_another
         self._jobs = [draw_job(random, number) for number in range(jobs)]
+        if self._varying.random() < VARIED_RUNS:
+            for job in self._jobs:
+                vary_job(self._varying, job)
+        self._clients = Clients(seed, random, self.cluster, self._jobs)
+        self._lister = self._listing_user() if self._varying.random() < LISTING_RUNS else None
+        self._operator = self._quarantine_operator() if faults.damaged_graphs else None
         self.violations: list[str] = []
+
+    def _quarantine_operator(self) -> QuarantineOperator:
+        return QuarantineOperator(
+            self._varying,
+            self.cluster.durable.records,
+            self.cluster.intact_graphs,
+            self._jobs,
+            gateway=self._clients.gateway,
+            try_another=self._clients.try_another,
+            record=self.cluster.record,
+        )
+
+    def _listing_user(self) -> ListingUser:
+        return ListingUser(
+            self._varying,
+            self._jobs,
+            gateway=self._clients.gateway,
+            try_another=self._clients.try_another,
+            is_faulty=self.cluster.faulty,
+            forgets=lambda job: self.cluster.is_retention_over(job.alive_s),
+        )
 
     async def main(self) -> None:
         """Run clients against the cluster until every job has ended and is cleaned up, then check."""
@@ -89,12 +128,13 @@ class _Run:
             patience_s = faults.until_s + faults.heartbeat_timeout_s + PATIENCE_S
             try:
                 async with asyncio.timeout(patience_s):
-                    await self._clients()
-                    await self._wait_for_cleanup()
+                    await self._use()
             except TimeoutError:
                 self.violations.append(f"not over after {patience_s} s: {self._unfinished_jobs()}")
             else:
                 await self._check()
+                await self._check_workers()
+                await self._check_retention()
             running.cancel()
         self._check_steps()
 
@@ -104,138 +144,19 @@ class _Run:
         if isinstance(loop, VirtualTimeLoop) and loop.longest_step_s > MAX_STEP_S:
             self.violations.append(f"one step of the loop took {loop.longest_step_s:.1f} s: {loop.longest_step}")
 
-    def _gateway(self) -> DispatcherGateway:
-        return self._client.connect(DispatcherGateway, self._leader)
-
-    def _try_another(self) -> None:
-        """Send the next call to a random JobManager: this one does not lead, or does not answer."""
-        self._leader = self._random.choice(self.cluster.job_managers)
-
-    async def _clients(self) -> None:
-        self._client = self.cluster.network.process("client")
+    async def _use(self) -> None:
+        """Let all users use the cluster until every job has ended and is cleaned up."""
         async with asyncio.TaskGroup() as tasks:
-            for job in self._jobs:
-                tasks.create_task(self._one_client(job), name=job.key)
-
-    async def _one_client(self, observed: ObservedJob) -> None:
-        await asyncio.sleep(self._random.uniform(0.0, min(20.0, self.cluster.faults.until_s)))
-        twice, early = self._random.random() < 0.2, self._random.random() < 0.1
-        cancel_delay_s = draw_cancel_delay_s(self._random)
-        async with asyncio.TaskGroup() as tasks:
-            submitting = tasks.create_task(self._submit(observed, observed.graph), name="submit")
-            if twice:  # another process of the same user, under the same key, with a job id of its own
-                again = with_id(observed.graph, JobId(f"{self._random.getrandbits(128):032x}"))
-                tasks.create_task(self._submit(observed, again), name="submit-again")
-            elif early:  # before the client knows whether the job was accepted
-                tasks.create_task(self._cancel_early(observed, submitting), name="cancel-early")
-        async with asyncio.TaskGroup() as tasks:
-            if self._changes_jobs and observed.acknowledged is not None:
-                tasks.create_task(self._change(observed.acknowledged), name="change")
-            if cancel_delay_s is not None:
-                await asyncio.sleep(cancel_delay_s)
-                await self._cancel(observed)
-            await self._watch(observed)
-
-    async def _change(self, job_id: JobId) -> None:
-        user = RescalingUser(
-            self._operating,
-            job_id,
-            self.cluster.changes,
-            gateway=self._gateway,
-            try_another=self._try_another,
-            record=self.cluster.record,
-        )
-        self._users.append(user)
-        await user.run()
-
-    async def _submit(self, observed: ObservedJob, graph: JobGraph) -> None:
-        while True:
-            try:
-                answer = await self._gateway().submit_job(
-                    JobSubmission(graph=graph, idempotency_key=observed.key, digest=observed.key)
-                )
-            except InvariantBroken as error:
-                self.violations.append(f"{observed.key}: submission met a bug: {error.public}")
-                return
-            except FlintlockError as error:
-                if not error.retryable:
-                    self.violations.append(f"{observed.key}: submission refused: {error.public}")
-                    return
-                self._try_another()
-                await asyncio.sleep(self._random.uniform(0.05, 0.5))
-                continue
-            if observed.acknowledged not in (None, answer.job_id):
-                self.violations.append(f"{observed.key} is two jobs: {observed.acknowledged} and {answer.job_id}")
-            observed.acknowledged = answer.job_id
-            self.cluster.record(f"{observed.key} acknowledged as {answer.job_id}")
-            return
-
-    async def _cancel_early(self, observed: ObservedJob, submitting: asyncio.Task[None]) -> None:
-        """Send cancels while the job is being submitted; it need not be known yet."""
-        while not submitting.done():
-            observed.cancel_sent = True
-            try:
-                await self._gateway().command(CancelJob(job_id=observed.graph.job_id))
-            except FlintlockError:
-                await asyncio.sleep(self._random.uniform(0.01, 0.3))
-                continue
-            observed.cancelled_ids.add(observed.graph.job_id)
-            self.cluster.record(f"{observed.key} cancel accepted early")
-            return
-
-    async def _cancel(self, observed: ObservedJob) -> None:
-        job_id = observed.acknowledged
-        while job_id is not None:
-            observed.cancel_sent = True
-            try:
-                await self._gateway().command(CancelJob(job_id=job_id))
-            except Conflict:
-                return  # it has ended, or is publishing
-            except NotFound:
-                self.violations.append(f"{observed.key}: acknowledged, but not known when cancelled")
-                return
-            except FlintlockError:
-                self._try_another()
-                await asyncio.sleep(0.3)
-                continue
-            observed.cancelled_ids.add(job_id)
-            self.cluster.record(f"{observed.key} cancel accepted")
-            return
-
-    async def _watch(self, observed: ObservedJob) -> None:
-        """Poll the job until it has ended and the faults are over."""
-        while observed.acknowledged is not None:
-            try:
-                job = await self._gateway().job(JobQuery(job_id=observed.acknowledged))
-            except NotFound:
-                self.violations.append(f"{observed.key}: acknowledged, but not known")
-                return
-            except FlintlockError:
-                self._try_another()
-                await asyncio.sleep(0.5)
-                continue
-            if not observed.statuses or observed.statuses[-1] is not job.status:
-                if observed.statuses and observed.statuses[-1].globally_terminal:
-                    self.violations.append(f"{observed.key} was {observed.statuses[-1]}, and now is {job.status}")
-                observed.statuses.append(job.status)
-            if job.status.globally_terminal and not self.cluster.faulty():
-                return
-            if self._changes_jobs:
-                await self._ping(job)
-            await asyncio.sleep(1.0)
-
-    async def _ping(self, job: JobSnapshot) -> None:
-        """Query a running attempt. Whether it is answered depends on the faults; nothing may follow from it."""
-        running = [each for each in job.executions if each.state is ExecutionState.RUNNING]
-        if running:
-            some = self._operating.choice(running)
-            attempt = AttemptId(job_id=job.graph.job_id, region=some.region, attempt=some.attempt)
-            try:
-                await self._gateway().query_task(PingTask(attempt=attempt))
-            except InvariantBroken as error:
-                self.violations.append(f"a query of attempt {attempt} met a bug: {error.public}")
-            except FlintlockError:
-                return
+            clients = tasks.create_task(self._clients.run(), name="clients")
+            others = [
+                tasks.create_task(user.run(), name=type(user).__name__)
+                for user in (self._lister, self._operator)
+                if user is not None
+            ]
+            await clients
+            await self._wait_for_cleanup()
+            for other in others:
+                other.cancel()
 
     async def _wait_for_cleanup(self) -> None:
         """Wait until no job is being run or cleaned up."""
@@ -245,7 +166,7 @@ class _Run:
     def _unfinished_jobs(self) -> list[str]:
         durable = self.cluster.durable.records
         dirty = [str(job_id) for job_id, entry in durable.results.items() if entry.dirty]
-        return [*map(str, durable.graphs), *map(str, durable.progress), *dirty]
+        return [*map(str, durable.graphs), *map(str, durable.quarantined), *map(str, durable.progress), *dirty]
 
     async def _check(self) -> None:
         for observed in self._jobs:
@@ -254,13 +175,20 @@ class _Run:
             try:
                 job = await self._read_job(observed.acknowledged)
             except NotFound:
-                self.violations.append(f"{observed.key}: acknowledged, but not known in the end")
+                if not self.cluster.is_retention_over(observed.alive_s):
+                    self.violations.append(f"{observed.key}: acknowledged, but not known in the end")
                 continue
             self.violations += self._outcome_problems(observed, job)
+            self.violations += self._time_problems(observed, job)
+            self.violations += self._repeated_losses(observed, job)
             self.violations += self._file_problems(observed, job)
-        for user in self._users:
+            self.violations += await self._result_problems(observed, job)
+        for user in (*self._clients.users, *([] if self._lister is None else [self._lister])):
             await user.check()
             self.violations += user.violations
+        self.violations += self._clients.violations
+        self.violations += [] if self._operator is None else self._operator.violations
+        await self._check_runners()
         self.violations += self.cluster.changes.violations
         self.violations += self.cluster.violations
         self.violations += self.cluster.spark.overlaps
@@ -269,7 +197,10 @@ class _Run:
         self.violations += self._term_problems()
         if self.cluster.faults.leads_throughout and self.cluster.durable.token.epoch > 1:
             self.violations.append("the leader changed, though it had no fault of its own")
-        stray = [name for name in self.cluster.spark.files.content if "/.flintlock-" in name or name.startswith("work")]
+        forced = tuple(place for job in self._jobs if job.forced for place in self._places(job))
+        content = self.cluster.spark.files.content
+        stray = [name for name in content if "/.flintlock-" in name or name.startswith("work")]
+        stray = [name for name in stray if not name.startswith(forced)]  # their attempts may be given up
         if stray:
             self.violations.append(f"left over: {stray}")
         known = {str(job.acknowledged) for job in self._jobs}
@@ -277,28 +208,116 @@ class _Run:
         if extra:
             self.violations.append(f"jobs that were acknowledged to no client: {extra}")
 
+    async def _check_runners(self) -> None:
+        """Check that no attempt is alive once all jobs have ended; what no JobMaster knows is ended by force."""
+        if any(job.forced for job in self._jobs):
+            return
+        waited_s = 0.0
+        while self.cluster.spark.running() and waited_s < _ENDING_S:
+            await asyncio.sleep(5.0)
+            waited_s += 5.0
+        alive = self.cluster.spark.running()
+        if alive:
+            self.violations.append(f"alive after the end of all jobs: {alive}")
+
     async def _read_job(self, job_id: JobId) -> JobSnapshot:
         """Return a job as the present leader knows it. Raises NotFound."""
         while True:
             try:
-                return await self._gateway().job(JobQuery(job_id=job_id))
+                return await self._clients.gateway().job(JobQuery(job_id=job_id))
             except Unavailable:
-                self._try_another()
+                self._clients.try_another()
                 await asyncio.sleep(0.5)
+
+    async def _check_workers(self) -> None:
+        """Check that every worker is released once it is idle, whichever leader has started it."""
+        fleet, waited_s = self.cluster.fleet, 0.0
+        if fleet is None:
+            return
+        while fleet.machines and waited_s < self.cluster.faults.heartbeat_timeout_s + _RELEASE_S:
+            await asyncio.sleep(5.0)
+            waited_s += 5.0
+        if fleet.machines:
+            self.violations.append(f"not released, though there is no work: {list(fleet.machines)}")
+
+    async def _check_retention(self) -> None:
+        """Check that nothing is stored of jobs once their retention is over."""
+        if self.cluster.retention_s is None:
+            return
+        await asyncio.sleep(self.cluster.retention_s * 1.1 + _EXPIRY_MARGIN_S)
+        records = self.cluster.durable.records
+        for kind in (records.ended, records.results, records.operations, records.histories, records.keys):
+            if kind:
+                self.violations.append(f"stored after the retention of all jobs: {list(kind)}")
+
+    async def _result_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
+        """Check that a finished job has the rows of all results that it names."""
+        if job.status is not JobStatus.FINISHED:
+            return []
+        while True:
+            try:
+                for name in job.result_names:
+                    await self._clients.gateway().result(ResultQuery(job_id=job.graph.job_id, name=name))
+            except Unavailable:
+                self._clients.try_another()
+                await asyncio.sleep(0.5)
+            except FlintlockError as error:
+                return [f"{observed.key}: a result cannot be read: {error.public}"]
+            else:
+                return []
+
+    def _time_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
+        """Check that a job with a timeout does no more work after it; time under each of its leaders counts."""
+        faults = self.cluster.faults
+        if not observed.timeout_s or observed.restored or faults.clock_jumps or faults.freezes_leaders:
+            return []
+        due_ms = job.timestamps[JobStatus.INITIALIZING] + observed.timeout_s * 1000
+        finished_ms = [each.timestamps.get(ExecutionState.FINISHED, 0) for each in job.executions]
+        if max(finished_ms, default=0) > due_ms + _TIMEOUT_MARGIN_MS and not job.timestamps.get(JobStatus.FAILING):
+            return [f"{observed.key} was due after {observed.timeout_s:g} s, and worked until {max(finished_ms)} ms"]
+        if _timed_out(job) and job.timestamps.get(JobStatus.FAILING, due_ms) < due_ms - _TIMEOUT_MARGIN_MS:
+            return [f"{observed.key} failed before its timeout of {observed.timeout_s:g} s"]
+        return []
+
+    def _repeated_losses(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
+        """Check that a task fails once for each time at which inputs of it are lost, however many they are.
+
+        Only while one leader leads: the next one does not know which results were lost.
+        """
+        if not self.cluster.faults.leads_throughout:
+            return []
+        missing = [
+            entry.region
+            for root in job.exceptions
+            for entry in (root, *root.concurrent)
+            if entry.failure.kind is FailureKind.MISSING_INPUT
+        ]
+        problems: list[str] = []
+        for region in job.regions:
+            read = (*region.reads, *region.materialises)  # outputs of a task may read what it has materialised itself
+            inputs = tuple(f"work/{job.graph.job_id}/{step}/" for step in read)
+            losses = sum(any(f"{path}/".startswith(inputs) for path in lost) for lost in self.cluster.lost_results)
+            if missing.count(region.id) > losses:
+                problems.append(
+                    f"{observed.key}: region {region.id} failed {missing.count(region.id)} times for missing inputs, "
+                    f"but its inputs were lost {losses} times"
+                )
+        return problems
 
     def _restart_problems(self) -> list[str]:
         """Return the tasks that were started again, where only JobManagers die, for less than a lease: all are adopted.
 
-        Cancelled jobs are excluded: a leader that dies may have ended their tasks without a record of the cancel.
+        Cancelled jobs are excluded: a leader that dies may have ended their tasks without a record of the cancel. So
+        are those that were quarantined for a while.
         """
         if not self._only_leaders_fail():
             return []
-        uncancelled = {job.acknowledged for job in self._jobs if not job.cancel_sent}
+        undisturbed = {job.acknowledged for job in self._jobs if not job.cancel_sent} - {*self.cluster.intact_graphs}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but started again"
             for task, count in starts
-            if count > 1 and task[0] in uncancelled
+            if count > 1 and task[0] in undisturbed
         ]
 
     def _term_problems(self) -> list[str]:
@@ -318,23 +337,42 @@ class _Run:
         """Check that a job ends as its own work did, or as it was cancelled; never because a JobManager died."""
         failed, retries = _counted(_failures(job)), observed.retries
         match job.status:
+            case JobStatus.FAILED if observed.dropped:
+                return []
             case JobStatus.FINISHED if observed.acknowledged in observed.cancelled_ids:
                 return [f"{observed.key} finished, though its cancel was accepted"]
-            case JobStatus.FINISHED if self._only_leaders_fail() and not observed.cancel_sent and _failures(job):
+            case JobStatus.FINISHED if self._untouched(observed) and _failures(job):
                 return [f"{observed.key}: nothing of it failed, but its history says {_failures(job)[0].message}"]
-            case JobStatus.FINISHED if failed > retries:
+            case JobStatus.FINISHED if failed > retries and not observed.by_rate:
                 return [f"{observed.key} was restarted after {failed} failures; its strategy allows {retries}"]
             case JobStatus.FINISHED:
                 expected = [vertex for vertex in observed.graph.vertices if isinstance(vertex.operation, Result)]
                 stored = set(job.result_names)
                 return [f"{observed.key}: the result {v.name} is missing" for v in expected if v.name not in stored]
-            case JobStatus.CANCELED if observed.cancel_sent:
+            case JobStatus.CANCELED if observed.cancel_sent or self._may_be_detached(observed):
+                return []
+            case JobStatus.FAILED if observed.timeout_s and _timed_out(job):
                 return []
             case JobStatus.FAILED if failed > retries:
                 return []
             case status:
                 cause = job.exceptions[-1].failure.message if job.exceptions else "no cause"
                 return [f"{observed.key} ended {status} ({cause}), without a reason"]
+
+    def _untouched(self, observed: ObservedJob) -> bool:
+        """Return whether nothing may fail a task of the job: no fault, no user."""
+        return self._only_leaders_fail() and not observed.cancel_sent and not observed.restored
+
+    def _may_be_detached(self, observed: ObservedJob) -> bool:
+        """Return whether a job may be cancelled because its client is gone: it left, or its heartbeats did not arrive.
+
+        A heartbeat says when it expires, and a wrong clock of the leader takes that for earlier.
+        """
+        timeout_s = observed.graph.client_timeout_s
+        if timeout_s is None:
+            return False
+        unheard = observed.unheard_s > timeout_s - _HEARTBEAT_MARGIN_S
+        return observed.left_s is not None or unheard or observed.restored or bool(self.cluster.faults.clock_jumps)
 
     def _file_problems(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
         """Check that each target has its former files, or all files of exactly one attempt with their marker."""
@@ -352,15 +390,29 @@ class _Run:
             published = (
                 len(new) == FILES_OF_A_SINK and len(attempts) == 1 and marked and has_old == (mode is SaveMode.APPEND)
             )
+            if (observed.forced or observed.dropped) and job.status is not JobStatus.FINISHED:
+                continue  # a publication may have ended by force
             if not (published or (untouched and job.status is not JobStatus.FINISHED)):
                 problems.append(f"{observed.key} ended {job.status}, but {target} holds {visible} of {attempts}")
             if any(ROWS_MISSING in content for content in attempts):
                 problems.append(f"{observed.key}: {target} was computed from less than all rows: {attempts}")
         return problems
 
+    def _places(self, observed: ObservedJob) -> list[str]:
+        """Return where a job writes."""
+        operations = [vertex.operation for vertex in observed.graph.vertices]
+        return [
+            f"work/{observed.acknowledged}/",
+            *(f"{op.path}/" for op in operations if isinstance(op, Sink) and op.path is not None),
+        ]
+
     def _targets(self) -> list[str]:
         operations = [vertex.operation for job in self._jobs for vertex in job.graph.vertices]
         return [op.path for op in operations if isinstance(op, Sink) and op.path is not None]
+
+
+def _timed_out(job: JobSnapshot) -> bool:
+    return any(failure.kind is FailureKind.TIMEOUT for failure in _failures(job))
 
 
 def _failures(job: JobSnapshot) -> list[Failure]:

@@ -25,7 +25,7 @@ from flintlock.model.commands import (
     RescaleJob,
     TriggerOperation,
 )
-from flintlock.model.errors import Conflict, FlintlockError, NotFound
+from flintlock.model.errors import Conflict, Corrupt, FlintlockError, NotFound
 from flintlock.model.ids import JobId, TriggerId
 from flintlock.model.jobs import JobQuery
 from flintlock.testing.memory_ha import MemoryCluster
@@ -79,7 +79,8 @@ class DurableChanges:
                 self.violations.append(f"the outcome of {before.trigger_id} of job {job_id} has changed: {now}")
         self._operations[job_id] = stored
         for each in stored.operations:
-            if each.status is OperationStatus.COMPLETED and each.failure is None and each != known.get(each.trigger_id):
+            done = each.status is OperationStatus.COMPLETED and each.failure is None
+            if done and isinstance(each.command, RescaleJob) and each != known.get(each.trigger_id):
                 self._check_in_force(job_id, each)
 
     def _check_in_force(self, job_id: JobId, operation: JobOperation) -> None:
@@ -89,11 +90,14 @@ class DurableChanges:
         self.acknowledge(job_id, change)
 
     def _stored_change(self, job_id: JobId) -> int | None:
-        """Return the change whose requirements are stored; None for a job that has ended, 0 for one without any."""
+        """Return the change whose requirements are stored: 0 for none, None for a job that has ended or is damaged."""
         payload = self._records.graphs.get(job_id)
         if payload is None:
             return None
-        ranges = payloads.STORED_JOB.decode(payload, f"job {job_id}").requirements.values()
+        try:
+            ranges = payloads.STORED_JOB.decode(payload, f"job {job_id}").requirements.values()
+        except Corrupt:
+            return None
         return min((limits.upper for limits in ranges), default=0)
 
 

@@ -2,11 +2,14 @@
 
 Graphs branch and join over blocking results, so that one region can lose some of several inputs. Some jobs ask for
 cores and memory beside slots: more than a slot's share, so that slots can be free and of no use. Steps, outputs,
-restart strategies and the time of a cancel differ from job to job.
+restart strategies and the time of a cancel differ from job to job. In some runs (`vary_job`) jobs have priorities,
+timeouts and attached clients, too.
 """
 
 from __future__ import annotations
 
+import math
+from enum import Enum, auto
 from random import Random
 from typing import Final
 
@@ -30,6 +33,18 @@ _CPU: Final = (0.0, 0.5, 2.0, 3.0)
 _MEMORY: Final = (0, _GIB, 6 * _GIB)
 
 
+#: In how many runs jobs have more of what a user can ask for.
+VARIED_RUNS: Final = 0.4
+
+
+class CancelKind(Enum):
+    """How a client cancels its job."""
+
+    COMMAND = auto()
+    OPERATION = auto()
+    FORCE = auto()
+
+
 class ObservedJob(Struct):
     """What one client requested for one job, and the answers that it received."""
 
@@ -40,6 +55,18 @@ class ObservedJob(Struct):
     cancel_sent: bool = False  # whether or not it was answered
     cancelled_ids: set[JobId] = field(default_factory=set[JobId])  # whose cancel was accepted
     statuses: list[JobStatus] = []  # as they were observed, without repeats
+    ended: bool = False  # as it was observed last
+    alive_s: float = 0.0  # when it was last known not to have ended
+    cancel_kind: CancelKind = CancelKind.COMMAND
+    dropped: bool = False  # an operator has dropped it from the quarantine
+    restored: bool = False  # an operator has put it back from the quarantine
+    forced: bool = False  # a cancel by force was sent
+    by_rate: bool = False  # its strategy allows `retries` failures in some time, not in all
+    timeout_s: float = 0.0  # its `job.timeout`; 0 is none
+    await_s: float = 0.0  # how long its client waits for the end in one call; 0: it asks again and again
+    attached_s: float = math.inf  # how long its client stays attached, if it is
+    left_s: float | None = None  # when its client left
+    unheard_s: float = 0.0  # the longest time in which no heartbeat of its client was answered
 
 
 def draw_job(random: Random, number: int) -> ObservedJob:
@@ -48,9 +75,48 @@ def draw_job(random: Random, number: int) -> ObservedJob:
     return ObservedJob(key=f"key-{number}", graph=_draw_graph(random, number, retries), retries=retries)
 
 
-def draw_cancel_delay_s(random: Random) -> float | None:
+def vary_job(random: Random, job: ObservedJob) -> None:
+    """Give a job a priority, a timeout, an attached client, another restart strategy, each in some cases."""
+    config = dict(job.graph.config)
+    if random.random() < 0.5:
+        config["job.priority"] = str(random.randint(-2, 2))
+    if random.random() < 0.2:
+        job.timeout_s = random.choice([3.0, 20.0, 60.0])
+        config["job.timeout"] = f"{job.timeout_s:g} s"
+    if random.random() < 0.3:
+        _draw_strategy(random, job, config)
+    attached = random.random() < 0.2
+    client_timeout_s = random.choice([8.0, 20.0])
+    if attached and random.random() < 0.6:
+        job.attached_s = random.uniform(0.0, 15.0)
+    job.graph = structs.replace(job.graph, config=config, client_timeout_s=client_timeout_s if attached else None)
+    job.cancel_kind = random.choice([CancelKind.COMMAND, CancelKind.OPERATION, CancelKind.FORCE])
+    job.await_s = random.choice([0.0, 0.0, 1.0, 4.0])
+
+
+def _draw_strategy(random: Random, job: ObservedJob, config: dict[str, str]) -> None:
+    """Restart a job after growing delays, or as long as it does not fail too often."""
+    if random.random() < 0.5:
+        job.retries = random.choice([1, 2, UNLIMITED])
+        config |= {
+            "restart-strategy.type": "exponential-delay",
+            "restart-strategy.exponential-delay.initial-backoff": "100 ms",
+            "restart-strategy.exponential-delay.max-backoff": "5 s",
+            "restart-strategy.exponential-delay.attempts-before-reset-backoff": str(job.retries),
+        }
+    else:
+        job.retries, job.by_rate = random.choice([1, 3]), True
+        config |= {
+            "restart-strategy.type": "failure-rate",
+            "restart-strategy.failure-rate.max-failures-per-interval": str(job.retries),
+            "restart-strategy.failure-rate.failure-rate-interval": random.choice(["2 s", "30 s"]),
+            "restart-strategy.failure-rate.delay": "200 ms",
+        }
+
+
+def draw_cancel_delay_s(random: Random, probability: float) -> float | None:
     """Draw how long after its acknowledgement a job is cancelled: at once, while it starts, later, or not at all."""
-    if random.random() >= 0.35:
+    if random.random() >= probability:
         return None
     return random.uniform(0.0, random.choice([0.0, 0.2, 2.0, 8.0]))
 
