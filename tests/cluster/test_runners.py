@@ -949,6 +949,29 @@ def test_a_template_that_dies_is_replaced(b: RunnerHarness) -> None:
     assert one(b, "SELECT 1") == 1
 
 
+def test_the_output_of_a_task_that_ends_while_the_template_is_busy_is_kept(b: RunnerHarness) -> None:
+    """The template may kill what another runner left behind for seconds, and then finds this one begun and ended."""
+    task = b.program("print('HELLO OUT')\n")
+
+    async def scenario() -> str:
+        runner = await b.pool.take(task)
+        template = psutil.Process(await runner.started()).parent()
+        assert template is not None
+        template.suspend()
+        try:
+            async for _ in runner.run(task, str(b.log_of(task)), contents(task.graph)):
+                pass
+            own = psutil.Process(await runner.started())
+            await b.until(lambda: own.status() == psutil.STATUS_ZOMBIE)
+        finally:
+            template.resume()
+        await runner.exited()
+        await b.end(runner)
+        return b.log_of(task).read_text()
+
+    assert b.loop.run(scenario()) == "HELLO OUT\n"
+
+
 class Nowhere:
     """An engine that is not there."""
 

@@ -22,7 +22,7 @@ OUTPUT_TAIL_BYTES: Final = 8 << 10
 
 
 def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
-    """Return a piece of an attempt's output. Raises NotFound."""
+    """Return a piece of an attempt's output; it is complete once the attempt's process is gone. Raises NotFound."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -30,6 +30,8 @@ def read_log(path: Path, query: LogQuery, *, running: bool) -> LogChunk:
             file.seek(offset)
             return LogChunk(data=file.read(query.limit), offset=offset, size=size, complete=not running)
     except FileNotFoundError:
+        if running:
+            return LogChunk(data=b"", offset=0, size=0, complete=False)
         raise NotFound(f"no output of attempt {query.attempt} is here") from None
 
 

@@ -45,7 +45,7 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.taskmanager.lease import YIELD_PART
-from flintlock.taskmanager.task_logs import OUTPUT_TAIL_BYTES, with_output_tail
+from flintlock.taskmanager.task_logs import OUTPUT_TAIL_BYTES, read_log, with_output_tail
 from flintlock.taskmanager.token_guard import TokenGuard
 from flintlock.testing.virtual_time import virtual_time
 
@@ -522,6 +522,15 @@ def test_output_is_read_piece_by_piece(harness: TaskManagerHarness) -> None:
             await harness.task_manager.read_log(LogQuery(task_manager=TaskManagerId("tm"), attempt=B))
 
     asyncio.run(read())
+
+
+def test_output_of_an_attempt_that_runs_is_not_complete(tmp_path: Path) -> None:
+    """Also while it has no file yet: the process that captures it may be busy."""
+    query = LogQuery(task_manager=TaskManagerId("tm"), attempt=A)
+    assert not read_log(tmp_path / "none.log", query, running=True).complete
+    (tmp_path / "0-0.log").write_bytes(b"x")
+    assert not read_log(tmp_path / "0-0.log", query, running=True).complete
+    assert read_log(tmp_path / "0-0.log", query, running=False).complete
 
 
 def test_a_lower_epoch_is_refused_and_a_higher_one_adopted() -> None:

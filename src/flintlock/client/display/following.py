@@ -5,13 +5,18 @@ The pause between two polls is a long poll for the job's end, so the end is noti
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from threading import Event
 from typing import Final
 
 from flintlock.api.jobs import JobAttempts, LogPart
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.display.console import Display
 from flintlock.model.errors import NotFound, Unavailable
+
+#: How long the output of a job that has ended may take to be complete: its processes end after the job.
+_LAST_OUTPUT_S: Final = 2.0
 
 
 class OutputReader:
@@ -24,11 +29,18 @@ class OutputReader:
 
     def new(self, job: JobAttempts) -> Iterator[LogPart]:
         """Yield what is new, attempt by attempt."""
-        for region in job.regions:
-            for attempt in region.attempts:
-                key = (region.id, attempt.attempt)
-                if attempt.state.may_have_output and key not in self._complete:
-                    yield from self._read(key)
+        for key in self._unread(job):
+            yield from self._read(key)
+
+    def is_complete(self, job: JobAttempts) -> bool:
+        """Return whether all that the attempts of a job have written is read."""
+        return not self._unread(job)
+
+    def _unread(self, job: JobAttempts) -> list[tuple[int, int]]:
+        attempts = (
+            ((region.id, attempt.attempt), attempt.state) for region in job.regions for attempt in region.attempts
+        )
+        return [key for key, state in attempts if state.may_have_output and key not in self._complete]
 
     def _read(self, key: tuple[int, int]) -> Iterator[LogPart]:
         while key not in self._complete:
@@ -58,13 +70,19 @@ def follow(
     tick_s: float = 0.25,
 ) -> JobAttempts:
     """Show the job until it has ended, and return its last state. `check` is called at each poll, and may raise."""
+    last_output_s: float | None = None  # until when the end of its output is awaited
     while True:
         job = handle.attempts()
         for part in reader.new(job):
             display.output(part.text)
         display.update(job)
         if job.status.globally_terminal:
-            return job
+            if last_output_s is None:
+                last_output_s = time.monotonic() + _LAST_OUTPUT_S
+            if reader.is_complete(job) or time.monotonic() > last_output_s:
+                return job
+            Event().wait(tick_s / 5)
+            continue
         if check is not None:
             check()
         handle.ended_within(tick_s)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import selectors
 import signal
 import socket
@@ -106,6 +107,11 @@ class Template:
                         kill_group(self._pids[runner])
         return bool(data)
 
+    def _receive_pending(self) -> None:
+        """Receive what the TaskManager has sent, without waiting for more."""
+        while select.select([self._control], [], [], 0)[0] and self._receive():
+            pass
+
     def _fork(self, runner: int, descriptor: int) -> None:
         own = os.getpid()
         opened = [descriptor]
@@ -151,7 +157,6 @@ class Template:
             os._exit(code)
 
     def _reap(self) -> None:
-        by_pid = {pid: runner for runner, pid in self._pids.items()}
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -160,14 +165,15 @@ class Template:
             if ended is None:
                 return
             pid = ended.si_pid
-            if pid in by_pid:
+            runner = next((number for number, known in self._pids.items() if known == pid), None)
+            if runner is not None:
                 kill_group(pid)  # before it is reaped: until then the group's number is its own
             _, status = os.waitpid(pid, 0)
-            runner = by_pid.pop(pid, None)
             if runner is None:
                 continue
             del self._pids[runner]
             self._sweep()
+            self._receive_pending()  # a task may have begun and ended while this waited: where its output goes is here
             self._close_output(runner)
             self._send(Exited(runner=runner, code=os.waitstatus_to_exitcode(status)))
 

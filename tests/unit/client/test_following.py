@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import io
+from contextlib import closing
+from typing import Any
+
+from tests.unit.client.answering import serving
+
+from flintlock.client.connection.handle import JobHandle
+from flintlock.client.connection.http import Http
+from flintlock.client.display.console import SilentDisplay
+from flintlock.client.display.following import OutputReader, follow
+from flintlock.model.ids import JobId
+
+JOB = JobId("0123456789abcdef" * 2)
+FINISHED = {
+    "jobid": JOB,
+    "name": "hello",
+    "status": "FINISHED",
+    "regions": [{"region": 0, "attempts": [{"attempt": 0, "state": "FINISHED"}]}],
+}
+
+
+def log(text: str, offset: int, *, complete: bool) -> dict[str, Any]:
+    end = offset + len(text)
+    part = {"region": 0, "attempt": 0, "offset": offset, "next-offset": end, "size": end, "complete": complete}
+    return {"logs": [{**part, "text": text}]}
+
+
+def test_what_a_job_printed_last_is_shown_though_the_job_has_ended_before() -> None:
+    """A job ends before its process does, and what the process printed is captured until it has ended."""
+    answers = {
+        f"GET /jobs/{JOB}/attempts": [(200, FINISHED)],
+        f"GET /jobs/{JOB}/logs": [
+            (200, log("", 0, complete=False)),
+            (200, log("HELLO", 0, complete=False)),
+            (200, log(" OUT\n", 5, complete=True)),
+        ],
+    }
+    printed = io.StringIO()
+    with serving(answers) as server, closing(Http([server.url])) as http:
+        handle = JobHandle(http, JOB)
+        follow(handle, SilentDisplay(printed), OutputReader(handle), tick_s=0.01)
+
+    assert printed.getvalue() == "HELLO OUT\n"
