@@ -31,6 +31,7 @@ from flintlock.model.operations import Result, Sql
 from flintlock.rpc.client import RpcChannels
 from flintlock.security.cluster_secret import open_cluster_secret
 from flintlock.testing import rest_requests
+from flintlock.testing.members import member_of
 
 JOBS: Final = 10_000
 _WIDTH: Final = 200
@@ -79,7 +80,11 @@ def _recovery(store: str, scratch: Path, settings: dict[str, str]) -> Iterator[F
 
 async def _fill(settings: ProcessSettings) -> None:
     """Store the jobs as a leader that dies right after it has acknowledged them would."""
-    async with RpcChannels() as channels, ha_services(settings, _now_ms, channels) as ha, _leading(ha) as stores:
+    async with (
+        RpcChannels(security=member_of()) as channels,
+        ha_services(settings, _now_ms, channels) as ha,
+        _leading(ha) as stores,
+    ):
         waiting = iter(range(JOBS))
 
         async def put() -> None:

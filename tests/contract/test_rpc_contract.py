@@ -29,6 +29,7 @@ from flintlock.model.ids import Epoch, FencingToken
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.server import RpcServer
 from flintlock.rpc.transport import Connector, Fence, Host
+from flintlock.testing.members import member_of
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import run_virtual
 
@@ -152,11 +153,13 @@ class World(Protocol):
 
 class GrpcWorld:
     def __init__(self) -> None:
-        self.client: RpcChannels = RpcChannels()
+        self.client: RpcChannels = RpcChannels(security=member_of())
         self.servers: list[RpcServer] = []
 
     async def start(self, implementation: EchoGateway, fence: Fence | None = None, at: str | None = None) -> RpcServer:
-        server = RpcServer("127.0.0.1", 0 if at is None else int(at.rpartition(":")[2]), grace_s=0)
+        server = RpcServer(
+            "127.0.0.1", 0 if at is None else int(at.rpartition(":")[2]), security=member_of(), grace_s=0
+        )
         server.serve(EchoGateway, implementation, fence)
         await server.start()
         self.servers.append(server)

@@ -20,7 +20,7 @@ from flintlock.host.boot_clock import boot_time_s
 from flintlock.model.errors import FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import session_of
 from flintlock.rpc.transport import Connector
-from flintlock.security.cluster_secret import Purpose, open_cluster_secret
+from flintlock.security.cluster_secret import Purpose
 from flintlock.taskmanager.lease import YIELD_PART
 
 
@@ -96,7 +96,7 @@ def _cluster_name(settings: ProcessSettings) -> str:
     """Return how fencing tokens name the cluster. Not a secret, and derived from one where nothing else is unique."""
     identity = ha_backend(settings.configuration).cluster_identity(settings.configuration).encode()
     if not identity:
-        identity = open_cluster_secret(settings.configuration, settings.state_dir).key(Purpose.CLUSTER_NAME)
+        identity = settings.secret.key(Purpose.CLUSTER_NAME)
     return hashlib.sha256(identity).hexdigest()[:16]
 
 

@@ -27,6 +27,7 @@ from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
+from flintlock.entrypoints.rpc_security import UnauthenticatedCalls, rpc_security
 from flintlock.entrypoints.workers import worker_driver
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.ha.backends import ha_backend
@@ -44,6 +45,7 @@ from flintlock.monitoring.current_job import CurrentJob
 from flintlock.monitoring.loop_monitor import BlockingJobWatcher, LoopMonitor
 from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
+from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
 
 log = structlog.get_logger()
@@ -84,15 +86,17 @@ class ClusterEntrypoint:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
         ProcessCollector(registry=self._registry)
         self._registry.register(DroppedLogLines(self._settings.log_output))
+        security = rpc_security(self._settings)
         async with (
             rotating_logs(self._configuration, self._settings.state_dir / "log"),
-            RpcChannels() as channels,
+            RpcChannels(security=security) as channels,
             ha_services(self._settings, clock_ms, channels) as ha,
-            self._rpc_server() as rpc,
+            self._rpc_server(security) as rpc,
             LoopMonitor(
                 self._registry, watcher=BlockingJobWatcher(self._current, self._blocking_jobs)
             ),  # last: a start imports much
         ):
+            self._registry.register(UnauthenticatedCalls(rpc))
             blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
             await blobs.start()
             rpc.serve(BlobGateway, blobs)
@@ -163,9 +167,10 @@ class ClusterEntrypoint:
             finally:
                 announcing.cancel()
 
-    def _rpc_server(self) -> RpcServer:
+    def _rpc_server(self, security: RpcSecurity) -> RpcServer:
         host, port = self._configuration.get(JM_RPC_ADDRESS), self._configuration.get(JM_RPC_PORT)
-        return RpcServer(reached_at(host), port, bind=self._configuration.get(JM_BIND_HOST) or host)
+        bind = self._configuration.get(JM_BIND_HOST) or host
+        return RpcServer(reached_at(host), port, security=security, bind=bind)
 
 
 async def serve(settings: ProcessSettings, instrument: Instrument = plain) -> ApplicationStatus:

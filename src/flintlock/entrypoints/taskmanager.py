@@ -33,6 +33,7 @@ from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, abort, cluster_versions, start, write_json
+from flintlock.entrypoints.rpc_security import rpc_security
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
@@ -51,6 +52,7 @@ from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.monitoring.loop_monitor import LoopMonitor
 from flintlock.rpc.client import RpcChannels
+from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
 from flintlock.taskmanager.endpoint import TaskManager
 from flintlock.taskmanager.services import TaskManagerServices
@@ -75,12 +77,13 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     is_worker = settings.index >= FIRST_INDEX
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
+    security = rpc_security(settings)
     async with (
         rotating_logs(configuration, state_dir / "log", engine_log),
         running_watchdog(run_dir, tag) as watchdog,
         ha_backend(configuration).leader_finder(configuration, state_dir) as finder,
-        _rpc_server(configuration) as rpc,
-        RpcChannels() as channels,
+        _rpc_server(configuration, security) as rpc,
+        RpcChannels(security=security) as channels,
         LoopMonitor(),  # last: a start imports much
     ):
         guard = TokenGuard(boot_time_s)
@@ -143,9 +146,9 @@ def task_manager_id(settings: ProcessSettings, run_dir: Path) -> TaskManagerId:
     return TaskManagerId(configured or f"{socket.gethostname()}-{permanent_id(run_dir)}-{settings.index}")
 
 
-def _rpc_server(configuration: Configuration) -> RpcServer:
-    host = configuration.get(TM_HOST)
-    return RpcServer(reached_at(host), configuration.get(TM_RPC_PORT), bind=configuration.get(TM_BIND_HOST) or host)
+def _rpc_server(configuration: Configuration, security: RpcSecurity) -> RpcServer:
+    host, port = configuration.get(TM_HOST), configuration.get(TM_RPC_PORT)
+    return RpcServer(reached_at(host), port, security=security, bind=configuration.get(TM_BIND_HOST) or host)
 
 
 def _hardware(configuration: Configuration) -> Hardware:

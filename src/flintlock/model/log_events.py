@@ -434,6 +434,12 @@ RESPONSE_ABORTED: Final = _event(
     "REST and RPC", "response-aborted", "The leader's response broke off while it was forwarded."
 )
 RPC_HANDLER_FAILED: Final = _event("REST and RPC", "rpc-handler-failed", "An RPC ended in an internal error.")
+RPC_UNAUTHENTICATED: Final = _event(
+    "REST and RPC",
+    "rpc-unauthenticated",
+    "RPCs were refused because their caller is not a member of the cluster; `refused` counts all of them. Logged"
+    " once in ten seconds at most.",
+)
 RPC_REFUSED: Final = _event("REST and RPC", "rpc-refused", "An RPC was refused.")
 AUTHENTICATION_DISABLED: Final = _event(
     "REST and RPC",

@@ -20,12 +20,13 @@ import msgspec
 from grpc import aio
 
 from flintlock.model.causes import current_cause
-from flintlock.model.errors import FlintlockError, Refused, TooLarge, Unavailable
+from flintlock.model.errors import FlintlockError, Refused, TooLarge, Unauthenticated, Unavailable
 from flintlock.model.ids import FencingToken
 from flintlock.rpc import wire
 from flintlock.rpc.description import Message, MethodShape, proxy
 from flintlock.rpc.exports import too_large
 from flintlock.rpc.failures import decode_failure, error_of
+from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, TokenSource
 
 G = TypeVar("G")
@@ -42,8 +43,13 @@ class RpcChannels:
     """One channel for each address, opened when first needed, closed together. An async context manager."""
 
     def __init__(
-        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, max_idle_channels: int = MAX_IDLE_CHANNELS
+        self,
+        *,
+        security: RpcSecurity,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_idle_channels: int = MAX_IDLE_CHANNELS,
     ) -> None:
+        self.security: Final = security
         self._max_message_bytes = max_message_bytes
         self._max_idle_channels = max_idle_channels
         self._channels: dict[str, _Channel] = {}  # the last used last; filled by using(), emptied by close()
@@ -136,6 +142,7 @@ class _Connection:
     ) -> None:
         self._channels = channels
         self._address = address
+        self._port = address.rpartition(":")[2]
         self._token = token
         self._timeout_s = timeout_s
         self._max_message_bytes = max_message_bytes
@@ -149,7 +156,8 @@ class _Connection:
         token = self._token() if self._token is not None else None
         if token is not self._sent[0]:
             self._sent = (token, wire.headers(token))
-        metadata = wire.with_cause(self._sent[1], current_cause())
+        credential = self._channels.security.signer.sign(shape.path, self._port, request)
+        metadata = (*wire.with_cause(self._sent[1], current_cause()), (wire.CREDENTIAL_HEADER, credential))
         try:
             with self._channels.using(self._address) as channel:
                 answer = await channel.method(shape)(request, timeout=self._timeout_s, metadata=metadata)
@@ -173,6 +181,8 @@ class _Connection:
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unavailable(f"{self._address} did not answer {shape} within {self._timeout_s:g} s")
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(f"{self._address} refuses {shape}: {details}; {self._channels.security.hint}")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return Refused(f"what listens at {self._address} is not a Flintlock process: {details}")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

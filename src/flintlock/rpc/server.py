@@ -19,11 +19,13 @@ from grpc import aio
 
 from flintlock.model import log_events
 from flintlock.model.causes import CauseId
-from flintlock.model.errors import InvariantBroken, Refused
+from flintlock.model.errors import InvariantBroken, Refused, Unauthenticated
 from flintlock.model.ids import FencingToken
 from flintlock.rpc import wire
+from flintlock.rpc.authentication import AuthenticatingInterceptor, credential_of
 from flintlock.rpc.exports import Exports
 from flintlock.rpc.failures import RpcFailure, encode_failure, error_of, failure_of
+from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.transport import MAX_MESSAGE_BYTES, Fence, Withdraw
 
 G = TypeVar("G")
@@ -43,6 +45,7 @@ class RpcServer:
         host: str,
         port: int = 0,
         *,
+        security: RpcSecurity,
         bind: str = "",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         grace_s: float = 0.5,
@@ -52,6 +55,8 @@ class RpcServer:
         self._port = port
         self._max_message_bytes = max_message_bytes
         self._grace_s = grace_s
+        self._signer: Final = security.signer
+        self._authentication: Final = AuthenticatingInterceptor(security.signer, lambda: self._port)
         self._exports = Exports(lambda: self.address, max_message_bytes)
         self._server: aio.Server | None = None  # from start on
         self._scope: Final = AsyncExitStack()  # closed by stop
@@ -62,6 +67,11 @@ class RpcServer:
     def port(self) -> int:
         """The configured port; after `start` the one that is in use."""
         return self._port
+
+    @property
+    def unauthenticated_calls(self) -> int:
+        """How many calls were refused because they had no credential of the cluster."""
+        return self._authentication.refused
 
     @property
     def address(self) -> str:
@@ -76,7 +86,7 @@ class RpcServer:
         """Bind the port and answer calls. Raises `OSError` if the port is taken."""
         if self._server is not None:
             raise RuntimeError(f"the server at {self.address} was started already")
-        server = aio.server(options=wire.server_options(self._max_message_bytes))
+        server = aio.server(interceptors=(self._authentication,), options=wire.server_options(self._max_message_bytes))
         server.add_generic_rpc_handlers((_EveryMethod(self),))
         self._port = wire.listen(server, f"{self._bind}:{self._port}")
         self._tasks = await self._scope.enter_async_context(asyncio.TaskGroup())
@@ -109,7 +119,10 @@ class RpcServer:
         """Carry out one call that arrived over gRPC; answer it, or end it with its failure's status."""
         try:
             metadata = context.invocation_metadata() or ()
+            self._signer.check_request(credential_of(metadata), request)
             token = wire.read_headers(metadata)
+        except Unauthenticated as error:
+            await self._authentication.refuse(error, f"{gateway}/{method}", context)
         except Refused as refusal:
             _log.warning(
                 log_events.RPC_REFUSED, peer=context.peer(), method=f"{gateway}.{method}", reason=refusal.public

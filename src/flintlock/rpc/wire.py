@@ -28,6 +28,7 @@ from flintlock.model.errors import (
     NotFound,
     Refused,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
 from flintlock.model.ids import Epoch, FencingToken
@@ -39,6 +40,7 @@ VERSION_HEADER: Final = "flintlock-protocol"
 EPOCH_HEADER: Final = "flintlock-epoch"
 SESSION_HEADER: Final = "flintlock-session"
 CAUSE_HEADER: Final = "flintlock-cause"
+CREDENTIAL_HEADER: Final = "flintlock-credential"
 FAILURE_TRAILER: Final = "flintlock-failure-bin"
 
 Metadata: TypeAlias = tuple[tuple[str, str | bytes], ...]
@@ -49,6 +51,7 @@ STATUS: Final[tuple[tuple[type[FlintlockError], grpc.StatusCode], ...]] = (
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (Conflict, grpc.StatusCode.FAILED_PRECONDITION),
     (TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
     (Refused, grpc.StatusCode.INVALID_ARGUMENT),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),
     (Fenced, grpc.StatusCode.ABORTED),

@@ -21,7 +21,7 @@ import structlog
 from msgspec import structs
 
 from flintlock.model import log_events
-from flintlock.model.errors import Fenced, FlintlockError, Refused
+from flintlock.model.errors import Fenced, FlintlockError, Refused, Unauthenticated
 from flintlock.model.ids import InstanceId
 from flintlock.model.slots import RegistrationAnswer
 from flintlock.taskmanager.lease import CurrentLease, Lease
@@ -120,6 +120,10 @@ class Registration:
                 async with self._waiting(None):
                     answer = await self._services.resource_manager().register_task_manager(offer)
                 self._guard.adopt(answer, idle=not busy)  # Fenced: the leader that answered has a lower epoch
+            except Unauthenticated as error:
+                # Nothing is known of the leader, and what runs here has a lease: it goes on until that ends.
+                self._log_once(log_events.REGISTRATION_REFUSED, error.public)
+                await asyncio.sleep(_RETRY_S)
             except Refused as error:
                 log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
                 if busy:

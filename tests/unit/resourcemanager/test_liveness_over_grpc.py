@@ -16,6 +16,7 @@ from flintlock.model.ids import InstanceId, TaskManagerId
 from flintlock.resourcemanager.core import TaskManagerEntered
 from flintlock.resourcemanager.liveness import GRACE_S, Gone, watch_liveness
 from flintlock.rpc.client import RpcChannels
+from flintlock.testing.members import member_of
 from flintlock.testing.samples import TOKEN
 
 #: A process that serves a TaskManager's gateway, and says where.
@@ -23,10 +24,11 @@ PEER = """
 import asyncio
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.rpc.server import RpcServer
+from flintlock.testing.members import member_of
 from flintlock.testing.fake_taskmanager import FakeTaskManager
 
 async def main():
-    async with RpcServer("127.0.0.1", 0) as rpc:
+    async with RpcServer("127.0.0.1", 0, security=member_of()) as rpc:
         rpc.serve(TaskManagerGateway, FakeTaskManager())
         print(rpc.address, flush=True)
         await asyncio.get_running_loop().create_future()
@@ -51,7 +53,7 @@ async def verdict_after(number: signal.Signals, limit_s: float) -> tuple[Gone | 
     """Watch the liveness of a peer, send it a signal, and return the verdict within a time, and after how long."""
     reachable: list[bool] = []
     with peer() as (process, address):
-        async with RpcChannels() as channels:
+        async with RpcChannels(security=member_of()) as channels:
             task_manager = TaskManagerEntered(TaskManagerId("tm-1"), InstanceId("instance-1"), address)
             gateway = channels.connect(TaskManagerGateway, address, lambda: TOKEN, 3600.0)
             async with asyncio.TaskGroup() as tasks:

@@ -7,7 +7,7 @@ import functools
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, ParamSpec, Protocol
+from typing import Any, Final, ParamSpec, Protocol
 
 import grpc
 import pytest
@@ -17,8 +17,11 @@ from msgspec import Struct
 from flintlock.model import errors
 from flintlock.model.errors import Conflict, FlintlockError, Refused, TooLarge, Unavailable
 from flintlock.rpc import wire
+from flintlock.rpc.authentication import CallSigner
 from flintlock.rpc.client import RpcChannels
+from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
+from flintlock.testing.members import member_of
 
 P = ParamSpec("P")
 
@@ -71,16 +74,25 @@ async def served(
     *, grace_s: float = 0.5, limit: int = 1000, max_idle_channels: int = 64
 ) -> AsyncGenerator[tuple[RpcServer, Echo, RpcChannels]]:
     implementation = Echo()
-    server = RpcServer("127.0.0.1", grace_s=grace_s, max_message_bytes=limit)
+    server = RpcServer("127.0.0.1", security=member_of(), grace_s=grace_s, max_message_bytes=limit)
     server.serve(EchoGateway, implementation)
-    async with server, RpcChannels(max_message_bytes=limit, max_idle_channels=max_idle_channels) as channels:
+    async with (
+        server,
+        RpcChannels(security=member_of(), max_message_bytes=limit, max_idle_channels=max_idle_channels) as channels,
+    ):
         yield server, implementation, channels
+
+
+def credential(server: RpcServer, path: str, request: bytes) -> tuple[str, str]:
+    return wire.CREDENTIAL_HEADER, member_of().signer.sign(path, str(server.port), request)
 
 
 async def raw_call(server: RpcServer, metadata: tuple[tuple[str, str], ...]) -> aio.AioRpcError:
     async with aio.insecure_channel(server.address) as channel:
         with pytest.raises(aio.AioRpcError) as caught:
-            await channel.unary_unary("/EchoGateway/wait")(b"\xc0", metadata=metadata)
+            await channel.unary_unary("/EchoGateway/wait")(
+                b"\xc0", metadata=(*metadata, credential(server, "EchoGateway/wait", b"\xc0"))
+            )
     return caught.value
 
 
@@ -115,7 +127,9 @@ async def test_status_is_meaningful_to_tools_that_do_not_know_flintlock() -> Non
         implementation.fail_with = Conflict("it runs\nalready")
         async with aio.insecure_channel(server.address) as channel:
             with pytest.raises(aio.AioRpcError) as caught:
-                await channel.unary_unary("/EchoGateway/say")(b"\x80", metadata=wire.headers(None))
+                await channel.unary_unary("/EchoGateway/say")(
+                    b"\x80", metadata=(*wire.headers(None), credential(server, "EchoGateway/say", b"\x80"))
+                )
 
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert caught.value.details() == "it runs\nalready"
@@ -147,7 +161,7 @@ async def test_too_large_is_reported_with_its_size_in_both_directions() -> None:
 
 @real_time
 async def test_receiver_with_a_lower_limit_refuses_as_well() -> None:
-    async with served(limit=1000) as (server, _, _), RpcChannels() as generous:
+    async with served(limit=1000) as (server, _, _), RpcChannels(security=member_of()) as generous:
         echo = generous.connect(EchoGateway, server.address)
 
         with pytest.raises(TooLarge):
@@ -157,9 +171,9 @@ async def test_receiver_with_a_lower_limit_refuses_as_well() -> None:
 
 @real_time
 async def test_tens_of_megabytes_pass_by_default() -> None:
-    server = RpcServer("127.0.0.1")
+    server = RpcServer("127.0.0.1", security=member_of())
     server.serve(EchoGateway, Echo())
-    async with server, RpcChannels() as channels:
+    async with server, RpcChannels(security=member_of()) as channels:
         echo = channels.connect(EchoGateway, server.address)
 
         assert len((await echo.say(Text("x" * 20_000_000))).text) == 20_000_000
@@ -172,12 +186,12 @@ async def test_tens_of_megabytes_pass_by_default() -> None:
 async def test_port_in_use_is_reported() -> None:
     async with served() as (server, _, _):
         with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{server.port}"):
-            await RpcServer("127.0.0.1", server.port).start()
+            await RpcServer("127.0.0.1", server.port, security=member_of()).start()
 
 
 @real_time
 async def test_server_starts_once_and_stops_as_often_as_one_likes() -> None:
-    server = RpcServer("127.0.0.1")
+    server = RpcServer("127.0.0.1", security=member_of())
     await server.stop()
     async with server:
         with pytest.raises(RuntimeError, match="started already"):
@@ -189,9 +203,9 @@ async def test_server_starts_once_and_stops_as_often_as_one_likes() -> None:
 async def test_ipv6() -> None:
     if not socket.has_ipv6 or not _can_bind_ipv6():
         pytest.skip("no IPv6 here")
-    server = RpcServer("::1")
+    server = RpcServer("::1", security=member_of())
     server.serve(EchoGateway, Echo())
-    async with server, RpcChannels() as channels:
+    async with server, RpcChannels(security=member_of()) as channels:
         assert server.address == f"[::1]:{server.port}"
         assert await channels.connect(EchoGateway, server.address).say(Text("x")) == Text("x")
 
@@ -239,7 +253,7 @@ async def test_implementation_that_lacks_a_method_is_not_served() -> None:
         async def wait(self) -> None: ...
 
     with pytest.raises(TypeError, match="Mute has no method 'say' of EchoGateway"):
-        RpcServer("127.0.0.1").serve(EchoGateway, Mute())  # pyright: ignore[reportArgumentType]
+        RpcServer("127.0.0.1", security=member_of()).serve(EchoGateway, Mute())  # pyright: ignore[reportArgumentType]
 
 
 # Channels
@@ -306,7 +320,7 @@ async def test_grpc_server_of_another_product_is_recognised() -> None:
     foreign = aio.server()
     port = foreign.add_insecure_port("127.0.0.1:0")
     await foreign.start()
-    async with RpcChannels() as channels:
+    async with RpcChannels(security=member_of()) as channels:
         with pytest.raises(Refused, match="not a Flintlock process"):
             await channels.connect(EchoGateway, f"127.0.0.1:{port}").wait()
     await foreign.stop(None)
@@ -318,6 +332,7 @@ async def test_peer_that_freezes_during_a_call_is_noticed_before_the_deadline(mo
     monkeypatch.setattr(wire, "KEEPALIVE_TIME_S", 1.0)
     monkeypatch.setattr(wire, "KEEPALIVE_TIMEOUT_S", 0.5)
     async with served() as (server, _, channels), relay(server.port) as (port, thawed):
+        monkeypatch.setattr(channels, "security", RpcSecurity(signer=_SignerForPort(server.port)))  # not the relay's
         echo = channels.connect(EchoGateway, f"127.0.0.1:{port}", timeout_s=20)
         await echo.say(Text("x"))
         started = asyncio.get_running_loop().time()
@@ -329,6 +344,17 @@ async def test_peer_that_freezes_during_a_call_is_noticed_before_the_deadline(mo
         assert asyncio.get_running_loop().time() - started < 10
         assert not caught.value.unreachable
         thawed.set()
+
+
+class _SignerForPort(CallSigner):
+    """Signs calls that reach their server through another port."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(b"cluster".ljust(32, b"."))
+        self._to: Final = str(port)
+
+    def sign(self, path: str, port: str, request: bytes) -> str:
+        return super().sign(path, self._to if port else port, request)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from tests.unit.taskmanager.orders import attempt_id, order
 from flintlock.model.application import ShutDownCluster
 from flintlock.model.causes import CauseId, add_cause, caused_by
 from flintlock.model.commands import CancelTask
-from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unavailable
+from flintlock.model.errors import Fenced, FlintlockError, NotFound, Refused, Unauthenticated, Unavailable
 from flintlock.model.ids import (
     AttemptId,
     BlobKey,
@@ -664,3 +664,19 @@ async def test_a_runner_that_reports_files_of_others_has_failed(harness: TaskMan
             FailureKind.INTERNAL,
             "the task reported files that are not its own: step 'top' of the graph has no output at /etc",
         )
+
+
+@virtual_time
+async def test_work_goes_on_while_a_leader_does_not_know_the_credential(harness: TaskManagerHarness) -> None:
+    """Whoever answers so is not known to be the leader: the lease decides, and registering is tried again."""
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        await harness.runner(A)
+        harness.resource_manager.fail_with = Unauthenticated("another secret")
+        harness.resource_manager.lead(epoch=2)
+        await asyncio.sleep(5)
+        harness.resource_manager.fail_with = None
+        await until(lambda: harness.guard.token is not None and harness.guard.token.epoch == 2)
+
+        assert harness.resource_manager.registered[-1].instance == "instance-1"
+        assert "kill 0" not in harness.events

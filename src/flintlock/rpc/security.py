@@ -1,0 +1,15 @@
+"""What protects the calls of one process: there is no server and no channel without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flintlock.rpc.authentication import CallSigner
+
+
+@dataclass(frozen=True, kw_only=True)
+class RpcSecurity:
+    """How calls are authenticated, and what a caller that is refused can do about it."""
+
+    signer: CallSigner
+    hint: str = "both processes must use one cluster secret (the same state directory, or security.secret-file)"
