@@ -27,7 +27,9 @@ from tests.zookeeper.servers import Ensemble, zookeeper
 import flintlock as fl
 from flintlock.client.clusters.discovery import RunningCluster
 from flintlock.client.connection.client import Client
+from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.client.errors import JobCanceled
+from flintlock.config.configuration import Configuration
 from flintlock.host.pid_files import ClusterFile, announced, job_managers, running
 from flintlock.model.states import JobStatus
 from flintlock.testing import rest_requests
@@ -83,7 +85,8 @@ class Masters:
     def client(self) -> Client:
         """Return a client that knows the state directory."""
         urls = tuple(file.rest for file in job_managers(self.state_dir))
-        return RunningCluster(urls=urls, state_dir=self.state_dir).client()
+        credentials = ClientCredentials(Configuration({}), self.state_dir)
+        return RunningCluster(urls=urls, state_dir=self.state_dir, credentials=credentials).client()
 
     def stop(self) -> None:
         """End all of them."""

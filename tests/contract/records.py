@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from flintlock.model.commands import CancelJob, JobOperation, JobOperations, OperationFailure, RescaleJob
-from flintlock.model.ids import InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
+from flintlock.model.ids import AccessTokenId, InstanceId, JobId, RegionId, StepName, TaskManagerId, TriggerId
 from flintlock.model.jobgraph import Artifact, BlobKey, JobGraph, JobVertex, Scalar, vertex_id
 from flintlock.model.jobs import (
     ExceptionEntry,
@@ -18,6 +20,7 @@ from flintlock.model.jobs import (
 )
 from flintlock.model.manifests import manifest_of
 from flintlock.model.operations import Function, Result, Sink, Source, Sql
+from flintlock.model.principals import Role
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
@@ -30,6 +33,7 @@ from flintlock.model.tasks import (
     SinkFiles,
     TaskFinished,
 )
+from flintlock.model.tokens import AccessToken, AccessTokens
 
 JOB_A = JobId("a" * 32)
 JOB_B = JobId("b" * 32)
@@ -152,6 +156,19 @@ def job_history(job_id: JobId = JOB_A) -> JobHistory:
 
 def retention_reading() -> RetentionReading:
     return RetentionReading(clock_ms=5_000, wall_ms=7_000)
+
+
+def access_tokens() -> AccessTokens:
+    first = AccessToken(
+        id=AccessTokenId("0011223344556677"),
+        name="airflow",
+        role=Role.SUBMITTER,
+        digest="ab" * 32,
+        created_ms=1_000,
+        created_by="maria",
+        expires_ms=9_000,
+    )
+    return AccessTokens(tokens=(first, structs.replace(first, id=AccessTokenId("ff" * 8), expires_ms=None)))
 
 
 def rows(name: str = "top", json: bytes = b'{"columns": [], "rows": []}') -> ResultRows:

@@ -17,6 +17,7 @@ from msgspec import structs
 from tests.contract.records import (
     JOB_A,
     JOB_B,
+    access_tokens,
     graph,
     job_history,
     job_result,
@@ -41,6 +42,7 @@ from flintlock.model.ids import Epoch, FencingToken, JobId, VertexId
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.jobs import JobSummary, ParallelismRange
 from flintlock.model.tasks import RegionPhase
+from flintlock.model.tokens import MAX_TOKEN_NAME, MAX_TOKENS, AccessTokens
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 
 pytestmark = pytest.mark.anyio
@@ -207,6 +209,7 @@ WRITES: dict[str, Callable[[Stores], Awaitable[object]]] = {
     "ended.put": lambda stores: stores.ended.put(snapshot(JOB_B), (rows(),)),
     "operations.put": lambda stores: stores.operations.put(JobOperations(job_id=JOB_A, operations=(operation(),))),
     "ended.expire": lambda stores: stores.ended.expire(10_000),
+    "access_tokens.record": lambda stores: stores.access_tokens.record(access_tokens()),
     "retention_clock.record": lambda stores: stores.retention_clock.record(retention_reading()),
 }
 
@@ -256,6 +259,7 @@ async def everything(stores: Stores) -> tuple[object, ...]:
         sorted(await stores.operations.ids()),
         [await stores.operations.read(job_id) for job_id in jobs],
         await stores.retention_clock.read(),
+        await stores.access_tokens.read(),
     )
 
 
@@ -912,6 +916,24 @@ async def test_retention_clock_is_read_as_it_was_recorded_last(ha: HaServices) -
     await ha.stores(token(6)).retention_clock.record(later)
 
     assert await ha.stores(token(6)).retention_clock.read() == later
+
+
+async def test_access_tokens_are_read_by_the_next_leader_as_they_were_recorded_last(ha: HaServices) -> None:
+    assert await ha.stores(token(5)).access_tokens.read() is None
+
+    await ha.stores(token(5)).access_tokens.record(access_tokens())
+    assert await ha.stores(token(6)).access_tokens.read() == access_tokens()
+    fewer = AccessTokens(tokens=access_tokens().tokens[1:])
+    await ha.stores(token(6)).access_tokens.record(fewer)
+
+    assert await ha.stores(token(7)).access_tokens.read() == fewer
+
+
+async def test_as_many_access_tokens_as_are_allowed_can_be_stored(stores: Stores) -> None:
+    longest = structs.replace(access_tokens().tokens[0], name="n" * MAX_TOKEN_NAME, created_by="c" * MAX_TOKEN_NAME)
+    many = AccessTokens(tokens=(longest,) * MAX_TOKENS)
+    await stores.access_tokens.record(many)
+    assert await stores.access_tokens.read() == many
 
 
 async def test_expire_keeps_a_job_whose_result_is_dirty(stores: Stores) -> None:

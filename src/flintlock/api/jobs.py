@@ -71,6 +71,7 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True):
     last_modification: int = field(name="last-modification")
     tasks: OverviewTasks
     pending_operators: int = field(name="pending-operators")
+    submitted_by: str = field(default="", name="submitted-by")
 
 
 class JobsOverviewResponse(ApiStruct, frozen=True, kw_only=True):
@@ -168,6 +169,7 @@ class JobDetails(ApiStruct, frozen=True, kw_only=True):
     status_counts: dict[str, int] = field(name="status-counts")
     plan: Plan
     pending_operators: int = field(name="pending-operators")
+    submitted_by: str = field(default="", name="submitted-by")
 
 
 class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
@@ -423,6 +425,7 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     failure: FailureInfo | None = None
     failures: tuple[FailureSummary, ...] = ()  # the first and the latest, oldest first
     failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
+    submitted_by: str = field(default="", name="submitted-by")
 
 
 class LogPart(KebabCase, frozen=True, kw_only=True):

@@ -50,12 +50,14 @@ def list_jobs(
         click.echo("no jobs" if everything else "no active jobs; -a lists ended jobs too", err=True)
         return
     notes = waiting_notes(seen)
+    submitted = any(job.submitted_by for job in jobs)
     rows = [
         (job.jid, job.name, job.state, moment(job.start_time), duration(job.duration), _tasks(job),
-         notes.get(job.jid, ""))
+         *([job.submitted_by] if submitted else []), notes.get(job.jid, ""))
         for job in jobs
     ]  # fmt: skip
-    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS", "WAITS" if notes else "")
+    by = ("SUBMITTED BY",) if submitted else ()
+    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS", *by, "WAITS" if notes else "")
     for line in aligned(head, rows):
         click.echo(coloured(line))
 
@@ -77,6 +79,8 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         print_json(found)
         return
     click.echo(coloured(f"{found.name}  {found.jobid}  {found.status}"))
+    if found.submitted_by:
+        click.echo(f"submitted by {found.submitted_by}")
     rows = [
         (
             str(region.id),

@@ -52,7 +52,7 @@ class ChangeableJob(Protocol):
         """Return the error for a command to a job that has ended."""
         ...
 
-    def cancel(self, *, force: bool = False) -> CancelRequest:
+    def cancel(self, *, force: bool = False, requested_by: str = "") -> CancelRequest:
         """Cancel the job; return what to record of it. Raises Conflict if it can no longer be cancelled."""
         ...
 
@@ -139,11 +139,11 @@ class JobChanger:
 
     async def _carry_out(self, operation: JobOperation) -> None:
         match operation.command:
-            case CancelJob(force=force):
+            case CancelJob(force=force, requested_by=requested_by):
                 error: FlintlockError | None = None
                 try:
                     self._job.check_runs()
-                    await self._operations.record_cancel(self._job.cancel(force=force))
+                    await self._operations.record_cancel(self._job.cancel(force=force, requested_by=requested_by))
                 except FlintlockError as refused:
                     error = refused
                 await self._operations.complete(operation, error)

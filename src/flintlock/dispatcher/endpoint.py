@@ -34,6 +34,7 @@ from flintlock.dispatcher.retention import Retention
 from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.submission import Submissions, answer_unanswered
+from flintlock.dispatcher.tokens import TokenRegistry
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.backoff import Backoff
@@ -71,6 +72,7 @@ from flintlock.model.jobs import (
 )
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
+from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -132,6 +134,7 @@ class Dispatcher:
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
         )
+        self._tokens: Final = TokenRegistry(term.stores.access_tokens, services.clock_ms)
         self._retention: Final = Retention(services, self._shared, self.jobs, self._loader)
         self._children: Final[dict[asyncio.Task[None], None]] = {}  # all that `stop` cancels; removed as they end
         self._shut_down: Final[asyncio.Future[ApplicationStatus]] = asyncio.get_running_loop().create_future()
@@ -256,7 +259,8 @@ class Dispatcher:
         running = await self._running(job_id)
         if running is not None:
             job, done = running[0], asyncio.get_running_loop().create_future()
-            task = self._child(job.changes.record_cancel(job.cancel(force=command.force), done), f"cancel-{job_id}")
+            request = job.cancel(force=command.force, requested_by=command.requested_by)
+            task = self._child(job.changes.record_cancel(request, done), f"cancel-{job_id}")
             task.add_done_callback(lambda _: answer_unanswered(done, "the cancel of a job was being stored"))
             await asyncio.shield(done)
             return
@@ -369,6 +373,32 @@ class Dispatcher:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = self._child(change(job_id, done), f"quarantine-{job_id}")
         task.add_done_callback(lambda _: answer_unanswered(done, "the quarantine of a job was being changed"))
+        await asyncio.shield(done)
+
+    async def add_token(self, message: AccessToken) -> None:
+        """Store an access token. See DispatcherGateway."""
+        self.check_leading()
+        await self._change_tokens(partial(self._tokens.add, message))
+
+    async def tokens(self) -> AccessTokens:
+        """Return the access tokens that have not expired."""
+        self.check_leading()
+        return await self._tokens.all()
+
+    async def find_token(self, message: AccessTokenQuery) -> FoundAccessToken:
+        """Return one access token, also one that has expired."""
+        self.check_leading()
+        return FoundAccessToken(token=await self._tokens.get(message.id))
+
+    async def revoke_token(self, message: AccessTokenQuery) -> None:
+        """Remove an access token. See DispatcherGateway."""
+        self.check_leading()
+        await self._change_tokens(partial(self._tokens.revoke, message.id))
+
+    async def _change_tokens(self, change: Callable[[asyncio.Future[None]], Coroutine[Any, Any, None]]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = self._child(change(done), "access-tokens")
+        task.add_done_callback(lambda _: answer_unanswered(done, "the access tokens were being changed"))
         await asyncio.shield(done)
 
     # Jobs

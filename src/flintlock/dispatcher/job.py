@@ -170,7 +170,7 @@ class DispatchedJob:
             return self._initial_snapshot().summary()
         return line
 
-    def cancel(self, *, force: bool = False) -> CancelRequest:
+    def cancel(self, *, force: bool = False, requested_by: str = "") -> CancelRequest:
         """Cancel the job, as soon as it has a JobMaster; return what to record of it.
 
         Raises Conflict if it can no longer be cancelled, Unavailable while only its progress could tell: a job that is
@@ -178,8 +178,19 @@ class DispatchedJob:
         """
         if self._recovered:
             self.initialised()
-        log.info(log_events.JOB_CANCEL_REQUESTED, job_id=self.job_id, phase=self.phase, force=force)
-        request = CancelRequest(requested_ms=self._services.clock_ms(), force=force, cause=current_cause() or "")
+        log.info(
+            log_events.JOB_CANCEL_REQUESTED,
+            job_id=self.job_id,
+            phase=self.phase,
+            force=force,
+            requested_by=requested_by,
+        )
+        request = CancelRequest(
+            requested_ms=self._services.clock_ms(),
+            force=force,
+            requested_by=requested_by,
+            cause=current_cause() or "",
+        )
         if self._runner is not None:
             self._runner.command(CancelJob(job_id=self.job_id, force=force))
         elif self._cancel is None or (force and not self._cancel.force):

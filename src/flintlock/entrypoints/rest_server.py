@@ -7,12 +7,14 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import structlog
 import uvicorn
 
+from flintlock.config.configuration import Configuration
 from flintlock.config.options import AUTHENTICATION, REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
 from flintlock.ha.leader_info import KnownLeader
 from flintlock.host.addresses import in_url, is_loopback_host, reached_at
@@ -23,6 +25,7 @@ from flintlock.rest.server.access import AccessControl
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.forwarding import Forwarding
 from flintlock.rest.server.http import RestServices
+from flintlock.rest.server.remote_principals import LeadersVerdict, TokensOfLeader
 from flintlock.rest.server.request_ids import RequestIds, request_ids
 from flintlock.rest.server.upstream import Upstream
 from flintlock.rest.server.web_pages import WebPolicy
@@ -52,11 +55,17 @@ async def serving_rest(
     configuration = services.configuration
     address = configuration.get(REST_ADDRESS)
     bound = configuration.get(REST_BIND_ADDRESS) or address
-    authentication = _authentication(services, secret, bound)
+    _check_authentication(configuration, bound)
     listening = _listen(bound, configuration.get(REST_PORT))
     own_url = f"http://{in_url(reached_at(address))}:{listening.getsockname()[1]}"
     own_credential = partial(_own_credential, secret, services.clock_ms)
     async with Upstream(own_credential) as upstream, asyncio.TaskGroup() as tasks:
+        authentication = None
+        if configuration.get(AUTHENTICATION) == "required":
+            find_principal = LeadersVerdict(upstream, leaders, own_url).principal
+            authenticators = LocalAuthenticator(secret), TokensOfLeader(services.dispatcher, leading, find_principal)
+            authentication = Authentication(authenticators, services.clock_ms)
+            services = replace(services, forget_credentials=authentication.forget)
         app = Forwarding(
             rest_app(services),
             leading=leading,
@@ -89,17 +98,16 @@ async def serving_rest(
             watching.cancel()
 
 
-def _authentication(services: RestServices, secret: ClusterSecret, bound: str) -> Authentication | None:
-    """Return what checks credentials; None if none are needed. Raises Invalid unless only this machine connects."""
-    if services.configuration.get(AUTHENTICATION) == "required":
-        return Authentication((LocalAuthenticator(secret),), services.clock_ms)
+def _check_authentication(configuration: Configuration, bound: str) -> None:
+    """Raise Invalid if no credential is needed, and not only this machine connects."""
+    if configuration.get(AUTHENTICATION) == "required":
+        return
     if not is_loopback_host(bound):
         raise Invalid(
             f"{AUTHENTICATION.key}: 'none' needs a loopback address, and REST listens on {bound}: every machine that"
             f" reaches it could run code here. Leave it out, or set {REST_ADDRESS.key} to 127.0.0.1"
         )
     log.warning(log_events.AUTHENTICATION_DISABLED, address=bound)
-    return None
 
 
 def _own_credential(secret: ClusterSecret, clock_ms: Callable[[], int]) -> str:

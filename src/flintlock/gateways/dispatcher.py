@@ -24,6 +24,7 @@ from flintlock.model.jobs import (
     Submitted,
 )
 from flintlock.model.tasks import ResultRows
+from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 
 
 class DispatcherGateway(Protocol):
@@ -132,6 +133,25 @@ class DispatcherGateway(Protocol):
         It stays listed as FAILED until its retention is over. One that was dropped before is acknowledged again. Raises
         NotFound for an unknown job.
         """
+        ...
+
+    async def add_token(self, message: AccessToken) -> None:
+        """Store an access token; return once it is durable. Adding it again is acknowledged again.
+
+        Raises Conflict if there are too many.
+        """
+        ...
+
+    async def tokens(self) -> AccessTokens:
+        """Return the access tokens that have not expired."""
+        ...
+
+    async def find_token(self, message: AccessTokenQuery) -> FoundAccessToken:
+        """Return one access token, also one that has expired."""
+        ...
+
+    async def revoke_token(self, message: AccessTokenQuery) -> None:
+        """Remove an access token; return once that is durable. Raises NotFound."""
         ...
 
     async def shut_down_cluster(self, message: ShutDownCluster) -> None:

@@ -27,6 +27,7 @@ from flintlock.model.errors import Corrupt, Incompatible
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.model.tokens import AccessTokens
 
 T = TypeVar("T")
 
@@ -96,4 +97,5 @@ JOB_SUMMARY: Final = Payload(JobSummary)
 RESULT_ROWS: Final = Payload(ResultRows)
 JOB_OPERATIONS: Final = Payload(JobOperations)
 RETENTION_READING: Final = Payload(RetentionReading)
+ACCESS_TOKENS: Final = Payload(AccessTokens)
 LEADER_INFO: Final = Payload(LeaderInfo)

@@ -21,6 +21,7 @@ from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.model.tokens import AccessTokens
 
 
 class KnownKey(Struct, frozen=True, kw_only=True):
@@ -223,6 +224,18 @@ class RetentionClockStore(Protocol):
         ...
 
 
+class AccessTokenStore(Protocol):
+    """The access tokens of the cluster: one record."""
+
+    async def record(self, tokens: AccessTokens) -> None:
+        """Replace what is stored."""
+        ...
+
+    async def read(self) -> AccessTokens | None:
+        """Return all tokens; None if none was ever recorded. Raises Corrupt."""
+        ...
+
+
 class Stores(Protocol):
     """All stores of one term."""
 
@@ -254,6 +267,11 @@ class Stores(Protocol):
     @property
     def retention_clock(self) -> RetentionClockStore:
         """How far the retention clock has come."""
+        ...
+
+    @property
+    def access_tokens(self) -> AccessTokenStore:
+        """The access tokens of the cluster."""
         ...
 
     async def confirm_term(self) -> None:

@@ -39,6 +39,7 @@ class CancelJob(Struct, frozen=True, kw_only=True, tag="cancel"):
 
     job_id: JobId
     force: bool = False
+    requested_by: str = ""  # the name of the caller
 
 
 class RescaleJob(Struct, frozen=True, kw_only=True, tag="rescale"):
@@ -50,6 +51,7 @@ class RescaleJob(Struct, frozen=True, kw_only=True, tag="rescale"):
     job_id: JobId
     vertices: dict[VertexId, ParallelismRange] = {}
     parallelism: int | None = None
+    requested_by: str = ""  # the name of the caller
 
 
 JobCommand: TypeAlias = CancelJob | RescaleJob
@@ -93,6 +95,7 @@ class CancelRequest(Struct, frozen=True, kw_only=True):
 
     requested_ms: int
     force: bool = False
+    requested_by: str = ""  # the name of the caller; "" if no caller requested it
     cause: str = ""  # id of the request (`model.causes`); "" if it had none
 
 

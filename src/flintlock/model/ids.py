@@ -11,6 +11,7 @@ from typing import Final, NewType
 from msgspec import Struct
 
 JobId = NewType("JobId", str)
+AccessTokenId = NewType("AccessTokenId", str)
 TriggerId = NewType("TriggerId", str)
 """32 lower-case hex digits, as Flink writes job ids."""
 

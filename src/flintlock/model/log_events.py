@@ -45,6 +45,9 @@ JOB_OPERATION_NOT_RECORDED: Final = _event(
 JOB_OPERATIONS_UNREADABLE: Final = _event(
     "Jobs (Dispatcher)", "job-operations-unreadable", "The recorded operations of a job could not be read."
 )
+TOKENS_UNREADABLE: Final = _event(
+    "Jobs (Dispatcher)", "tokens-unreadable", "The stored access tokens could not be read: none is accepted any more."
+)
 JOB_CLIENT_TIMED_OUT: Final = _event(
     "Jobs (Dispatcher)", "job-client-timed-out", "An attached client sent no heartbeat in time; its job is cancelled."
 )

@@ -22,7 +22,7 @@ from flintlock.model.commands import (
     TriggerOperation,
 )
 from flintlock.model.errors import Conflict, DuplicateJob, FlintlockError, KeyReused, NotFound
-from flintlock.model.ids import JobId, TriggerId
+from flintlock.model.ids import AccessTokenId, JobId, TriggerId
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -43,6 +43,7 @@ from flintlock.model.jobs import (
 from flintlock.model.regions import regions_of
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import ResultRows
+from flintlock.model.tokens import AccessToken, AccessTokenQuery, AccessTokens, FoundAccessToken
 
 
 class FakeDispatcher:
@@ -52,10 +53,12 @@ class FakeDispatcher:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
         self.submissions: list[JobSubmission] = []  # those that were accepted
         self.cancelled: list[JobId] = []
+        self.requested_by: list[str] = []  # by whom, for each of them
         self.forced: list[JobId] = []  # those of them that were forced
         self.quarantine: dict[JobId, QuarantinedJob] = {}
         self.retried: list[JobId] = []
         self.dropped: list[JobId] = []
+        self.access_tokens: dict[AccessTokenId, AccessToken] = {}
         self.shut_downs: list[ShutDownCluster] = []
         self.awaited: list[AwaitJob] = []
         self.client_heartbeats: list[ClientHeartbeat] = []
@@ -163,6 +166,7 @@ class FakeDispatcher:
                 if status.globally_terminal and status is not JobStatus.CANCELED:
                     raise Conflict(f"job {job_id} has ended: it is {status}")
                 self.cancelled.append(job_id)
+                self.requested_by.append(message.requested_by)
                 if force:
                     self.forced.append(job_id)
             case RescaleJob(job_id=job_id, vertices=vertices):
@@ -211,6 +215,23 @@ class FakeDispatcher:
         """Record it."""
         await self.quarantined_job(message)
         self.dropped.append(message.job_id)
+
+    async def add_token(self, message: AccessToken) -> None:
+        """Remember it."""
+        self.access_tokens[message.id] = message
+
+    async def tokens(self) -> AccessTokens:
+        """Return all tokens, expired or not."""
+        return AccessTokens(tokens=tuple(self.access_tokens.values()))
+
+    async def find_token(self, message: AccessTokenQuery) -> FoundAccessToken:
+        """Return the token."""
+        return FoundAccessToken(token=self.access_tokens.get(message.id))
+
+    async def revoke_token(self, message: AccessTokenQuery) -> None:
+        """Forget it."""
+        if self.access_tokens.pop(message.id, None) is None:
+            raise NotFound(f"token {message.id} was not found")
 
     async def shut_down_cluster(self, message: ShutDownCluster) -> None:
         """Record the request."""

@@ -35,6 +35,7 @@ from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.states import checked_move
 from flintlock.model.tasks import REGION_MOVES, RegionRecord, ResultRows
+from flintlock.model.tokens import AccessTokens
 from flintlock.testing.memory_election import MemoryElection, MemoryLeaderRegister, MemoryLeadership, StepHook, yielding
 
 T = TypeVar("T")
@@ -71,13 +72,14 @@ class MemoryCluster(MemoryLeadership):
         self.operations: Final[dict[JobId, bytes]] = {}
         self.histories: Final[dict[JobId, bytes]] = {}
         self.retention_clock: bytes | None = None
+        self.access_tokens: bytes | None = None
 
     def clear(self) -> None:
         """Remove every record; the newest token stays."""
         jobs = self.graphs, self.quarantined, self.keys, self.results
         for records in (*jobs, self.progress, self.histories, self.ended, self.operations):
             records.clear()
-        self.retention_clock = None
+        self.retention_clock = self.access_tokens = None
 
     def forget_keys(self, job_id: JobId) -> None:
         """Remove the keys that refer to a job."""
@@ -402,6 +404,24 @@ class MemoryJobOperationStore(_TermStore):
         return await self._read("operations.ids", lambda: tuple(self._cluster.operations))
 
 
+class MemoryAccessTokenStore(_TermStore):
+    """The access tokens."""
+
+    async def record(self, tokens: AccessTokens) -> None:
+        """Replace what is stored."""
+        payload = payloads.ACCESS_TOKENS.encode(tokens)
+
+        def effect() -> None:
+            self._cluster.access_tokens = payload
+
+        await self._write("access_tokens.record", effect)
+
+    async def read(self) -> AccessTokens | None:
+        """Return all tokens."""
+        payload = await self._read("access_tokens.read", lambda: self._cluster.access_tokens)
+        return None if payload is None else payloads.ACCESS_TOKENS.decode(payload, "the cluster")
+
+
 class MemoryRetentionClockStore(_TermStore):
     """The reading of the retention clock."""
 
@@ -451,6 +471,7 @@ class MemoryStores:
         self.ended: Final = MemoryEndedJobStore(cluster, token, step)
         self.operations: Final = MemoryJobOperationStore(cluster, token, step)
         self.retention_clock: Final = MemoryRetentionClockStore(cluster, token, step)
+        self.access_tokens: Final = MemoryAccessTokenStore(cluster, token, step)
         self._term: Final = _Term(cluster, token, step)
 
     async def confirm_term(self) -> None:

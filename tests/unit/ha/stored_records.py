@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 from tests.contract.records import (
     JOB_A,
+    access_tokens,
     job_history,
     job_result,
     operations,
@@ -45,6 +46,7 @@ KINDS: Final[dict[str, Payload[Any]]] = {
     "result_rows": payloads.RESULT_ROWS,
     "job_operations": payloads.JOB_OPERATIONS,
     "retention_reading": payloads.RETENTION_READING,
+    "access_tokens": payloads.ACCESS_TOKENS,
     "leader_info": payloads.LEADER_INFO,
     "epoch": tree.EPOCH,
     "graph_pointer": tree.GRAPH,
@@ -71,6 +73,7 @@ def examples() -> dict[str, object]:
         "result_rows": rows(),
         "job_operations": operations(),
         "retention_reading": retention_reading(),
+        "access_tokens": access_tokens(),
         "leader_info": LeaderInfo(token=FencingToken(Epoch(3), "s"), rpc="host:1", rest="http://host:2"),
         "epoch": tree.EpochRecord(epoch=Epoch(3), session="s", latch="c-0000000001"),
         "graph_pointer": tree.GraphPointer(file=file),

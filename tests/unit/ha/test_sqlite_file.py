@@ -62,6 +62,7 @@ def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_pat
     first.execute("DROP TABLE job_operations")  # what version 3 has added
     first.execute("DROP TABLE retention_clock")  # what version 4 has added
     first.execute("DROP TABLE job_histories")  # what version 5 has added
+    first.execute("DROP TABLE access_tokens")  # what version 6 has added
     first.execute("PRAGMA user_version=1")
     first.close()
 
@@ -72,6 +73,7 @@ def test_a_file_of_an_older_schema_is_brought_up_and_keeps_what_is_there(tmp_pat
     assert second.execute("SELECT count(*) FROM job_operations").fetchone() == (0,)
     assert second.execute("SELECT count(*) FROM retention_clock").fetchone() == (0,)
     assert second.execute("SELECT count(*) FROM job_histories").fetchone() == (0,)
+    assert second.execute("SELECT count(*) FROM access_tokens").fetchone() == (0,)
     assert pragma(second, "user_version") == SCHEMA_VERSION
     second.close()
 

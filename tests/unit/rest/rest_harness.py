@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +18,11 @@ from starlette.types import ASGIApp
 
 from flintlock.config.configuration import Configuration
 from flintlock.host.logs.process_logs import ProcessLogs
-from flintlock.model.ids import InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
+from flintlock.model.ids import Epoch, InstanceId, JobId, RegionId, RequestId, StepName, TaskManagerId
 from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex, Versions, vertex_id
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
 from flintlock.model.operations import Result, Sink, Source, Sql
+from flintlock.model.principals import Principal
 from flintlock.model.regions import regions_of
 from flintlock.model.slots import AllocatedSlot, Hardware, ResourceOverview, TaskManagerInfo, WaitingRequest
 from flintlock.model.states import ExecutionState, JobStatus
@@ -28,6 +30,7 @@ from flintlock.model.tasks import Failure, FailureKind, Frame, StepOutput, TaskM
 from flintlock.rest.server.access import AccessControl
 from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.http import RestServices
+from flintlock.rest.server.remote_principals import TokensOfLeader
 from flintlock.rest.server.web_pages import WebPolicy
 from flintlock.security.authentication import Authentication
 from flintlock.security.cluster_secret import ClusterSecret
@@ -75,13 +78,22 @@ class RestHarness:
             registry=self.registry,
             logs=logs or ProcessLogs(),
         )
-        self.bare_app = rest_app(self.services)
+        self.ask_leader: Callable[[str], Awaitable[Principal]] | None = None  # of a standby; None: this one leads
+        tokens = TokensOfLeader(self.dispatcher, self._leading, self._ask_leader)
+        self.authentication = Authentication((LocalAuthenticator(SECRET), tokens), lambda: self.now_ms)
+        self.bare_app = rest_app(replace(self.services, forget_credentials=self.authentication.forget))
         self.app = self.protected(self.bare_app)
 
     def protected(self, app: ASGIApp) -> ASGIApp:
         """Return the application behind access control."""
-        authentication = Authentication((LocalAuthenticator(SECRET),), lambda: self.now_ms)
-        return AccessControl(app, authentication=authentication, web=WebPolicy(hosts=frozenset({"flintlock"})))
+        return AccessControl(app, authentication=self.authentication, web=WebPolicy(hosts=frozenset({"flintlock"})))
+
+    def _leading(self) -> Epoch | None:
+        return Epoch(1) if self.ask_leader is None else None
+
+    async def _ask_leader(self, credential: str) -> Principal:
+        assert self.ask_leader is not None
+        return await self.ask_leader(credential)
 
     @property
     def credential(self) -> str:

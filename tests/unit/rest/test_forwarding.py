@@ -22,6 +22,7 @@ from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.states import JobStatus
 from flintlock.rest.jobs.listing import MAX_CACHED
 from flintlock.rest.server.forwarding import Forwarding
+from flintlock.rest.server.remote_principals import LeadersVerdict
 from flintlock.rest.server.upstream import Upstream
 
 SPEC: dict[str, Any] = {
@@ -73,6 +74,8 @@ class JobManager:
         self.clock_s = 0.0  # copies age only when the test says so
         self._listening = bound()
         self.url = url_of(self._listening)
+        if epoch is None:
+            self.rest.ask_leader = LeadersVerdict(upstream, leaders, self.url).principal
         self.forwarding = Forwarding(
             self.rest.bare_app,
             leading=self.leading,

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 import msgspec
 
 from flintlock.api.cluster import ClusterOverview, ClusterResources
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
+from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, TokenEntry, TokenListing
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
 from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.handle import JobHandle
@@ -22,6 +24,7 @@ from flintlock.client.connection.versions import own_versions, require_compatibl
 from flintlock.model.errors import Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
+from flintlock.model.principals import Role
 
 _PAGE: Final = 1000  # jobs that are requested at once
 
@@ -109,6 +112,25 @@ class Client:
     def quarantined(self) -> tuple[QuarantineEntry, ...]:
         """Return the jobs that are stored and cannot be run, with the reasons."""
         return self.http.get("/quarantine", QuarantineListing).jobs
+
+    def create_token(self, *, name: str, role: Role, expires_in: str | None = None) -> CreatedToken:
+        """Make an access token and return it; `expires_in` is a duration such as '30 d'. Needs the role admin."""
+        body = msgspec.json.encode(CreateTokenRequest(name=name, role=role, expires_in=expires_in))
+        headers = {"Content-Type": "application/json"}
+        response = self.http.call("POST", "/tokens", headers=headers, body=lambda: {"content": body})
+        return msgspec.json.decode(response.content, type=CreatedToken)
+
+    def tokens(self) -> tuple[TokenEntry, ...]:
+        """Return the access tokens that are valid. Needs the role admin."""
+        return self.http.get("/tokens", TokenListing).tokens
+
+    def revoke_token(self, token_id: str) -> None:
+        """Revoke an access token. Needs the role admin. Raises NotFound."""
+        self.http.call("DELETE", f"/tokens/{quote(token_id, safe='')}")
+
+    def whoami(self) -> CallerInfo:
+        """Return as whom the cluster knows the caller."""
+        return self.http.get("/whoami", CallerInfo)
 
     def overview(self) -> ClusterOverview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""

@@ -32,6 +32,7 @@ from flintlock.model.errors import InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobs import JobHistory, JobResult, JobSnapshot, JobSummary, RetentionReading, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.model.tokens import AccessTokens
 
 T = TypeVar("T")
 
@@ -426,6 +427,24 @@ class SqliteRetentionClockStore(_TermStore):
         return None if row is None else payloads.RETENTION_READING.decode(row[0], "the cluster")
 
 
+class SqliteAccessTokenStore(_TermStore):
+    """The access tokens: one row."""
+
+    async def record(self, tokens: AccessTokens) -> None:
+        """Replace what is stored."""
+        payload = payloads.ACCESS_TOKENS.encode(tokens)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT OR REPLACE INTO access_tokens VALUES (1, ?)", (payload,))
+
+        await self._write(work, len(payload))
+
+    async def read(self) -> AccessTokens | None:
+        """Return all tokens."""
+        row = await self._first("SELECT payload FROM access_tokens")
+        return None if row is None else payloads.ACCESS_TOKENS.decode(row[0], "the cluster")
+
+
 class SqliteStores:
     """All stores of one term."""
 
@@ -436,6 +455,7 @@ class SqliteStores:
         self.ended: Final = SqliteEndedJobStore(file, token)
         self.operations: Final = SqliteJobOperationStore(file, token)
         self.retention_clock: Final = SqliteRetentionClockStore(file, token)
+        self.access_tokens: Final = SqliteAccessTokenStore(file, token)
         self._file: Final = file
         self._token: Final = token
 

@@ -17,6 +17,7 @@ from flintlock.model.commands import JobOperations
 from flintlock.model.ids import FencingToken, JobId, RegionId
 from flintlock.model.jobs import JobHistory, JobSnapshot, JobSummary, RetentionReading
 from flintlock.model.tasks import RegionRecord, ResultRows
+from flintlock.model.tokens import AccessTokens
 
 T = TypeVar("T")
 
@@ -256,6 +257,25 @@ class ZooKeeperRetentionClockStore(TermStore):
         return None if node is None else payloads.RETENTION_READING.decode(node.data, "the cluster")
 
 
+class ZooKeeperAccessTokenStore(TermStore):
+    """The access tokens: one znode."""
+
+    async def record(self, tokens: AccessTokens) -> None:
+        """Replace what is stored."""
+        path, data = self._paths.access_tokens, payloads.ACCESS_TOKENS.encode(tokens)
+
+        async def plan() -> Change:
+            node = await self._link.get(path)
+            return Change((Create(path, data) if node is None else SetData(path, data, node.version),))
+
+        await self._write(plan)
+
+    async def read(self) -> AccessTokens | None:
+        """Return all tokens."""
+        node = await self._link.get(self._paths.access_tokens)
+        return None if node is None else payloads.ACCESS_TOKENS.decode(node.data, "the cluster")
+
+
 async def _in_thread_if_many(marks: Sized, work: Callable[[], T]) -> T:
     """Return the result of work on marks: they are as many as there are ended jobs."""
     return work() if len(marks) <= _FEW else await asyncio.to_thread(work)
@@ -299,6 +319,7 @@ class ZooKeeperStores:
         self.ended: ZooKeeperEndedJobStore = ZooKeeperEndedJobStore(storage, token)
         self.operations: ZooKeeperJobOperationStore = ZooKeeperJobOperationStore(storage, token)
         self.retention_clock: ZooKeeperRetentionClockStore = ZooKeeperRetentionClockStore(storage, token)
+        self.access_tokens: ZooKeeperAccessTokenStore = ZooKeeperAccessTokenStore(storage, token)
         self._writer: Final = storage.writer
         self._token: Final = token
 

@@ -17,6 +17,7 @@
     blobs/xx/<sha256>               BlobPointer: where the copy of a blob is
     ends/xx/<job>.<ms>.<kind>       empty: when a job's retention began; retention reads names only
     retention-clock                 RetentionReading
+    access-tokens                   AccessTokens
 
 xx is the first two hex digits: ZooKeeper returns lists of up to some 25,000 names. Pointers carry format version
 and checksum as payloads do.
@@ -146,6 +147,7 @@ class Tree:
         self.blobs: Final = f"{self.base}/blobs"
         self.ends: Final = f"{self.base}/ends"
         self.retention_clock: Final = f"{self.base}/retention-clock"
+        self.access_tokens: Final = f"{self.base}/access-tokens"
 
     def graph(self, job_id: JobId) -> str:
         """The job's graph."""

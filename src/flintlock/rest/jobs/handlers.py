@@ -96,7 +96,9 @@ async def cancel(call: RestCall) -> HttpResponse:
         raise Invalid(f"query parameter 'mode': {mode!r} is not supported; use 'cancel'")
     try:
         async with asyncio.timeout(_CANCEL_TIMEOUT_S):
-            await call.services.dispatcher.command(CancelJob(job_id=call.job_id, force=call.flag("force")))
+            await call.services.dispatcher.command(
+                CancelJob(job_id=call.job_id, force=call.flag("force"), requested_by=call.principal.name)
+            )
     except TimeoutError:
         text = f"job {call.job_id} did not accept the cancellation within {_CANCEL_TIMEOUT_S:g} s; try again"
         return json_response(shapes.Errors(errors=[text]), 408)
@@ -123,7 +125,9 @@ async def update_requirements(call: RestCall) -> HttpResponse:
         VertexId(name): msgspec.convert(item.parallelism, ParallelismRange, from_attributes=True)
         for name, item in given.items()
     }
-    await call.services.dispatcher.command(RescaleJob(job_id=job_id, vertices=vertices))
+    await call.services.dispatcher.command(
+        RescaleJob(job_id=job_id, vertices=vertices, requested_by=call.principal.name)
+    )
     return json_response(shapes.Empty())
 
 
@@ -133,7 +137,7 @@ async def trigger_rescaling(call: RestCall) -> HttpResponse:
     if parallelism is None:
         raise Invalid("query parameter 'parallelism' is missing")
     trigger_id = call.request.query_params.get("triggerId") or uuid.uuid4().hex
-    command = RescaleJob(job_id=call.job_id, parallelism=parallelism)
+    command = RescaleJob(job_id=call.job_id, parallelism=parallelism, requested_by=call.principal.name)
     trigger = TriggerOperation(trigger_id=_trigger_id(trigger_id), command=command)
     operation = await call.services.dispatcher.trigger(trigger)
     return json_response(shapes.TriggerResponse(request_id=operation.trigger_id), 202)

@@ -52,6 +52,7 @@ def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
         status_counts=counts,
         plan=plan(job),
         pending_operators=0,
+        submitted_by=job.graph.submitted_by,
     )
 
 
@@ -156,6 +157,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
             for item in (entry, *entry.concurrent)
         ),
         failures_omitted=job.exceptions_omitted,
+        submitted_by=job.graph.submitted_by,
     )
 
 

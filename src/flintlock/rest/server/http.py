@@ -46,6 +46,7 @@ class RestServices:
     revision: str = "unknown"
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # of this process
     logs: ProcessLogs = field(default_factory=ProcessLogs)
+    forget_credentials: Callable[[], None] = lambda: None  # one of them was revoked
 
 
 @dataclass(frozen=True, kw_only=True)

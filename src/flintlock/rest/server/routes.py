@@ -8,11 +8,13 @@ from typing import Any, Final
 from flintlock.api import cluster as of_cluster
 from flintlock.api import jobs as shapes
 from flintlock.api import process as of_process
+from flintlock.api import tokens as of_tokens
 from flintlock.api import vertices as of_vertices
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
+from flintlock.rest.access import tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
@@ -197,6 +199,16 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="DELETE", path="/quarantine/{jobid}", handler=quarantine.drop, role=_OPERATOR,
         answers=shapes.Empty, status=202,
         errors=(*_JOB, 409),
+    ),
+    _get("/whoami", tokens.whoami, of_tokens.CallerInfo, errors=(503,)),
+    _get("/tokens", tokens.list_tokens, of_tokens.TokenListing, errors=(503,), role=_ADMIN),
+    Route(
+        method="POST", path="/tokens", handler=tokens.create, role=_ADMIN, answers=of_tokens.CreatedToken, status=201,
+        body=_JSON, takes=of_tokens.CreateTokenRequest, errors=(400, 409, 413, 503),
+    ),
+    Route(
+        method="DELETE", path="/tokens/{tokenid}", handler=tokens.revoke, role=_ADMIN, answers=shapes.Empty,
+        errors=(404, 503),
     ),
     _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
     _get(

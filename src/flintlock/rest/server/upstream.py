@@ -137,11 +137,13 @@ class Upstream:
         await self._with_body.aclose()
 
     @asynccontextmanager
-    async def get(self, leader: LeaderInfo, target: bytes) -> AsyncGenerator[UpstreamResponse]:
-        """Send a request of this JobManager's own."""
+    async def get(
+        self, leader: LeaderInfo, target: bytes, credential: str | None = None
+    ) -> AsyncGenerator[UpstreamResponse]:
+        """Send a request of this JobManager's own; with a client's credential where one is given."""
         headers = [
             (b"accept", b"*/*"),
-            (b"authorization", b"Bearer " + self._credential().encode()),
+            (b"authorization", b"Bearer " + (credential or self._credential()).encode()),
             (FORWARDED, b"1"),
         ]
         async with self._send(self._short, leader, b"GET", target, headers) as response:

@@ -1,0 +1,1 @@
+"""Who may use the cluster: tokens, and who the caller is."""

@@ -1,0 +1,78 @@
+"""Credentials that only the leader can verify: a standby asks it who the caller is.
+
+Tokens are in the leader's store. A standby has to know the caller before it forwards anything, and answers some
+requests itself, from its own process or from a cache. So it sends the caller's credential to the leader, and remembers
+the answer for as long as any verified credential (`security.authentication`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from flintlock.api.jobs import Errors
+from flintlock.api.tokens import CallerInfo
+from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.ha.leader_info import KnownLeader
+from flintlock.model.errors import Unauthenticated, Unavailable
+from flintlock.model.ids import AccessTokenId, Epoch
+from flintlock.model.principals import Principal
+from flintlock.model.tokens import AccessToken, AccessTokenQuery
+from flintlock.rest.server.upstream import Upstream
+from flintlock.security.tokens import PREFIX, TokenAuthenticator
+
+PATH: Final = b"/whoami"
+
+
+class TokensOfLeader:
+    """Verifies access tokens: the leader itself, a standby by asking it."""
+
+    def __init__(
+        self,
+        dispatcher: DispatcherGateway,
+        leading: Callable[[], Epoch | None],
+        ask_leader: Callable[[str], Awaitable[Principal]],
+    ) -> None:
+        self._own: Final = TokenAuthenticator(self._find)
+        self._dispatcher: Final = dispatcher
+        self._leading: Final = leading
+        self._ask_leader: Final = ask_leader
+
+    async def authenticate(self, credential: str, now_ms: int) -> Principal | None:
+        """Return the token's bearer. Raises Unauthenticated, Unavailable."""
+        if not credential.startswith(PREFIX):
+            return None
+        if self._leading() is not None:
+            return await self._own.authenticate(credential, now_ms)
+        return await self._ask_leader(credential)
+
+    async def _find(self, token_id: AccessTokenId) -> AccessToken | None:
+        return (await self._dispatcher.find_token(AccessTokenQuery(id=token_id))).token
+
+
+class LeadersVerdict:
+    """Asks the leader for the principal of a credential."""
+
+    def __init__(self, upstream: Upstream, leaders: KnownLeader, own_url: str) -> None:
+        self._upstream: Final = upstream
+        self._leaders: Final = leaders
+        self._own_url: Final = own_url
+
+    async def principal(self, credential: str) -> Principal:
+        """Return who sends the credential. Raises Unauthenticated as the leader does, Unavailable without a leader."""
+        leader = self._leaders.serving
+        if leader is None or leader.rest == self._own_url:
+            raise Unavailable("no JobManager leads at present, and only a leader knows the tokens; try again")
+        async with self._upstream.get(leader, PATH, credential) as response:
+            body = b"".join([piece async for piece in response.pieces])
+        try:
+            if response.status == 401:
+                raise Unauthenticated(" ".join(msgspec.json.decode(body, type=Errors).errors))
+            if response.status != 200:
+                raise Unavailable(f"the leader at {leader.rest} does not say who the caller is ({response.status})")
+            found = msgspec.json.decode(body, type=CallerInfo)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"the leader at {leader.rest} does not say who the caller is: {error}") from None
+        return Principal(name=found.name, role=found.role, kind=found.kind, expires_ms=found.expires, token=found.token)

@@ -1,0 +1,146 @@
+"""Access tokens: made, used, listed, revoked, expired; by the leader and through a standby."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from tests.unit.rest.rest_harness import A, RestHarness, graph, running
+from tests.unit.rest.test_access import bearer
+from tests.unit.rest.test_forwarding import JobManagerPair, run_scenario
+
+from flintlock.model.principals import Role
+
+DAY_MS = 86_400_000
+
+
+def create(rest: RestHarness, role: str = "submitter", **more: Any) -> dict[str, Any]:
+    response = rest.call("POST", "/tokens", json={"name": "airflow", "role": role, **more})
+    assert response.status_code == 201, response.text
+    assert response.headers["cache-control"] == "no-store"
+    return response.json()
+
+
+def get(rest: RestHarness, token: str, path: str = "/whoami") -> httpx.Response:
+    return rest.call("GET", path, headers=bearer(token))
+
+
+def test_a_token_is_shown_once_and_only_its_hash_is_stored() -> None:
+    rest = RestHarness()
+    made = create(rest, **{"expires-in": "30 d"})
+    (stored,) = rest.dispatcher.access_tokens.values()
+    assert made["token"] not in repr(stored)
+    (listed,) = rest.get("/tokens")["tokens"]
+    assert listed == {
+        "id": made["id"],
+        "name": "airflow",
+        "role": "submitter",
+        "created": rest.now_ms,
+        "created-by": "maria",
+        "expires": rest.now_ms + 30 * DAY_MS,
+    }
+    assert made["token"] not in rest.call("GET", "/tokens").text
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_token_has_its_name_and_role(role: Role) -> None:
+    rest = RestHarness()
+    made = create(rest, role)
+    assert get(rest, made["token"]).json() == {
+        "name": "airflow",
+        "role": role,
+        "kind": "token",
+        "expires": None,
+        "token": made["id"],
+    }
+
+
+def test_an_expired_token_is_refused_from_that_moment_on() -> None:
+    rest = RestHarness()
+    made = create(rest, **{"expires-in": "10 s"})
+    rest.now_ms += 9_999
+    assert get(rest, made["token"]).status_code == 200
+    rest.now_ms += 1  # though it was verified a moment ago
+    response = get(rest, made["token"])
+    assert (response.status_code, "has expired" in response.text) == (401, True)
+
+
+def test_a_revoked_token_is_refused_at_once() -> None:
+    rest = RestHarness()
+    made, other = create(rest), create(rest)
+    assert get(rest, made["token"]).status_code == 200
+    assert rest.call("DELETE", f"/tokens/{made['id']}").status_code == 200
+    response = get(rest, made["token"])
+    assert (response.status_code, "revoked" in response.text) == (401, True)
+    assert get(rest, other["token"]).status_code == 200
+    assert rest.call("DELETE", f"/tokens/{made['id']}").status_code == 404
+
+
+def test_a_token_that_differs_in_one_character_is_refused() -> None:
+    rest = RestHarness()
+    token = create(rest)["token"]
+    wrong = token[:-1] + ("A" if token[-1] != "A" else "B")
+    assert get(rest, wrong).status_code == 401
+    assert get(rest, token[:-1]).status_code == 401
+    assert get(rest, "flt_").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "", "role": "viewer"},
+        {"name": "x" * 101, "role": "viewer"},
+        {"name": "a\nb", "role": "viewer"},
+        {"name": "a", "role": "root"},
+        {"name": "a"},
+        {"name": "a", "role": "viewer", "expires-in": "soon"},
+        {"name": "a", "role": "viewer", "expires-in": "0 s"},
+        {"name": "a", "role": "viewer", "other": 1},
+    ],
+)
+def test_a_token_that_cannot_be_is_refused_and_none_is_made(body: dict[str, Any]) -> None:
+    rest = RestHarness()
+    assert rest.call("POST", "/tokens", json=body).status_code == 400
+    assert not rest.dispatcher.access_tokens
+
+
+def test_only_administrators_handle_tokens() -> None:
+    rest = RestHarness()
+    operator = create(rest, "operator")["token"]
+    for method, path in (("GET", "/tokens"), ("POST", "/tokens"), ("DELETE", "/tokens/x")):
+        assert rest.call(method, path, headers=bearer(operator)).status_code == 403
+
+
+def test_the_submitter_with_a_token_owns_what_is_submitted_with_it() -> None:
+    rest = RestHarness()
+    token = create(rest)["token"]
+    spec: dict[str, Any] = {"name": "x", "steps": {"n": {"sql": "SELECT 1"}, "top": {"result": {}, "inputs": ["n"]}}}
+    made = rest.call("POST", "/jobs", json=spec, headers=bearer(token)).json()["jobid"]
+    (submission,) = rest.dispatcher.submissions
+    assert submission.graph.submitted_by == "airflow"
+    assert rest.get(f"/jobs/{made}")["submitted-by"] == "airflow"
+    rest.dispatcher.put(running(A))
+    assert rest.call("PATCH", f"/jobs/{A}", headers=bearer(token)).status_code == 403
+    assert rest.call("PATCH", f"/jobs/{made}", headers=bearer(token)).status_code == 202
+    assert rest.dispatcher.requested_by == ["airflow"]
+    assert graph(A).submitted_by == ""
+
+
+def test_a_standby_asks_the_leader_who_the_bearer_is_before_it_serves_anything() -> None:
+    async def scenario(pair: JobManagerPair, client: httpx.AsyncClient) -> None:
+        made = await client.post("/tokens", json={"name": "airflow", "role": "viewer"})
+        token = made.json()["token"]
+        assert not pair.second.rest.dispatcher.access_tokens  # the leader has it
+        for path in ("/jobs/overview", "/jobmanager/config", "/whoami"):
+            assert (await client.get(path, headers=bearer(token))).status_code == 200
+            assert (await client.get(path, headers=bearer(token + "x"))).status_code == 401
+        refused = await client.get("/jobmanager/environment", headers=bearer(token))
+        assert (refused.status_code, "airflow has the role viewer" in refused.text) == (403, True)
+        pair.leaders.lead(None)
+        without = await client.get("/jobmanager/config", headers=bearer(token + "y"))
+        assert (without.status_code, without.headers["retry-after"]) == (503, "1")
+        await asyncio.sleep(0)
+
+    run_scenario(scenario)
