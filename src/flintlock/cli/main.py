@@ -46,6 +46,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
     "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),
     "taskmanager": CommandRow(home="flintlock.cli.cluster:taskmanager", help="Run a TaskManager in the foreground."),
+    "certs": CommandRow(home="flintlock.cli.certs:certs", help="Make certificates for a cluster on several machines."),
     "init": CommandRow(home="flintlock.cli.init:init", help="Write a small example job."),
     "doctor": CommandRow(home="flintlock.cli.doctor:doctor", help="Check what Flintlock needs on this machine."),
     "schema": CommandRow(home="flintlock.cli.reference:schema", help="Print the JSON Schema of a job in YAML."),

@@ -397,6 +397,18 @@ SECRET_FILE: Final = Option(
     " only. Every host of a cluster needs the same one. Who can read it is an administrator of the cluster.",
 )  # fmt: skip
 
+TLS_MEMBER: Final = Option(
+    key="security.tls.certificate-file", parse=str, kind="a path", default="", unset="no TLS",
+    description="The file with this machine's private key and certificate, in PEM, readable by its owner only:"
+    " `member.pem` of `flintlock certs issue`. JobManagers and TaskManagers then use TLS, and require a certificate of"
+    " each other. A file that is replaced is read again.",
+)  # fmt: skip
+TLS_AUTHORITIES: Final = Option(
+    key="security.tls.ca-file", parse=str, kind="a path", default="", unset="none",
+    description="The file with the certificates of the authorities, in PEM, that certificates of the cluster have to"
+    " come from: `ca.pem` of `flintlock certs init`. Clients need it for https addresses of the cluster.",
+)  # fmt: skip
+
 #: All of them, in the order of the reference page.
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(
     cast("Option[Any]", value) for value in dict(globals()).values() if isinstance(value, Option)

@@ -86,7 +86,7 @@ class ClusterEntrypoint:
         """Serve until cancelled, or until the cluster shuts down; return the status then."""
         ProcessCollector(registry=self._registry)
         self._registry.register(DroppedLogLines(self._settings.log_output))
-        security = rpc_security(self._settings)
+        security = self._rpc_security()
         async with (
             rotating_logs(self._configuration, self._settings.state_dir / "log"),
             RpcChannels(security=security) as channels,
@@ -166,6 +166,11 @@ class ClusterEntrypoint:
                 return await components.run(LeaderAddresses(rest=rest, rpc=rpc, host=socket.gethostname()))
             finally:
                 announcing.cancel()
+
+    def _rpc_security(self) -> RpcSecurity:
+        bind = self._configuration.get(JM_BIND_HOST)
+        option = JM_BIND_HOST if bind else JM_RPC_ADDRESS
+        return rpc_security(self._settings, bind or self._configuration.get(JM_RPC_ADDRESS), option)
 
     def _rpc_server(self, security: RpcSecurity) -> RpcServer:
         host, port = self._configuration.get(JM_RPC_ADDRESS), self._configuration.get(JM_RPC_PORT)

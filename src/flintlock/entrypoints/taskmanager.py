@@ -77,7 +77,8 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     is_worker = settings.index >= FIRST_INDEX
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
-    security = rpc_security(settings)
+    bind = configuration.get(TM_BIND_HOST)
+    security = rpc_security(settings, bind or configuration.get(TM_HOST), TM_BIND_HOST if bind else TM_HOST)
     async with (
         rotating_logs(configuration, state_dir / "log", engine_log),
         running_watchdog(run_dir, tag) as watchdog,

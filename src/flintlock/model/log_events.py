@@ -437,6 +437,14 @@ RESPONSE_ABORTED: Final = _event(
     "REST and RPC", "response-aborted", "The leader's response broke off while it was forwarded."
 )
 RPC_HANDLER_FAILED: Final = _event("REST and RPC", "rpc-handler-failed", "An RPC ended in an internal error.")
+CERTIFICATE_RELOADED: Final = _event(
+    "REST and RPC", "certificate-reloaded", "The files of the certificate were replaced; new connections use it."
+)
+CERTIFICATE_NOT_RELOADED: Final = _event(
+    "REST and RPC",
+    "certificate-not-reloaded",
+    "The files of the certificate have changed and cannot be used; the former certificate stays in use.",
+)
 RPC_UNAUTHENTICATED: Final = _event(
     "REST and RPC",
     "rpc-unauthenticated",

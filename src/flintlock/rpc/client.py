@@ -28,11 +28,19 @@ from flintlock.rpc.exports import too_large
 from flintlock.rpc.failures import decode_failure, error_of
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.transport import DEFAULT_TIMEOUT_S, MAX_MESSAGE_BYTES, TokenSource
+from flintlock.security.tls_files import TlsMaterial
 
 G = TypeVar("G")
 
 #: What gRPC reports for ECONNREFUSED; there is no status code for it. The contract suite notices another wording.
 _REFUSED_TEXT: Final = "Connection refused"
+
+
+#: What to do about a handshake that failed. gRPC has no status code for that either.
+_TLS_HINT: Final = (
+    "both machines need a certificate of one authority (security.tls.ca-file) that names the address at which they"
+    " are reached: `flintlock certs issue`"
+)
 
 
 #: How many channels without a call stay open.
@@ -53,6 +61,7 @@ class RpcChannels:
         self._max_message_bytes = max_message_bytes
         self._max_idle_channels = max_idle_channels
         self._channels: dict[str, _Channel] = {}  # the last used last; filled by using(), emptied by close()
+        self._retired: set[_Channel] = set()  # with calls, and a certificate that is no longer current
         self._closing: set[asyncio.Task[None]] = set()  # of channels that were unused; each removed when it is done
         self._closed = False
 
@@ -76,23 +85,31 @@ class RpcChannels:
         """Provide the channel to `address` for one call. Raises `Unavailable` once closed."""
         if self._closed:
             raise Unavailable(f"the connection to {address} was closed by this process")
+        material = None if self.security.tls is None else self.security.tls.material
         channel = self._channels.pop(address, None)
+        if channel is not None and channel.material is not material:  # the certificate was renewed
+            self._retire(channel, address)
+            channel = None
         if channel is None:
             self._close_unused()
-            channel = _Channel(wire.open_channel(address, wire.channel_options(self._max_message_bytes)))
+            options = wire.channel_options(self._max_message_bytes)
+            channel = _Channel(wire.open_channel(address, options, material), material)
         self._channels[address] = channel
         channel.calls += 1
         try:
             yield channel
         finally:
             channel.calls -= 1
+            if channel in self._retired and not channel.calls:
+                self._retire(channel, address)
 
     async def close(self) -> None:
         """Close all channels. Calls under way end with `Unavailable`, and so does every later one. Idempotent."""
         self._closed = True
-        while self._channels:
-            _, channel = self._channels.popitem()
+        for channel in (*self._channels.values(), *self._retired):
             await channel.grpc_channel.close()
+        self._channels.clear()
+        self._retired.clear()
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -100,10 +117,17 @@ class RpcChannels:
         """Close the channels without a call that were unused longest, so that there is room for another one."""
         idle = [address for address, channel in self._channels.items() if not channel.calls]
         for address in idle[: max(0, len(idle) - self._max_idle_channels + 1)]:
-            grpc_channel = self._channels.pop(address).grpc_channel
-            task = asyncio.get_running_loop().create_task(grpc_channel.close(), name=f"close-{address}")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._retire(self._channels.pop(address), address)
+
+    def _retire(self, channel: _Channel, address: str) -> None:
+        """Close a channel that no new call uses, once the calls that it has are over."""
+        if channel.calls:
+            self._retired.add(channel)
+            return
+        self._retired.discard(channel)
+        task = asyncio.get_running_loop().create_task(channel.grpc_channel.close(), name=f"close-{address}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,8 +141,9 @@ class RpcChannels:
 class _Channel:
     """A gRPC channel and the callables made from it, one for each method."""
 
-    def __init__(self, grpc_channel: aio.Channel) -> None:
+    def __init__(self, grpc_channel: aio.Channel, material: TlsMaterial | None) -> None:
         self.grpc_channel = grpc_channel
+        self.material = material  # that it was opened with
         self.calls = 0  # under way
         self._methods: dict[MethodShape, aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
 
@@ -191,4 +216,5 @@ class _Connection:
             unavailable = Unavailable(f"nothing listens at {self._address}")
             unavailable.unreachable = True
             return unavailable
-        return Unavailable(f"{shape} at {self._address} got no answer ({code.name}): {details}")
+        hint = f"; {_TLS_HINT}" if "handshake" in details.lower() or "certificate" in details.lower() else ""
+        return Unavailable(f"{shape} at {self._address} got no answer ({code.name}): {details}{hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flintlock.rpc.authentication import CallSigner
+from flintlock.security.tls_files import TlsFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,4 +13,5 @@ class RpcSecurity:
     """How calls are authenticated, and what a caller that is refused can do about it."""
 
     signer: CallSigner
+    tls: TlsFiles | None = None  # None: connections are neither encrypted nor proved; for loopback addresses only
     hint: str = "both processes must use one cluster secret (the same state directory, or security.secret-file)"

@@ -56,6 +56,7 @@ class RpcServer:
         self._max_message_bytes = max_message_bytes
         self._grace_s = grace_s
         self._signer: Final = security.signer
+        self._tls: Final = security.tls
         self._authentication: Final = AuthenticatingInterceptor(security.signer, lambda: self._port)
         self._exports = Exports(lambda: self.address, max_message_bytes)
         self._server: aio.Server | None = None  # from start on
@@ -88,7 +89,7 @@ class RpcServer:
             raise RuntimeError(f"the server at {self.address} was started already")
         server = aio.server(interceptors=(self._authentication,), options=wire.server_options(self._max_message_bytes))
         server.add_generic_rpc_handlers((_EveryMethod(self),))
-        self._port = wire.listen(server, f"{self._bind}:{self._port}")
+        self._port = wire.listen(server, f"{self._bind}:{self._port}", self._tls)
         self._tasks = await self._scope.enter_async_context(asyncio.TaskGroup())
         self._server = server
         await server.start()

@@ -32,6 +32,7 @@ from flintlock.model.errors import (
     Unavailable,
 )
 from flintlock.model.ids import Epoch, FencingToken
+from flintlock.security.tls_files import TlsFiles, TlsMaterial
 
 PROTOCOL_VERSION: Final = "1"
 """Changes when peers of different versions would misunderstand each other. New fields with defaults do not count."""
@@ -104,17 +105,49 @@ def channel_options(max_message_bytes: int) -> Options:
     ]
 
 
-def listen(server: aio.Server, address: str) -> int:
-    """Bind `server` to `address` and return the port. Raises `OSError` if that is impossible."""
+def listen(server: aio.Server, address: str, tls: TlsFiles | None = None) -> int:
+    """Bind `server` to `address` and return the port. Raises `OSError` if that is impossible.
+
+    With TLS every client has to present a certificate of the cluster's authorities.
+    """
     try:
-        return server.add_insecure_port(address)
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, _server_credentials(tls))
     except RuntimeError as error:
         raise OSError(f"cannot listen on {address}: it is in use, or not an address of this machine") from error
 
 
-def open_channel(address: str, options: Options) -> aio.Channel:
+def open_channel(address: str, options: Options, material: TlsMaterial | None = None) -> aio.Channel:
     """Return a channel to `address`; it connects with its first call."""
-    return aio.insecure_channel(address, options=options)
+    if material is None:
+        return aio.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(material.authorities, material.member, material.member)
+    return aio.secure_channel(address, credentials, options=options)
+
+
+def _server_credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    """Return credentials that follow the files: gRPC asks for the current ones before each handshake."""
+    initial = tls.material
+    known = [initial]
+
+    def configuration(material: TlsMaterial) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration(
+            [(material.member, material.member)], root_certificates=material.authorities
+        )
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        material = tls.material
+        if material is known[0]:
+            return None
+        known[0] = material
+        return configuration(material)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(initial),
+        fetch,  # pyright: ignore[reportArgumentType] - gRPC documents None: nothing has changed
+        require_client_authentication=True,
+    )
 
 
 def status_of(kind: type[FlintlockError]) -> grpc.StatusCode:

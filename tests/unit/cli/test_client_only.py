@@ -86,8 +86,9 @@ def test_a_client_reaches_for_its_cluster(arguments: tuple[str, ...], tmp_path: 
         (("cluster", "prepare"), "a Spark engine needs"),
         (("jobmanager",), "a process of a cluster needs"),
         (("taskmanager",), "a process of a cluster needs"),
+        (("certs", "init"), "flintlock certs needs"),
     ],
-    ids=["local", "embedded", "python", "analyze", "start", "prepare", "jobmanager", "taskmanager"],
+    ids=["local", "embedded", "python", "analyze", "start", "prepare", "jobmanager", "taskmanager", "certs"],
 )
 def test_what_needs_the_cluster_names_the_extra(arguments: tuple[str, ...], subject: str, tmp_path: Path) -> None:
     found = python(COMMAND, *arguments, directory=tmp_path)

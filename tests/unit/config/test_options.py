@@ -20,6 +20,8 @@ IN_WORDS = {
     "high-availability.storageDir",
     "execution.work-dir",
     "security.secret-file",
+    "security.tls.certificate-file",
+    "security.tls.ca-file",
     "security.token",
     "security.token-file",
     "security.allowed-hosts",
