@@ -10,7 +10,8 @@ the term ends; a JobManager never removes what a newer leader has written. A lea
 check its process, and the next leader overwrites it. Their format is `host.pid_files.ClusterFile`.
 
 A file that cannot be written, as on a full disk, is written as soon as that is possible: clients with an address, and
-TaskManagers that are registered, do without it.
+TaskManagers that are registered, do without it. One thread writes the files, in order: a disk that stalls holds up
+neither the event loop nor the exit of the process.
 
 Rejected: all addresses in one file, which every JobManager would have to change under a lock; a stopped JobManager
 could keep that lock.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,7 @@ from msgspec import structs
 
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.entrypoints.process import write_json
+from flintlock.host.daemon_threads import DaemonThreads
 from flintlock.host.pid_files import LEADER_FILE, ClusterFile, identity, read_job_manager_file, read_pid_file, running
 from flintlock.model import log_events
 from flintlock.model.ids import Epoch
@@ -38,6 +41,7 @@ from flintlock.model.repeated_failures import RepeatedFailure
 log = structlog.get_logger()
 
 _RETRY_S: Final = 1.0
+_EXIT_S: Final = 2.0  # how long the exit of the process waits for the disk
 
 
 class Announcements:
@@ -97,33 +101,38 @@ class Announcements:
 
 async def keep_announced(announcements: Announcements, dispatcher: CurrentDispatcher) -> None:
     """Announce where this JobManager listens, and when it leads, until cancelled. What cannot be written is retried."""
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_until_written(announcements.listen), name="announce-address")
-        try:
+    writer = DaemonThreads(1, "announcements")
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_until_written(writer, announcements.listen), name="announce-address")
             while True:
                 token = await dispatcher.wait_for_leader()
                 epoch = token.epoch
                 leading = tasks.create_task(
-                    _until_written(lambda epoch=epoch: announcements.lead(epoch)), name=f"announce-leader-{epoch}"
+                    _until_written(writer, lambda epoch=epoch: announcements.lead(epoch)),
+                    name=f"announce-leader-{epoch}",
                 )
                 try:
                     await dispatcher.wait_until_over(token)
                 finally:
                     leading.cancel()
-                _try_to_write(announcements.step_down, RepeatedFailure())
-        finally:
-            _try_to_write(announcements.step_down, RepeatedFailure())
+                    stepping_down = writer.submit(announcements.step_down)  # after a write that has begun
+                await _written(stepping_down, RepeatedFailure())
+    finally:
+        writer.submit(announcements.step_down)
+        writer.close(_EXIT_S)
 
 
-async def _until_written(write: Callable[[], None]) -> None:
+async def _until_written(writer: DaemonThreads, write: Callable[[], None]) -> None:
     failure = RepeatedFailure()
-    while not _try_to_write(write, failure):  # noqa: ASYNC110 (nothing tells when a disk has room)
+    while not await _written(writer.submit(write), failure):  # noqa: ASYNC110 (nothing tells when a disk has room)
         await asyncio.sleep(_RETRY_S)
 
 
-def _try_to_write(write: Callable[[], None], failure: RepeatedFailure) -> bool:
+async def _written(writing: Future[None], failure: RepeatedFailure) -> bool:
+    """Wait for a write; return whether it succeeded. One that has not begun is cancelled with its caller."""
     try:
-        write()
+        await asyncio.wrap_future(writing)
     except OSError as error:
         reason = str(error)
         if failure.occurred(reason, asyncio.get_running_loop().time()):

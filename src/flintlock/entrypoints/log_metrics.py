@@ -8,13 +8,13 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from flintlock.host.logs.log_output import LogOutput
+from flintlock.host.logs.log_output import QueuedLogOutput
 
 
 class DroppedLogLines(Collector):
     """`flintlock_log_lines_dropped_total` of one output."""
 
-    def __init__(self, output: LogOutput) -> None:
+    def __init__(self, output: QueuedLogOutput) -> None:
         self._output: Final = output
 
     def collect(self) -> Iterable[Metric]:

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import signal
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -20,7 +20,7 @@ import structlog
 from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
-from flintlock.host.logs.log_output import LogOutput, note, stderr_output
+from flintlock.host.logs.log_output import QueuedLogOutput, stderr_output
 from flintlock.host.parent_death import die_with_parent
 from flintlock.host.private_directory import make_private_directory
 from flintlock.model import log_events
@@ -35,6 +35,9 @@ EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 4
 EXIT_FATAL: Final = 5
 EXIT_FAILED: Final = 6
+
+#: How long a process that ends waits for the disk of its log, or for the reader of a pipe.
+_FLUSH_S: Final = 2.0
 
 #: The exit code of a process that ends without an error. UNKNOWN: it was stopped by a signal, which is no failure.
 EXIT_CODES: Final = {
@@ -55,7 +58,13 @@ class ProcessSettings:
     configuration: Configuration
     secret: ClusterSecret
     index: int = 0
-    log_output: LogOutput = field(default_factory=stderr_output)
+    log_output: QueuedLogOutput = field(default_factory=lambda: QueuedLogOutput(stderr_output()))
+
+    def abort(self, reason: str) -> NoReturn:
+        """End this process at once, without any clean-up: for errors in which that would hang."""
+        log.critical(log_events.PROCESS_ABORTED, reason=reason)
+        self.log_output.flush(_FLUSH_S)
+        os._exit(EXIT_FATAL)
 
 
 def start(
@@ -72,6 +81,19 @@ def start(
         die_with_parent(arguments.die_with_parent or os.getppid())
     log_output = _configure_logs()
     try:
+        return _run(name, arguments, main, loop_factory, log_output)
+    finally:
+        log_output.flush(_FLUSH_S)
+
+
+def _run(
+    name: str,
+    arguments: Namespace,
+    main: Callable[[ProcessSettings], Coroutine[Any, Any, ApplicationStatus | None]],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    log_output: QueuedLogOutput,
+) -> int:
+    try:
         state_dir = Path(arguments.state_dir).resolve()
         configuration = load(arguments.D).configuration
         make_private_directory(state_dir)
@@ -86,26 +108,22 @@ def start(
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             status = runner.run(_until_stopped(main(settings), name))
     except Invalid as error:
-        return _fail(name, EXIT_USAGE, "\n".join(error.problems))
+        return _fail(log_output, name, EXIT_USAGE, "\n".join(error.problems))
     except (Refused, Unavailable, Corrupt) as error:
-        return _fail(name, EXIT_UNUSABLE, error.public)
+        return _fail(log_output, name, EXIT_UNUSABLE, error.public)
     except OSError as error:
-        return _fail(name, EXIT_UNUSABLE, str(error))
+        return _fail(log_output, name, EXIT_UNUSABLE, str(error))
     except BaseExceptionGroup as group:
         invalid = [error for error in flatten_errors(group) if isinstance(error, Invalid)]
         if len(invalid) == len(flatten_errors(group)):
-            return _fail(name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
+            return _fail(
+                log_output, name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems)
+            )
         if all(isinstance(error, Refused | Unavailable | Corrupt | OSError) for error in flatten_errors(group)):
-            return _fail(name, EXIT_UNUSABLE, "; ".join(str(error) for error in flatten_errors(group)))
+            return _fail(log_output, name, EXIT_UNUSABLE, "; ".join(str(error) for error in flatten_errors(group)))
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
     return EXIT_CODES[status]
-
-
-def abort(reason: str) -> NoReturn:
-    """End this process at once, without any clean-up: for errors in which that would hang."""
-    log.critical(log_events.PROCESS_ABORTED, reason=reason)
-    os._exit(EXIT_FATAL)
 
 
 def flatten_errors(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
@@ -162,8 +180,8 @@ def _parser(name: str) -> ArgumentParser:
     return parser
 
 
-def _fail(name: str, code: int, reason: str) -> int:
-    note(f"flintlock {name}: {reason}")
+def _fail(log_output: QueuedLogOutput, name: str, code: int, reason: str) -> int:
+    log_output.write(f"flintlock {name}: {reason}")
     return code
 
 
@@ -171,9 +189,9 @@ def _json(event: object, default: Callable[[Any], Any]) -> str:
     return msgspec.json.encode(event, enc_hook=default).decode()
 
 
-def _configure_logs() -> LogOutput:
+def _configure_logs() -> QueuedLogOutput:
     """Write JSON lines to stderr, or coloured text if it is a terminal."""
-    output = stderr_output()
+    output = QueuedLogOutput(stderr_output())
     renderer = structlog.dev.ConsoleRenderer() if output.is_terminal() else structlog.processors.JSONRenderer(_json)
     structlog.configure(
         processors=[

@@ -32,7 +32,7 @@ from flintlock.entrypoints.engines import engine_launcher
 from flintlock.entrypoints.high_availability import work_dir
 from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
-from flintlock.entrypoints.process import ProcessSettings, abort, cluster_versions, start, write_json
+from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
 from flintlock.entrypoints.rpc_security import rpc_security
 from flintlock.gateways.blobs import BlobGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -55,7 +55,7 @@ from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
 from flintlock.taskmanager.endpoint import TaskManager
-from flintlock.taskmanager.services import TaskManagerServices
+from flintlock.taskmanager.services import TaskManagerServices, make_log_directory
 from flintlock.taskmanager.token_guard import TokenGuard
 
 G = TypeVar("G")
@@ -120,12 +120,13 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
             fetch_blob=blobs.fetch,
             pin_blobs=blobs.pin,
             log_directory=state_dir / "log" / "jobs",
+            prepare_log=make_log_directory,
             new_instance=_new_instance,
             dropped_log_lines=lambda: settings.log_output.dropped,
             free_memory=lambda: psutil.virtual_memory().available,
             clock_s=boot_time_s,
             set_watchdog_deadline=watchdog.watch,
-            end_process=abort,
+            end_process=settings.abort,
             processes=LocalProcesses(),
             unregistered_timeout_s=configuration.get(UNREGISTERED_TIMEOUT) if is_worker else math.inf,
             process_logs=ProcessLogs.of(state_dir / "log"),

@@ -287,7 +287,7 @@ STORE_MISSING: Final = _event(
 LOG_LINES_DROPPED: Final = _event(
     "Processes",
     "log-lines-dropped",
-    "Log lines could not be written (a full disk, a closed pipe) and are missing before this one.",
+    "Log lines could not be written (a full or stalled disk, a pipe that is not read) and are missing before this one.",
 )
 WATCHDOG_REPLACED: Final = _event(
     "Processes", "watchdog-replaced", "The watchdog had ended or was stopped; a new one was started."

@@ -288,7 +288,7 @@ class EngineSession:
     async def _drive_runner(self, runner: TaskRunner, own: _RunningAttempt, artifacts: Mapping[str, str]) -> None:
         attempt = own.order.attempt
         path = self._services.log_path(attempt)
-        self._services.prepare_log(path)
+        await self._services.prepare_log(path)
         watch = self._tasks.create_task(self._cancel_on_request(runner, own), name=f"cancel-{attempt}")
         try:
             async for news in runner.run(own.order, str(path), artifacts):

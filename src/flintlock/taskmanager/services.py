@@ -13,6 +13,7 @@ from typing import TypeAlias
 from flintlock.gateways.engine import EngineLauncher, ProcessTable
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
+from flintlock.host.daemon_threads import run_in_daemon_thread
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.errors import InvariantBroken
 from flintlock.model.ids import AttemptId, BlobKey, InstanceId
@@ -37,9 +38,13 @@ async def never() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def make_log_directory(path: Path) -> None:
-    """Make the directory that an attempt's output goes to. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+async def prepare_nothing(path: Path) -> None:
+    """Do nothing: where an attempt has no output."""
+
+
+async def make_log_directory(path: Path) -> None:
+    """Make the directory that an attempt's output goes to. Raises OSError. A disk that stalls holds up this attempt."""
+    await run_in_daemon_thread(lambda: path.parent.mkdir(parents=True, exist_ok=True), name="log-directory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ class TaskManagerServices:
     free_memory: Callable[[], int] = lambda: 0
     dropped_log_lines: Callable[[], int] = lambda: 0
     pin_blobs: PinBlobs = lambda _: nullcontext()
-    prepare_log: Callable[[Path], None] = make_log_directory  # before each attempt; a simulation has no disk
+    prepare_log: Callable[[Path], Awaitable[None]] = prepare_nothing  # before each attempt; raises OSError
     clock_s: Callable[[], float] = loop_s  # of leases
     set_watchdog_deadline: Callable[[float], None] = lambda _: None  # when the watchdog kills all work; inf: never
     end_process: Callable[[str], None] = break_invariant  # at once, without any clean-up

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,35 @@ async def test_a_file_that_cannot_be_written_is_written_when_there_is_room_and_e
         await asyncio.sleep(0)
         assert not announcing.done()
         (tmp_path / "run").unlink()
+        while not job_managers(tmp_path):  # noqa: ASYNC110 (a file)
+            await asyncio.sleep(0.01)
+        announcing.cancel()
+
+
+class StalledAnnouncements(Announcements):
+    """Its disk does not answer until it is resumed."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir, "jobmanager", cluster_id="default", rest="http://h:1", rpc="h:2")
+        self.begun = threading.Event()
+        self.resumed = threading.Event()
+
+    def listen(self) -> None:
+        """Wait for the disk."""
+        self.begun.set()
+        self.resumed.wait(10)
+        super().listen()
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_stalls_does_not_hold_up_the_event_loop(tmp_path: Path) -> None:
+    own = StalledAnnouncements(tmp_path)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        announcing = tasks.create_task(keep_announced(own, CurrentDispatcher(lambda _: None)))
+        while not own.begun.is_set():  # noqa: ASYNC110 (of a thread)
+            await asyncio.sleep(0.01)
+        assert not job_managers(tmp_path)
+        own.resumed.set()
         while not job_managers(tmp_path):  # noqa: ASYNC110 (a file)
             await asyncio.sleep(0.01)
         announcing.cancel()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.host.logs.log_output import LogOutput
+from flintlock.host.logs.log_output import LogOutput, QueuedLogOutput
 
 full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 
@@ -91,6 +91,56 @@ def test_a_line_that_was_cut_off_does_not_run_into_the_next_one(pipe: tuple[int,
     assert following == "next"
 
 
+@pytest.fixture
+def slow_pipe() -> Generator[tuple[int, int]]:
+    """A pipe whose writer waits for its reader, as for a disk that stalls."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    fill(writer)
+    os.set_blocking(writer, True)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_log_that_takes_no_line_does_not_hold_up_its_writer(slow_pipe: tuple[int, int]) -> None:
+    """Lines wait in their order; those that find the queue full are dropped, counted, and reported where they miss."""
+    reader, writer = slow_pipe
+    output = QueuedLogOutput(LogOutput(writer), max_lines=3)
+    for number in range(8):
+        output.write(f"line {number}")
+    assert output.dropped == 5
+    assert not output.flush(0.0)
+
+    read = ""
+    while "line 2\n" not in read:
+        read += os.read(reader, 1 << 20).decode()
+    assert output.flush(30)
+    output.write("next")
+    assert output.flush(30)
+    report, following, _ = lines(reader)
+    assert read.lstrip(".").split() == ["line", "0", "line", "1", "line", "2"]
+    assert json.loads(report)["lines"] == 5
+    assert following == "next"
+    assert output.dropped == 5
+
+
+def test_a_process_whose_log_takes_no_line_works_and_ends(tmp_path: Path, slow_pipe: tuple[int, int]) -> None:
+    program = """
+import sys, structlog
+from flintlock.entrypoints.process import start
+async def main(settings):
+    structlog.get_logger().info("test-event")
+    print("worked", flush=True)
+sys.exit(start("test", main))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--state-dir", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=slow_pipe[1], text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "worked\n")
+
+
 @full
 def test_a_process_whose_log_is_on_a_full_disk_goes_on_and_ends_as_it_should(tmp_path: Path) -> None:
     program = """
@@ -99,6 +149,7 @@ from flintlock.entrypoints.process import ProcessSettings, start
 async def main(settings):
     for number in range(1000):
         structlog.get_logger().info("test-event", number=number)
+    assert settings.log_output.flush(30)
     print(settings.log_output.dropped)
 sys.exit(start("test", main))
 """

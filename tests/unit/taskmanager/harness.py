@@ -271,6 +271,7 @@ class TaskManagerHarness:
             job_masters=lambda: self.job_masters,
             fetch_blob=self._fetch,
             log_directory=logs,
+            prepare_log=_make_log_directory,
             new_instance=self._new_instance,
             clock_s=lambda: asyncio.get_running_loop().time() + self.asleep_s,
             set_watchdog_deadline=self.watched.append,
@@ -343,6 +344,11 @@ class TaskManagerHarness:
         """Return the attempt's runner once it has one that runs."""
         await until(lambda: f"run {attempt.attempt}" in self.events)
         return self.runners[attempt]
+
+
+async def _make_log_directory(path: Path) -> None:
+    """As in a real process, but without a thread: the tests are on virtual time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 async def until(condition: Callable[[], bool], limit_s: float = 300.0) -> None:

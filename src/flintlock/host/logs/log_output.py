@@ -4,6 +4,10 @@ A log often lies on the disk that fills up, or is a pipe whose reader is gone. A
 a line that no one can read. So such a line is dropped and counted, and the first one that can be written again is
 preceded by a line that says how many are missing and why.
 
+A write may also not return: the disk stalls, or no one reads the pipe. Then the caller would stand still, and a caller
+is often the event loop: a leader would lose its term and a TaskManager its work, for a line in a log. So a process that
+has a loop queues its lines (`QueuedLogOutput`): a thread writes them, and a line that finds the queue full is dropped.
+
 Each line is one write to the descriptor. Rejected: Python's own streams, whose buffers keep what could not be written,
 raise again for it at the next line, and at the exit of the process.
 
@@ -16,6 +20,7 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -23,6 +28,10 @@ from flintlock.model import log_events
 
 _STDERR: Final = 2
 _NO_DESCRIPTOR: Final = -1  # writing there fails, and is counted
+_TOO_SLOW: Final = "the log takes lines too slowly"
+
+#: Lines that wait for the disk, or for the reader of a pipe. At some hundred bytes each they are a few megabytes.
+MAX_QUEUED_LINES: Final = 10_000
 
 
 class LogOutput:
@@ -45,6 +54,12 @@ class LogOutput:
             self._unreported = 0
             if not self._write(line):
                 self._drop()
+
+    def report_dropped(self, lines: int, reason: str) -> None:
+        """Have the next line that can be written preceded by a report of lines that were dropped before they came."""
+        with self._lock:
+            self._reason = reason
+            self._unreported += lines
 
     def is_terminal(self) -> bool:
         """Return whether a person reads it."""
@@ -69,6 +84,67 @@ class LogOutput:
             return False
         self._cut = False
         return True
+
+    msg = debug = info = warning = warn = error = critical = fatal = exception = failure = log = write
+    """The names by which structlog calls a logger, whatever the level: the line has it already."""
+
+
+class QueuedLogOutput:
+    """Writes lines to an output from a thread of its own, in their order. May be called from any thread; never waits.
+
+    The thread is a daemon, which no exit waits for: `flush` before the process ends. What was queued when a process is
+    killed is lost.
+    """
+
+    def __init__(self, output: LogOutput, max_lines: int = MAX_QUEUED_LINES) -> None:
+        self._output: Final = output
+        self._max_lines: Final = max_lines
+        self._changed: Final = threading.Condition()  # of what follows
+        self._lines: Final[deque[tuple[int, str]]] = (
+            deque()
+        )  # with how many are missing before it; the first is written
+        self._missing = 0  # lines that were dropped since the last one that was queued
+        self._refused = 0  # lines that found the queue full, since the process started
+        threading.Thread(target=self._run, name="log-output", daemon=True).start()
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were dropped since the process started."""
+        return self._output.dropped + self._refused
+
+    def write(self, line: str) -> None:
+        """Queue one line, or drop it if too many wait. Never raises."""
+        with self._changed:
+            if len(self._lines) >= self._max_lines:
+                self._missing += 1
+                self._refused += 1
+                return
+            self._lines.append((self._missing, line))
+            self._missing = 0
+            if len(self._lines) == 1:
+                self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every line is written or dropped, no longer than that; return whether it is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lines, timeout_s)
+
+    def is_terminal(self) -> bool:
+        """Return whether a person reads it."""
+        return self._output.is_terminal()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._lines))
+                missing, line = self._lines[0]
+            if missing:
+                self._output.report_dropped(missing, _TOO_SLOW)
+            self._output.write(line)
+            with self._changed:
+                self._lines.popleft()
+                if not self._lines:
+                    self._changed.notify_all()
 
     msg = debug = info = warning = warn = error = critical = fatal = exception = failure = log = write
     """The names by which structlog calls a logger, whatever the level: the line has it already."""

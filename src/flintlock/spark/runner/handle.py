@@ -17,6 +17,7 @@ from msgspec import structs
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Group
+from flintlock.host.daemon_threads import run_in_daemon_thread
 from flintlock.host.logs.log_tail import tail
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
@@ -185,7 +186,7 @@ class ForkedRunner:
         began_s = asyncio.get_running_loop().time()
         files = TaskFiles(task, self._engine, self._tasks)
         try:
-            self.scratch.mkdir(parents=True)
+            await run_in_daemon_thread(lambda: self.scratch.mkdir(parents=True), name="scratch")
             await self._confine(task)
             self._control.capture(self.number, log_path, self._defaults.output_limit)
             changed = await files.changed_inputs()
@@ -240,7 +241,7 @@ class ForkedRunner:
         """Resolve every step's schema without running the graph."""
         self._in_use = True
         try:
-            self.scratch.mkdir(parents=True)
+            await run_in_daemon_thread(lambda: self.scratch.mkdir(parents=True), name="scratch")
             self._control.capture(self.number, log_path, self._defaults.output_limit)
             self._send(
                 Analyze(

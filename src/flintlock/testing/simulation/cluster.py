@@ -407,7 +407,6 @@ class SimulatedCluster:
             job_masters=lambda: process.connect(JobMasterGateway, leader.find(), lambda: guard.token),
             fetch_blob=_no_blobs,
             log_directory=Path("log"),
-            prepare_log=lambda _: None,
             new_instance=self._new_instance,
             unregistered_timeout_s=UNREGISTERED_S if is_worker else math.inf,
             set_watchdog_deadline=_Watchdog(launcher, self.spark.context).watch,
