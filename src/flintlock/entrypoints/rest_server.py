@@ -16,6 +16,7 @@ import uvicorn
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import AUTHENTICATION, REST_ADDRESS, REST_BIND_ADDRESS, REST_PORT
+from flintlock.entrypoints.rest_tls import ServerTls, client_context, rest_tls
 from flintlock.ha.leader_info import KnownLeader
 from flintlock.host.addresses import in_url, is_loopback_host, reached_at
 from flintlock.model import log_events
@@ -56,10 +57,11 @@ async def serving_rest(
     address = configuration.get(REST_ADDRESS)
     bound = configuration.get(REST_BIND_ADDRESS) or address
     _check_authentication(configuration, bound)
+    tls = rest_tls(configuration, bound)
     listening = _listen(bound, configuration.get(REST_PORT))
-    own_url = f"http://{in_url(reached_at(address))}:{listening.getsockname()[1]}"
+    own_url = f"{'http' if tls is None else 'https'}://{in_url(reached_at(address))}:{listening.getsockname()[1]}"
     own_credential = partial(_own_credential, secret, services.clock_ms)
-    async with Upstream(own_credential) as upstream, asyncio.TaskGroup() as tasks:
+    async with Upstream(own_credential, client_context(tls)) as upstream, asyncio.TaskGroup() as tasks:
         authentication = None
         if configuration.get(AUTHENTICATION) == "required":
             find_principal = LeadersVerdict(upstream, leaders, own_url).principal
@@ -89,13 +91,18 @@ async def serving_rest(
                 headers=_HEADERS,
             )
         )
-        watching = tasks.create_task(app.run(), name="rest-forwarding")
+        watching = [tasks.create_task(app.run(), name="rest-forwarding")]
+        if tls is not None:
+            server_tls = ServerTls(tls)
+            server_tls.use(server.config)
+            watching.append(tasks.create_task(server_tls.follow(), name="rest-certificate"))
         tasks.create_task(server.serve(sockets=[listening]), name="rest")
         try:
             yield own_url
         finally:
             server.should_exit = True
-            watching.cancel()
+            for task in watching:
+                task.cancel()
 
 
 def _check_authentication(configuration: Configuration, bound: str) -> None:

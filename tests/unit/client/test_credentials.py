@@ -97,6 +97,10 @@ class Made:
         assert abs(now_ms - time.time() * 1000) < 60_000
         return f"number-{self.number}"
 
+    @property
+    def authorities(self) -> str:
+        return ""
+
     def forget(self, url: str) -> bool:
         self.number += 1
         return True

@@ -19,7 +19,7 @@ from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials, Credentials
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import LoadedConfiguration
-from flintlock.config.options import REST_ADDRESS, REST_PORT
+from flintlock.config.options import REST_ADDRESS, REST_PORT, TLS_AUTHORITIES, TLS_MEMBER
 from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import in_url, reached_at
 from flintlock.host.pid_files import announced, job_managers
@@ -89,7 +89,8 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
             urls=_quorum_urls(configuration, local), state_dir=state_dir, quorum=configuration, credentials=credentials
         )
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
-        configured = f"http://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
+        scheme = "https" if configuration.get(TLS_MEMBER) or configuration.get(TLS_AUTHORITIES) else "http"
+        configured = f"{scheme}://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
         if all(file.rest != configured for file in announced(state_dir)):
             return RunningCluster(urls=(configured,), credentials=credentials)
         return RunningCluster(urls=local or (configured,), state_dir=state_dir, credentials=credentials)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import SECRET_FILE, TOKEN, TOKEN_FILE
+from flintlock.config.options import SECRET_FILE, TLS_AUTHORITIES, TOKEN, TOKEN_FILE
 from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import is_loopback_host
 from flintlock.host.listening import listening_jobmanager
@@ -27,7 +27,12 @@ from flintlock.security.local_credentials import LIFETIME_MS, local_credential, 
 
 
 class Credentials(Protocol):
-    """Where a client gets its credentials from."""
+    """Where a client gets its credentials from, and whom it trusts."""
+
+    @property
+    def authorities(self) -> str:
+        """The file with the authorities whose certificates count for a cluster; empty: those of the machine only."""
+        ...
 
     def find(self, url: str, now_ms: int) -> str | None:
         """Return the credential for an address at a time of the cluster's clock; None if there is none.
@@ -48,6 +53,11 @@ class ClientCredentials:
         self._configuration: Final = configuration
         self._state_dir: Final = state_dir
         self._made: Final[dict[str, tuple[str, int]]] = {}  # by address, with the time at which it is replaced
+
+    @property
+    def authorities(self) -> str:
+        """The file that `security.tls.ca-file` names."""
+        return self._configuration.get(TLS_AUTHORITIES)
 
     def find(self, url: str, now_ms: int) -> str | None:
         """Return the credential for an address."""

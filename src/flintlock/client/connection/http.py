@@ -11,11 +11,13 @@ is shorter than for a single one: a frozen JobManager accepts connections and ne
 
 from __future__ import annotations
 
+import ssl
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
@@ -101,7 +103,7 @@ class Http:
         plain = all(url.startswith("http://") for url in self.urls)
         loopback = all(urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") for url in self.urls)
         self._client: Final = httpx.Client(
-            verify=not plain,  # loading certificates takes longer than most calls
+            verify=False if plain else _trusted(credentials),  # loading certificates takes longer than most calls
             trust_env=not loopback,  # there is no proxy between a machine and itself
             timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
         )
@@ -290,8 +292,22 @@ def _unavailable(reason: str, refused: bool) -> Unavailable:
     return error
 
 
+def _trusted(credentials: Credentials | None) -> ssl.SSLContext:
+    """Return a context that trusts the authorities of the machine, and those that are configured. Raises Refused."""
+    context = ssl.create_default_context()
+    file = "" if credentials is None else credentials.authorities
+    if file:
+        try:
+            context.load_verify_locations(Path(file).expanduser())
+        except OSError as error:  # ssl.SSLError is one
+            raise Refused(f"{file} (security.tls.ca-file) cannot be used: {error.strerror or error}") from error
+    return context
+
+
 def _reason(error: httpx.TransportError) -> str:
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    hint = "; name the authority of the cluster's certificates with security.tls.ca-file"
+    return text + hint if "CERTIFICATE_VERIFY_FAILED" in text else text
 
 
 def _checked_url(url: str) -> str:

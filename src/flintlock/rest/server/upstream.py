@@ -16,6 +16,7 @@ were encoded; httpx exists to change both.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -120,12 +121,14 @@ class Upstream:
     def __init__(
         self,
         credential: Callable[[], str],
+        tls: ssl.SSLContext | None = None,
         max_connections: int = _MAX_CONNECTIONS,
         max_waiting: int = _MAX_WAITING,
     ) -> None:
         self._credential: Final = credential
-        self._short: Final = _pool(max_connections)
-        self._with_body: Final = _pool(max_connections)
+        self._tls: Final = tls
+        self._short: Final = _pool(max_connections, tls)
+        self._with_body: Final = _pool(max_connections, tls)
         self._max_waiting: Final = max_waiting
         self._waiting = 0  # requests whose responses are delayed or have no end
 
@@ -182,7 +185,7 @@ class Upstream:
             return
         if self._waiting >= self._max_waiting:
             raise UpstreamFailed(f"{self._waiting} requests wait already for the leader at {leader.rest}; try again")
-        connection = httpcore.AsyncHTTPConnection(httpcore.URL(leader.rest).origin)
+        connection = httpcore.AsyncHTTPConnection(httpcore.URL(leader.rest).origin, ssl_context=self._tls)
         self._waiting += 1
         try:
             yield connection
@@ -230,9 +233,12 @@ class Upstream:
             await response.aclose()
 
 
-def _pool(max_connections: int) -> httpcore.AsyncConnectionPool:
+def _pool(max_connections: int, tls: ssl.SSLContext | None) -> httpcore.AsyncConnectionPool:
     return httpcore.AsyncConnectionPool(
-        max_connections=max_connections, max_keepalive_connections=max_connections, keepalive_expiry=_IDLE_S
+        ssl_context=tls,
+        max_connections=max_connections,
+        max_keepalive_connections=max_connections,
+        keepalive_expiry=_IDLE_S,
     )
 
 
