@@ -257,17 +257,27 @@ def blobs_of(graph: JobGraph) -> tuple[BlobKey, ...]:
 
 
 def recorded_scratch(progress: Iterable[RegionRecord]) -> tuple[str, ...]:
-    """Return the directories recorded for a job without a JobMaster: staging, and blocking results."""
+    """Return the directories recorded for a job without a JobMaster: staging, and the one of its blocking results."""
     return tuple(
         dict.fromkeys(
             directory
             for record in progress
             for directory in (
                 *record.staging,
-                *(record.outcome.materialised.values() if record.outcome is not None else ()),
+                *(_work_directory(path, record.job_id) for path in _materialised(record)),
             )
         )
     )
+
+
+def _materialised(record: RegionRecord) -> Iterable[str]:
+    return () if record.outcome is None else record.outcome.materialised.values()
+
+
+def _work_directory(path: str, job_id: JobId) -> str:
+    """Return the directory of the job that a blocking result is in: TaskManagers remove nothing else of it."""
+    head, found, _ = path.partition(f"/{job_id}/")
+    return f"{head}/{job_id}" if found else path
 
 
 # Recovery

@@ -8,12 +8,14 @@ from flintlock.dispatcher import core
 from flintlock.dispatcher.core import CleanupResource, JobPhase
 from flintlock.dispatcher.snapshots import initial_snapshot, recorded_snapshot
 from flintlock.model.commands import RescaleJob
+from flintlock.model.confinement import removal_problem
 from flintlock.model.errors import Conflict, Invalid, InvariantBroken, KeyReused
 from flintlock.model.ids import JobId, StepName, VertexId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph, Versions
 from flintlock.model.jobs import JobOutcome, JobResult, JobSubmission, ParallelismRange, StoredJob
 from flintlock.model.operations import Function
 from flintlock.model.states import JobStatus
+from flintlock.model.tasks import RemoveFiles
 
 ENDED = JobResult(job_id=A, name="job", status=JobStatus.FINISHED, start_ms=1, end_ms=2)
 
@@ -185,9 +187,17 @@ def test_result_keeps_what_cleanup_needs() -> None:
 
 
 def test_directories_of_a_job_without_a_jobmaster_are_found_in_its_progress() -> None:
-    progress = (record(A, staging=("x", "y"), materialised="z"), record(A, staging=("y",)))
+    work = f"/work/{A}"
+    progress = (record(A, staging=("x", "y"), materialised=f"{work}/clean/0"), record(A, staging=("y", work)))
 
-    assert core.recorded_scratch(progress) == ("x", "y", "z")
+    assert core.recorded_scratch(progress) == ("x", "y", work)
+
+
+def test_task_managers_accept_the_recorded_directories_of_a_job_for_removal() -> None:
+    staging = f"/out/.flintlock-{A}-0-0"
+    progress = (record(A, staging=(staging,), materialised=f"/work/{A}/clean/0"),)
+
+    assert removal_problem(RemoveFiles(job_id=A, directories=core.recorded_scratch(progress))) is None
 
 
 def test_graphs_with_a_dirty_result_are_not_recovered() -> None:

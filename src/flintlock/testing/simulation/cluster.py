@@ -139,7 +139,7 @@ class SimulatedCluster:
         self.crashes = 0  # so far
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
-        self.lost_results: list[frozenset[str]] = []  # blocking results that were lost or changed at one time
+        self.lost_results: list[tuple[int, frozenset[str]]] = []  # blocking results that were lost or changed, and when
         self.intact_graphs: dict[JobId, bytes] = {}  # the graphs that were damaged, as they were before
         self.retention_s = retention_s  # of ended jobs; None: longer than any run
         self.full_disks = 0  # while it is not 0, the stores accept no write

@@ -23,8 +23,8 @@ def draw_faults(random: Random) -> Faults:
         return _refusals(random)
     if random.random() < 0.06:
         return _quiet_spells(random)
-    if random.random() < 0.12:
-        return random.choice([_lapsed_leases, _disorder])(random)
+    if random.random() < 0.22:
+        return random.choice([_lapsed_leases, _disorder, _disorder, _lost_inputs])(random)
     heartbeat_timeout_s = random.choice([10.0, 60.0 if harsh else LONG_LEASE_S])
     return Faults(
         crash_at_step=0.0 if steady else random.choice([0.0, 0.01, 0.05, 0.2]),
@@ -97,7 +97,7 @@ def _lapsed_leases(random: Random) -> Faults:
         freezes=random.choice([1, 2, 4]),
         partitions=random.choice([0, 1, 3]),
         lapses_leases=True,
-        work_s=random.choice([20.0, 60.0]),
+        work_s=random.choice([15.0, 30.0]),
         late_messages=random.choice([0.0, 0.05]),
         heartbeat_timeout_s=10.0,
         task_managers=2,
@@ -111,7 +111,7 @@ def _disorder(random: Random) -> Faults:
     TaskManagers come and go: slots are granted, lost and granted again while the first grant is recorded.
     """
     return Faults(
-        late_messages=random.choice([0.1, 0.3]),
+        late_messages=random.choice([0.2, 0.4]),
         duplicates=random.choice([0.1, 0.5]),
         slow_records_s=random.choice([0.0, 2.0, 5.0]),
         job_manager_crashes=random.choice([0, 0, 1, 3]),
@@ -121,4 +121,16 @@ def _disorder(random: Random) -> Faults:
         cancels=0.8,
         unrecorded_attempts=random.choice([0, 2]),
         until_s=random.choice([20.0, 60.0]),
+    )
+
+
+def _lost_inputs(random: Random) -> Faults:
+    """Draw the faults of a run in which one leader leads, and blocking results are lost again and again."""
+    return Faults(
+        lost_results=random.choice([3, 6, 12]),
+        joins=True,
+        work_s=random.choice([4.0, 10.0]),
+        engine_crashes=random.choice([0, 0, 2]),
+        cancels=0.1,
+        until_s=random.choice([20.0, 40.0]),
     )

@@ -16,6 +16,7 @@ from msgspec import Struct
 from flintlock.testing.fake_spark import FakeEngineLauncher, FakeSpark
 from flintlock.testing.fake_zookeeper import ENSEMBLE, FakeEnsemble
 from flintlock.testing.simulation.network import Link, SimulatedNetwork
+from flintlock.testing.virtual_time import now_ms
 
 _MONTH_S: Final = 30 * 86400.0
 _FULL_S: Final = 45.0  # longer than anything that is retried for a limited time
@@ -62,6 +63,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     session_timeout_s: float = 4.0
     until_s: float = 60.0
     task_managers: int | None = None  # how many there are; None: one or two
+    joins: bool = False  # all jobs have steps that read several blocking results
     cancels: float = 0.35  # probability that a job is cancelled
 
     @property
@@ -124,7 +126,7 @@ class Victims(Protocol):
     launchers: dict[str, FakeEngineLauncher]
     clock_errors_ms: dict[str, int]
     full_disks: int
-    lost_results: list[frozenset[str]]
+    lost_results: list[tuple[int, frozenset[str]]]
 
     def record(self, what: str) -> None:
         """Add an event to the trace."""
@@ -321,11 +323,13 @@ class FaultInjector:
         self.freeze(self._random.choice(self._cluster.task_managers), length_s)
 
     async def _lose_results(self) -> None:
-        """Lose up to three blocking results: all files of each, some of them, or the end of some."""
+        """Lose up to three blocking results, or all of a job: all files of each, some of them, or the end of some."""
         files = self._cluster.spark.files
         results = sorted({path.rpartition("/")[0] for path in files.content if path.startswith("work/")})
         chosen = self._random.sample(results, min(len(results), self._random.randint(1, 3)))
-        self._cluster.lost_results.append(frozenset(chosen))
+        if chosen and self._random.random() < 0.5:
+            chosen = [path for path in results if path.split("/")[1] == chosen[0].split("/")[1]]
+        self._cluster.lost_results.append((now_ms(), frozenset(chosen)))
         for lost in chosen:
             paths = files.below(lost)
             how = self._random.choice(["lost", "lost in part", "truncated"])

@@ -6,6 +6,7 @@ The checks know nothing of how the components work; they inspect the answers to 
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from random import Random
 from typing import Final
 
@@ -13,7 +14,7 @@ from msgspec import structs
 
 from flintlock.config.options import INFRASTRUCTURE_ATTEMPTS
 from flintlock.model.errors import FlintlockError, NotFound, Unavailable
-from flintlock.model.ids import JobId
+from flintlock.model.ids import JobId, StepName
 from flintlock.model.jobs import JobQuery, JobSnapshot, ResultQuery
 from flintlock.model.operations import Result, SaveMode, Sink
 from flintlock.model.states import ExecutionState, JobStatus
@@ -36,13 +37,14 @@ _FULL_DISKS: Final = (0, 0, 0, 1, 3)
 #: How many graphs are damaged in a run with several leaders.
 _DAMAGED_GRAPHS: Final = (0,) * 8 + (1, 3)
 #: How long ended jobs are retained in a run; most runs are over before anything is removed.
-_RETENTIONS_S: Final = (None,) * 9 + (600.0,)
+_RETENTIONS_S: Final = (None,) * 15 + (600.0,)
 #: In how many runs the leader starts TaskManagers as it needs them.
-_ACTIVE_RUNS: Final = 0.12
+_ACTIVE_RUNS: Final = 0.08
 _EXPIRY_MARGIN_S: Final = 120.0
 #: How late a timer or a report may be, with what a change of leader takes.
 _TIMEOUT_MARGIN_MS: Final = 5000
 _HEARTBEAT_MARGIN_S: Final = 2.0
+_COMPARISON_MS: Final = 500  # what a task takes to compare its inputs and to report what is missing
 _RELEASE_S: Final = 120.0  # what it takes to release all workers, with those that were just started
 _ENDING_S: Final = 120.0  # what it takes to end a runner that ignores its cancel
 
@@ -87,7 +89,7 @@ class _Run:
             workers=self._varying.random() < _ACTIVE_RUNS,
             retention_s=retention_s,
         )
-        self._jobs = [draw_job(random, number) for number in range(jobs)]
+        self._jobs = [draw_job(random, number, joins=faults.joins) for number in range(jobs)]
         if self._varying.random() < VARIED_RUNS:
             for job in self._jobs:
                 vary_job(self._varying, job)
@@ -280,29 +282,38 @@ class _Run:
         return []
 
     def _repeated_losses(self, observed: ObservedJob, job: JobSnapshot) -> list[str]:
-        """Check that a task fails once for each time at which inputs of it are lost, however many they are.
+        """Check that all lost inputs of a task are computed again at once: it does not fail again for the same loss.
 
         Only while one leader leads: the next one does not know which results were lost.
         """
-        if not self.cluster.faults.leads_throughout:
+        faults = self.cluster.faults
+        if not faults.leads_throughout or faults.clock_jumps or faults.late_messages:
             return []
-        missing = [
-            entry.region
-            for root in job.exceptions
-            for entry in (root, *root.concurrent)
-            if entry.failure.kind is FailureKind.MISSING_INPUT
-        ]
+        entries = sorted(
+            (entry for root in job.exceptions for entry in (root, *root.concurrent) if entry.failure.missing),
+            key=lambda entry: entry.timestamp_ms,
+        )
         problems: list[str] = []
         for region in job.regions:
-            read = (*region.reads, *region.materialises)  # outputs of a task may read what it has materialised itself
-            inputs = tuple(f"work/{job.graph.job_id}/{step}/" for step in read)
-            losses = sum(any(f"{path}/".startswith(inputs) for path in lost) for lost in self.cluster.lost_results)
-            if missing.count(region.id) > losses:
-                problems.append(
-                    f"{observed.key}: region {region.id} failed {missing.count(region.id)} times for missing inputs, "
-                    f"but its inputs were lost {losses} times"
-                )
+            failures = [entry for entry in entries if entry.region == region.id]
+            for first, second in pairwise(failures):
+                if set(first.failure.missing).isdisjoint(region.reads):
+                    continue  # it had lost what it had materialised itself, and did not compare its inputs
+                lost_ms = first.timestamp_ms - _COMPARISON_MS
+                problems += [
+                    f"{observed.key}: region {region.id} failed again, for the input {step} that was lost before"
+                    for step in set(second.failure.missing) & set(region.reads)
+                    if not self._was_lost(job, step, lost_ms, second.timestamp_ms)
+                ]
         return problems
+
+    def _was_lost(self, job: JobSnapshot, step: StepName, from_ms: int, to_ms: int) -> bool:
+        """Return whether the blocking result of a step was lost in that time."""
+        place = f"work/{job.graph.job_id}/{step}/"
+        return any(
+            from_ms <= at_ms <= to_ms and any(f"{path}/".startswith(place) for path in lost)
+            for at_ms, lost in self.cluster.lost_results
+        )
 
     def _restart_problems(self) -> list[str]:
         """Return the tasks that were started again, where only JobManagers die, for less than a lease: all are adopted.

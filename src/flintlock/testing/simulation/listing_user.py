@@ -19,7 +19,7 @@ from flintlock.model.states import JobStatus
 from flintlock.testing.simulation.workload import ObservedJob
 
 #: In how many runs a user follows the listing.
-LISTING_RUNS: Final = 0.4
+LISTING_RUNS: Final = 0.25
 _UNKNOWN_VERSION: Final = -1
 
 

@@ -34,7 +34,7 @@ _MEMORY: Final = (0, _GIB, 6 * _GIB)
 
 
 #: In how many runs jobs have more of what a user can ask for.
-VARIED_RUNS: Final = 0.4
+VARIED_RUNS: Final = 0.35
 
 
 class CancelKind(Enum):
@@ -69,10 +69,14 @@ class ObservedJob(Struct):
     unheard_s: float = 0.0  # the longest time in which no heartbeat of its client was answered
 
 
-def draw_job(random: Random, number: int) -> ObservedJob:
-    """Draw a job, with a restart strategy and a key of its own."""
+def draw_job(random: Random, number: int, *, joins: bool = False) -> ObservedJob:
+    """Draw a job, with a restart strategy and a key of its own.
+
+    `joins`: its steps read several blocking results, and it outlives the loss of many.
+    """
     retries = random.choice([UNLIMITED, *_RETRIES])
-    return ObservedJob(key=f"key-{number}", graph=_draw_graph(random, number, retries), retries=retries)
+    retries = UNLIMITED if joins else retries
+    return ObservedJob(key=f"key-{number}", graph=_draw_graph(random, number, retries, joins=joins), retries=retries)
 
 
 def vary_job(random: Random, job: ObservedJob) -> None:
@@ -137,7 +141,7 @@ class _Step(Struct, frozen=True):
     exchange: Exchange = Exchange.PIPELINED
 
 
-def _draw_graph(random: Random, number: int, retries: int) -> JobGraph:
+def _draw_graph(random: Random, number: int, retries: int, *, joins: bool) -> JobGraph:
     """Draw a graph: a source, then one to four groups of steps with a blocking result each, and sinks or results.
 
     A group reads the source or one to three earlier blocking results. Some outputs belong to the task that makes the
@@ -146,9 +150,11 @@ def _draw_graph(random: Random, number: int, retries: int) -> JobGraph:
     job_id = JobId(f"{number:032x}")
     steps = [_Step("source", Source(format="parquet", paths=("in",)))]
     results: list[str] = []
-    for group in range(random.choice([1, 2, 2, 3, 4])):
+    for group in range(random.choice([3, 4, 4, 5] if joins else [1, 2, 2, 3, 4])):
         work, last = f"work{group}", f"step{group}"
         some = random.sample(results, min(len(results), random.choice([1, 1, 2, 3])))
+        if joins and results:  # two steps read the first result, the next one joins them
+            some = results[1:3] if group >= 3 else results[:1]
         steps.append(_Step(work, Sql(query="SELECT 1"), tuple(some) or ("source",)))
         steps.append(_Step(last, Sql(query="SELECT 1"), (work,), Exchange.BLOCKING))
         steps += [
