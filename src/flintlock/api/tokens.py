@@ -38,6 +38,19 @@ class TokenListing(Struct, frozen=True, kw_only=True):
     tokens: tuple[TokenEntry, ...]
 
 
+class LoginCode(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """A link that logs a browser in, relative to the cluster's address."""
+
+    path: str
+    expires_in: int  # seconds
+
+
+class LoginRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The code of a link."""
+
+    code: str
+
+
 class CallerInfo(Struct, frozen=True, kw_only=True, rename="kebab"):
     """Who sends a request, as the cluster sees it."""
 

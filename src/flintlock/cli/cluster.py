@@ -11,6 +11,7 @@ import click
 
 from flintlock.cli.settings import cluster_options, define_option, json_option, place_options, print_json, read_settings
 from flintlock.config.extras import require_extra
+from flintlock.config.options import AUTHENTICATION
 from flintlock.model.errors import FlintlockError, Unavailable
 
 
@@ -51,6 +52,7 @@ def start(
     standbys = [file.rest for file in job_managers(directory) if file.rest != found.rest]
     with Client([found.rest], credentials=ClientCredentials(settings.configuration, directory)) as client:
         overview = client.overview()
+        link = "" if as_json or settings.configuration.get(AUTHENTICATION) == "none" else client.login_link()
     if as_json:
         print_json({"cluster-id": found.cluster_id, "rest": found.rest, "standbys": standbys,
                     "state-dir": str(directory), "taskmanagers": overview.taskmanagers,
@@ -60,6 +62,8 @@ def start(
     click.echo(f"cluster {found.cluster_id!r} is up at {found.rest}: {has}")
     for standby in standbys:
         click.echo(f"standby at {standby}")
+    if link:
+        click.echo(f"in a browser, once within ten minutes: {link}", err=True)
     click.echo(f"logs and state: {directory}", err=True)
 
 

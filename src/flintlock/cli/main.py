@@ -42,6 +42,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "threads": CommandRow(home="flintlock.cli.output:threads", help="Print what a job's running code does now."),
     "result": CommandRow(home="flintlock.cli.output:result", help="Print a job's result."),
     "quarantine": CommandRow(home="flintlock.cli.quarantine:quarantine", help="Inspect, put back or drop broken jobs."),
+    "dashboard": CommandRow(home="flintlock.cli.tokens:dashboard", help="Open the cluster in a browser, logged in."),
     "token": CommandRow(home="flintlock.cli.tokens:token", help="Make, list and revoke tokens for other users."),
     "cluster": CommandRow(home="flintlock.cli.cluster:cluster", help="Start, stop and inspect a local cluster."),
     "jobmanager": CommandRow(home="flintlock.cli.cluster:jobmanager", help="Run a JobManager in the foreground."),

@@ -390,6 +390,25 @@ ALLOWED_ORIGINS: Final = Option(
     description="Origins (such as https://portal.example.com) whose web pages may use REST with a token. Requests of"
     " all other web pages are refused.",
 )  # fmt: skip
+CONCURRENT_REQUESTS: Final = Option(
+    key="rest.max-concurrent-requests", parse=integer(1), kind=_WHOLE, default=1000,
+    description="Maximum number of requests that a JobManager serves at once; more get 503. Those whose response is"
+    " delayed are counted by `rest.max-waiting-requests`.",
+)  # fmt: skip
+WAITING_REQUESTS: Final = Option(
+    key="rest.max-waiting-requests", parse=integer(1), kind=_WHOLE, default=4000,
+    description="Maximum number of long polls and streams of events that a JobManager has open; more get 503.",
+)  # fmt: skip
+CONCURRENT_UPLOADS: Final = Option(
+    key="rest.max-concurrent-uploads", parse=integer(1), kind=_WHOLE, default=16,
+    description="Maximum number of requests with a body of more than 1 MiB, or of unknown size, that a JobManager"
+    " receives at once; more get 503.",
+)  # fmt: skip
+RATE_LIMIT: Final = Option(
+    key="security.rate-limit", parse=number(0.0), kind="a number", default=500.0,
+    description="Maximum number of requests a second with one token or session; more get 429. 0: no limit. Credentials"
+    " made with the cluster's secret have none.",
+)  # fmt: skip
 SECRET_FILE: Final = Option(
     key="security.secret-file", parse=str, kind="a path", default="",
     unset="`cluster-secret` in the state directory, made at the first start",

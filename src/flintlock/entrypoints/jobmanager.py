@@ -47,6 +47,7 @@ from flintlock.rest.server.http import RestServices
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
+from flintlock.security.audit import audit_log
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class ClusterEntrypoint:
     ) -> None:
         self._settings: Final = settings
         self._configuration: Final = settings.configuration
+        self._name: Final = "jobmanager" if settings.index == 0 else f"jobmanager-{settings.index}"
         self._mode: Final = mode
         self._instrument: Final = instrument
         self._registry: Final = CollectorRegistry()  # what this process measures; every component gets it
@@ -87,8 +89,10 @@ class ClusterEntrypoint:
         ProcessCollector(registry=self._registry)
         self._registry.register(DroppedLogLines(self._settings.log_output))
         security = self._rpc_security()
+        audit_file = self._settings.state_dir / "log" / f"{self._name}-audit.log"
         async with (
-            rotating_logs(self._configuration, self._settings.state_dir / "log"),
+            rotating_logs(self._configuration, self._settings.state_dir / "log", audit_file),
+            audit_log(audit_file) as audit,
             RpcChannels(security=security) as channels,
             ha_services(self._settings, clock_ms, channels) as ha,
             self._rpc_server(security) as rpc,
@@ -106,6 +110,7 @@ class ClusterEntrypoint:
                 lambda: _epoch(components.dispatcher),
                 components.known_leader,
                 self._settings.secret,
+                audit,
             )
             async with rest as rest_url:
                 log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)
@@ -152,10 +157,9 @@ class ClusterEntrypoint:
 
     async def _run_announced(self, components: JobManagerComponents, rest: str, rpc: str) -> ApplicationStatus:
         """Run the components, and announce in the state directory where they listen and when they lead."""
-        index = self._settings.index
         announcements = Announcements(
             self._settings.state_dir,
-            "jobmanager" if index == 0 else f"jobmanager-{index}",
+            self._name,
             cluster_id=self._configuration.get(CLUSTER_ID),
             rest=rest,
             rpc=rpc,

@@ -24,15 +24,19 @@ from flintlock.model.errors import Invalid, Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.rest.server.access import AccessControl
 from flintlock.rest.server.app import rest_app
+from flintlock.rest.server.connections import TimedHttpProtocol
 from flintlock.rest.server.forwarding import Forwarding
 from flintlock.rest.server.http import RestServices
+from flintlock.rest.server.limits import RequestBounds, RequestLimits
 from flintlock.rest.server.remote_principals import LeadersVerdict, TokensOfLeader
 from flintlock.rest.server.request_ids import RequestIds, request_ids
 from flintlock.rest.server.upstream import Upstream
 from flintlock.rest.server.web_pages import WebPolicy
+from flintlock.security.audit import Audit
 from flintlock.security.authentication import Authentication
 from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.local_credentials import LocalAuthenticator, local_credential
+from flintlock.security.sessions import Sessions
 
 _BACKLOG: Final = 1024
 #: Of every response: a browser takes nothing for a page or a script that is none, and shows nothing in other pages.
@@ -47,7 +51,11 @@ log = structlog.get_logger()
 
 @asynccontextmanager
 async def serving_rest(
-    services: RestServices, leading: Callable[[], Epoch | None], leaders: KnownLeader, secret: ClusterSecret
+    services: RestServices,
+    leading: Callable[[], Epoch | None],
+    leaders: KnownLeader,
+    secret: ClusterSecret,
+    audit: Audit | None = None,
 ) -> AsyncGenerator[str]:
     """Serve REST while the context lasts; yield its URL.
 
@@ -65,9 +73,10 @@ async def serving_rest(
         authentication = None
         if configuration.get(AUTHENTICATION) == "required":
             find_principal = LeadersVerdict(upstream, leaders, own_url).principal
-            authenticators = LocalAuthenticator(secret), TokensOfLeader(services.dispatcher, leading, find_principal)
-            authentication = Authentication(authenticators, services.clock_ms)
-            services = replace(services, forget_credentials=authentication.forget)
+            tokens = TokensOfLeader(services.dispatcher, leading, find_principal)
+            sessions = Sessions(secret, tokens.check_session)
+            authentication = Authentication((LocalAuthenticator(secret), tokens, sessions), services.clock_ms)
+            services = replace(services, forget_credentials=authentication.forget, sessions=sessions)
         app = Forwarding(
             rest_app(services),
             leading=leading,
@@ -79,8 +88,17 @@ async def serving_rest(
         server = _Uvicorn(
             uvicorn.Config(
                 RequestIds(
-                    AccessControl(app, authentication=authentication, web=WebPolicy.of(configuration)), request_ids()
+                    AccessControl(
+                        RequestBounds(app, RequestLimits.of(configuration), time.monotonic),
+                        authentication=authentication,
+                        web=WebPolicy.of(configuration),
+                        cookie="" if services.sessions is None else services.sessions.cookie,
+                        audit=audit,
+                        clock_ms=services.clock_ms,
+                    ),
+                    request_ids(),
                 ),
+                http=TimedHttpProtocol,
                 log_config=None,
                 access_log=False,
                 lifespan="off",

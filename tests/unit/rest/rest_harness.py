@@ -32,9 +32,11 @@ from flintlock.rest.server.app import rest_app
 from flintlock.rest.server.http import RestServices
 from flintlock.rest.server.remote_principals import TokensOfLeader
 from flintlock.rest.server.web_pages import WebPolicy
+from flintlock.security.audit import AuditRecord
 from flintlock.security.authentication import Authentication
 from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.local_credentials import LocalAuthenticator, local_credential
+from flintlock.security.sessions import Sessions
 from flintlock.testing.fake_blobs import FakeBlobs
 from flintlock.testing.fake_dispatcher import FakeDispatcher
 from flintlock.testing.fake_resourcemanager import FakeResourceManager
@@ -54,6 +56,17 @@ FAILURE: Final = Failure(
     frames=(Frame("job.py", 7, "clean", "1 / 0"),),
     stack_trace="Traceback …",
 )
+
+
+class AuditRecords:
+    """An audit log in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[AuditRecord] = []
+
+    def write(self, record: AuditRecord) -> None:
+        """Remember it."""
+        self.records.append(record)
 
 
 class RestHarness:
@@ -80,13 +93,23 @@ class RestHarness:
         )
         self.ask_leader: Callable[[str], Awaitable[Principal]] | None = None  # of a standby; None: this one leads
         tokens = TokensOfLeader(self.dispatcher, self._leading, self._ask_leader)
-        self.authentication = Authentication((LocalAuthenticator(SECRET), tokens), lambda: self.now_ms)
-        self.bare_app = rest_app(replace(self.services, forget_credentials=self.authentication.forget))
+        self.sessions = Sessions(SECRET, tokens.check_session)
+        self.authentication = Authentication((LocalAuthenticator(SECRET), tokens, self.sessions), lambda: self.now_ms)
+        self.services = replace(self.services, forget_credentials=self.authentication.forget, sessions=self.sessions)
+        self.audit = AuditRecords()
+        self.bare_app = rest_app(self.services)
         self.app = self.protected(self.bare_app)
 
     def protected(self, app: ASGIApp) -> ASGIApp:
         """Return the application behind access control."""
-        return AccessControl(app, authentication=self.authentication, web=WebPolicy(hosts=frozenset({"flintlock"})))
+        return AccessControl(
+            app,
+            authentication=self.authentication,
+            web=WebPolicy(hosts=frozenset({"flintlock"})),
+            cookie=self.sessions.cookie,
+            audit=self.audit,
+            clock_ms=lambda: self.now_ms,
+        )
 
     def _leading(self) -> Epoch | None:
         return Epoch(1) if self.ask_leader is None else None

@@ -15,7 +15,7 @@ import msgspec
 from flintlock.api.cluster import ClusterOverview, ClusterResources
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
-from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, TokenEntry, TokenListing
+from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, LoginCode, TokenEntry, TokenListing
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
 from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.handle import JobHandle
@@ -127,6 +127,11 @@ class Client:
     def revoke_token(self, token_id: str) -> None:
         """Revoke an access token. Needs the role admin. Raises NotFound."""
         self.http.call("DELETE", f"/tokens/{quote(token_id, safe='')}")
+
+    def login_link(self) -> str:
+        """Return a link that logs a browser in as the caller; it can be used once, within minutes."""
+        response = self.http.call("POST", "/login/codes")
+        return self.http.answering + msgspec.json.decode(response.content, type=LoginCode).path
 
     def whoami(self) -> CallerInfo:
         """Return as whom the cluster knows the caller."""

@@ -58,7 +58,7 @@ import_httpx_without_command_line()
 import httpx  # noqa: E402
 
 T = TypeVar("T")
-_NO_LEADER: Final = (502, 503, 504)  # 502 and 504 come from a proxy in between
+_NO_LEADER: Final = (429, 502, 503, 504)  # 502 and 504 come from a proxy in between; 429: too many requests
 _BACKOFF: Final = Backoff(initial_s=0.05, maximum_s=1.0)
 _CLOCKS_AGREE_S: Final = 2.0
 _UNKNOWN_PATIENCE_S: Final = 5.0  # for addresses that have never answered

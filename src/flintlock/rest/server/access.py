@@ -11,22 +11,29 @@ the standby has compared them with its own name.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
+from flintlock.model.causes import current_cause
 from flintlock.model.errors import FlintlockError, Forbidden, Unauthenticated, Unavailable
-from flintlock.model.principals import ANONYMOUS, Principal, Role
+from flintlock.model.ids import is_job_id
+from flintlock.model.principals import ANONYMOUS, NOBODY, Principal, Role
 from flintlock.rest.server.http import JSON, PRINCIPAL, ROUTE, json_response
 from flintlock.rest.server.route import Route
 from flintlock.rest.server.routes import TABLE
+from flintlock.rest.server.upstream import FORWARDED
 from flintlock.rest.server.web_pages import WebPolicy
+from flintlock.security.audit import Audit, audit_record
 from flintlock.security.authentication import Authentication
 
-_READ: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"authorization"})
+_READ: Final = frozenset({b"host", b"origin", b"sec-fetch-site", b"authorization", b"cookie"})
+_SAFE: Final = frozenset({"GET", "HEAD"})
 _ONCE: Final = frozenset({b"host", b"authorization"})
 _OF_BROWSERS: Final = frozenset({b"origin", b"referer", b"cookie"})
+_STATUS: Final[Mapping[type[FlintlockError], int]] = {Unauthenticated: 401, Forbidden: 403}
 _NO_CREDENTIAL: Final = (
     "the request has no credential: the commands and the Python client of the user who runs the cluster find theirs;"
     " all others need a token (an administrator makes one with `flintlock token create`), in security.token-file,"
@@ -35,10 +42,25 @@ _NO_CREDENTIAL: Final = (
 
 
 class AccessControl:
-    """Wraps the application of one JobManager. Without `authentication`, every caller is an administrator."""
+    """Wraps the application of one JobManager. Without `authentication`, every caller is an administrator.
 
-    def __init__(self, app: ASGIApp, *, authentication: Authentication | None, web: WebPolicy) -> None:
+    `cookie` is the name of the one that carries a browser's session.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        authentication: Authentication | None,
+        web: WebPolicy,
+        cookie: str = "",
+        audit: Audit | None = None,
+        clock_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._app: Final = app
+        self._cookie: Final = cookie.encode()
+        self._audit: Final = audit
+        self._clock_ms: Final = clock_ms
         self._authentication: Final = authentication
         self._web: Final = web
 
@@ -52,12 +74,9 @@ class AccessControl:
             return
         route = TABLE.find(scope["method"], bare_path(scope["path"]))
         found: dict[bytes, bytes] = {}
+        credential, principal = None, NOBODY
         try:
-            for name, value in scope["headers"]:
-                if name in _READ:
-                    if name in _ONCE and name in found:
-                        raise Forbidden(f"the request has more than one header {name.decode()!r}")
-                    found[name] = value
+            found = _read_headers(scope["headers"])
             reason = self._web.refusal(found)
             if reason is not None:
                 raise Forbidden(reason)
@@ -67,40 +86,126 @@ class AccessControl:
                 if scope["method"] == "OPTIONS":
                     await _allow(send)
                     return
-            principal = await self._admit(route, found.get(b"authorization"))
+            if route is None or route.role is not None:
+                credential = _credential(found, scope["method"], self._cookie)
+                principal = await self._authenticate(credential)
+                _check_role(route, principal)
         except FlintlockError as error:
+            self._write(scope, principal, _STATUS.get(type(error), 503), error.public)
             await send_refusal(send, error)
             return
-        headers = [
-            header
-            for header in scope["headers"]
-            if header[0] not in _OF_BROWSERS and not header[0].startswith(b"sec-fetch-")
-        ]
-        await self._app({**scope, "headers": headers, PRINCIPAL: principal, ROUTE: route}, receive, send)
+        if b"origin" in found or b"cookie" in found or b"sec-fetch-site" in found:
+            scope = {**scope, "headers": _without_browser(scope["headers"], credential)}
+        scope = {**scope, PRINCIPAL: principal, ROUTE: route}
+        if scope["method"] in _SAFE or self._audit is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._serve_audited(scope, receive, send, principal)
 
-    async def _admit(self, route: Route | None, header: bytes | None) -> Principal:
-        """Return who sends the request. Raises Unauthenticated, Forbidden, Unavailable."""
-        if route is not None and route.role is None:
-            return ANONYMOUS
+    async def _serve_audited(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> None:
+        """Serve a request that changes something, and write its line when the outcome is known."""
+        status = 0
+
+        async def send_seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_seen)
+        finally:
+            self._write(scope, principal, status)
+
+    def _write(self, scope: Scope, principal: Principal, status: int, reason: str = "") -> None:
+        if self._audit is None:
+            return
+        path = bare_path(scope["path"])
+        parts = path.split("/")
+        job = parts[2].lower() if len(parts) > 2 and parts[1] in ("jobs", "quarantine") else ""
+        client = scope.get("client")
+        self._audit.write(
+            audit_record(
+                principal,
+                clock_ms=self._clock_ms,
+                client=client[0] if client else "",
+                forwarded=any(name == FORWARDED for name, _ in scope["headers"]),
+                request=f"{scope['method']} {path}",
+                job=job if is_job_id(job) else "",
+                status=status,
+                reason=reason,
+                cause=current_cause() or "",
+            )
+        )
+
+    async def _authenticate(self, credential: bytes | None) -> Principal:
+        """Return who sends the request. Raises Unauthenticated, Unavailable."""
         if self._authentication is None:
             return ANONYMOUS
-        principal = await self._authenticate(self._authentication, header)
-        needed = Role.VIEWER if route is None or route.role is None else route.role
-        if not principal.role.includes(needed):
-            raise Forbidden(
-                f"{principal.name} has the role {principal.role}; this needs the role {needed}: ask an administrator of"
-                f" the cluster for a token with it (`flintlock token create --role {needed}`)"
-            )
-        return principal
-
-    async def _authenticate(self, authentication: Authentication, header: bytes | None) -> Principal:
-        if header is None:
+        if credential is None:
             raise Unauthenticated(_NO_CREDENTIAL)
+        return self._authentication.remembered(credential) or await self._authentication.authenticate(credential)
+
+
+def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the headers that decide. Raises Forbidden for two of which there can be one: which one counts?"""
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _READ:
+            if name in _ONCE and name in found:
+                raise Forbidden(f"the request has more than one header {name.decode()!r}")
+            found[name] = value
+    return found
+
+
+def _check_role(route: Route | None, principal: Principal) -> None:
+    """Raise Forbidden if the caller's role is not enough. What is no route needs a caller, whatever the role."""
+    needed = Role.VIEWER if route is None or route.role is None else route.role
+    if not principal.role.includes(needed):
+        raise Forbidden(
+            f"{principal.name} has the role {principal.role}; this needs the role {needed}: ask an administrator of"
+            f" the cluster for a token with it (`flintlock token create --role {needed}`)"
+        )
+
+
+def _credential(headers: Mapping[bytes, bytes], method: str, cookie: bytes) -> bytes | None:
+    """Return the credential of a request, None if it has none. Raises Unauthenticated, Forbidden.
+
+    A cookie is attached by the browser, whoever has made the page. So it authorises a change only where the browser
+    says that a page of this cluster sends the request.
+    """
+    header = headers.get(b"authorization")
+    if header is not None:
         kind, _, credential = header.partition(b" ")
         if kind.lower() != b"bearer":
             raise Unauthenticated("the header Authorization is not of the form `Bearer …`")
-        credential = credential.strip()
-        return authentication.remembered(credential) or await authentication.authenticate(credential)
+        return credential.strip()
+    session = _session_in(headers.get(b"cookie", b""), cookie)
+    if session is None:
+        return None
+    own_page = b"origin" in headers or headers.get(b"sec-fetch-site") == b"same-origin"
+    if method not in _SAFE and not own_page:
+        raise Forbidden("a session alone changes nothing: the request has no header Origin of a page of this cluster")
+    return session
+
+
+def _session_in(cookies: bytes, wanted: bytes) -> bytes | None:
+    """Return the session in a `Cookie` header; None if it has none."""
+    for item in cookies.split(b";"):
+        name, _, value = item.strip().partition(b"=")
+        if name == wanted and value:
+            return value
+    return None
+
+
+def _without_browser(headers: Iterable[tuple[bytes, bytes]], credential: bytes | None) -> list[tuple[bytes, bytes]]:
+    """Return the headers for the leader: without those of a browser, and with a session as a credential."""
+    left = [
+        header
+        for header in headers
+        if header[0] not in _OF_BROWSERS and not header[0].startswith(b"sec-fetch-") and header[0] != b"authorization"
+    ]
+    return left if credential is None else [*left, (b"authorization", b"Bearer " + credential)]
 
 
 def bare_path(path: str) -> str:

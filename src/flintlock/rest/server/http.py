@@ -20,6 +20,7 @@ from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Principal
 from flintlock.model.quantities import duration_s
 from flintlock.rest.jobs.submission import BlobUploads
+from flintlock.security.sessions import LoginCodes, Sessions
 
 JSON: Final = "application/json; charset=UTF-8"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -47,6 +48,8 @@ class RestServices:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # of this process
     logs: ProcessLogs = field(default_factory=ProcessLogs)
     forget_credentials: Callable[[], None] = lambda: None  # one of them was revoked
+    login_codes: LoginCodes = field(default_factory=LoginCodes)
+    sessions: Sessions | None = None  # of browsers; None: the cluster has no authentication
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ def _operation(row: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, An
         }
         for item in row.parameters
     ]
-    text = "text/event-stream" if row.streams else "text/plain"
+    text = "text/event-stream" if row.streams else "text/html" if row.html else "text/plain"
     content_type = text if row.answers is str else "application/json"
     content: dict[str, Any] = {content_type: {"schema": schema_of[id(row.answers)]}}
     if row.also is not None:
@@ -105,6 +105,12 @@ _SCHEMES = {
         "scheme": "bearer",
         "description": "A token of the cluster (`flintlock token create`), or one of its OpenID Connect provider.",
     },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "flintlock_session",
+        "description": "The session of a browser (`flintlock dashboard`); the name ends in `_` and the port, if any.",
+    },
 }
 _BINARY = {"type": "string", "format": "binary"}
 _PATTERNS = {name: {"pattern": "^[0-9a-f]{32}$"} for name in ("jobid", "vertexid", "triggerid")}
@@ -117,6 +123,7 @@ _REASONS = {
     409: "The job's present state does not allow it.",
     413: "Too large.",
     415: "The body is not of a content type that is accepted.",
+    429: "Too many requests of this credential; try again after the time in Retry-After.",
     422: "The idempotency key was used with another graph.",
     500: "Internal error; no changes were made.",
     502: "The leader was lost: it is unknown whether the job was accepted (only without an Idempotency-Key).",

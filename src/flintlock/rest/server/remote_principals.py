@@ -48,6 +48,15 @@ class TokensOfLeader:
             return await self._own.authenticate(credential, now_ms)
         return await self._ask_leader(credential)
 
+    async def check_session(self, session: str, token_id: AccessTokenId, now_ms: int) -> None:
+        """Raise Unauthenticated if a session was begun with a token that is no longer valid. Raises Unavailable."""
+        if self._leading() is None:
+            await self._ask_leader(session)
+            return
+        token = await self._find(token_id)
+        if token is None or token.is_expired(now_ms):
+            raise Unauthenticated("the session was begun with a token that has been revoked or has expired")
+
     async def _find(self, token_id: AccessTokenId) -> AccessToken | None:
         return (await self._dispatcher.find_token(AccessTokenQuery(id=token_id))).token
 

@@ -76,6 +76,7 @@ class Route:
     #: What a cached response was made from: when this is another object, the leader makes a new response at once. It
     #: returns None for a response that is too large to be cached. None: only standbys cache the response.
     cache_version: Callable[[RestServices], Awaitable[object | None]] | None = None
+    html: bool = False  # the response is a page for a browser
     streams: bool = False  # the response has no end: server-sent events
     max_wait_s: float = 0.0  # how long `wait` may delay the response; 0: the route has no such parameter
     idempotency_key: bool = False  # a client that does not know whether its request arrived needs a key to repeat it
@@ -89,8 +90,8 @@ class Route:
     @property
     def statuses(self) -> tuple[int, ...]:
         """The status codes of its errors, those of what comes before its handler included."""
-        access = () if self.role is None else (401, 403)
-        content_type = (415,) if self.method == "POST" and self.body else ()
+        access = () if self.role is None else (401, 403, 429)
+        content_type = (408, 415) if self.method == "POST" and self.body else ()
         return tuple(sorted({*self.errors, *access, *content_type}))
 
     @property

@@ -14,7 +14,7 @@ from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
-from flintlock.rest.access import tokens
+from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
@@ -209,6 +209,22 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="DELETE", path="/tokens/{tokenid}", handler=tokens.revoke, role=_ADMIN, answers=shapes.Empty,
         errors=(404, 503),
+    ),
+    Route(
+        method="POST", path="/login/codes", handler=login.make_code, role=_VIEWER, answers=of_tokens.LoginCode,
+        status=201, errors=(409, 503),
+    ),
+    Route(
+        method="POST", path="/login", handler=login.log_in, role=None, answers=of_tokens.CallerInfo, body=_JSON,
+        takes=of_tokens.LoginRequest, errors=(400, 401, 403, 409, 413, 503),
+    ),
+    Route(
+        method="GET", path="/login", handler=login.page, role=None, answers=str, html=True, errors=(403,),
+        served_by=_ANY,
+    ),
+    Route(
+        method="POST", path="/logout", handler=login.log_out, role=_VIEWER, answers=shapes.Empty, errors=(409,),
+        served_by=_ANY,
     ),
     _get("/taskmanagers", cluster.task_managers, of_cluster.TaskManagersResponse, errors=(503,)),
     _get(

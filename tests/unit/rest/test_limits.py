@@ -1,0 +1,181 @@
+"""Bounds: too much at once is refused with the time to try again, and a slow client does not hold a place."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from tests.unit.rest.rest_harness import A, RestHarness, running
+
+from flintlock.config.configuration import Configuration
+from flintlock.model.principals import Principal, Role
+from flintlock.rest.server.connections import TimedHttpProtocol
+from flintlock.rest.server.http import PRINCIPAL, ROUTE
+from flintlock.rest.server.limits import RequestBounds, RequestLimits
+from flintlock.rest.server.routes import TABLE
+from flintlock.testing.virtual_time import run_virtual
+
+LIMITS = RequestLimits(concurrent=2, waiting=1, uploads=1, rate=2)
+LOCAL = Principal(name="maria", role=Role.ADMIN, kind="local")
+TOKEN = Principal(name="airflow", role=Role.VIEWER, kind="token", token="t")
+
+
+class Slow:
+    """An application that answers when it is allowed to."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.received: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "POST":
+            more = True
+            while more:
+                message = await receive()
+                self.received.append(message)
+                more = message.get("more_body", False)
+        else:
+            await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def request(
+    app: Any, method: str = "GET", path: str = "/jobs", *, who: Principal = LOCAL, query: bytes = b"", length: int = 0,
+    receive: Any = None,
+) -> tuple[int, dict[bytes, bytes]]:  # fmt: skip
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", b"%d" % length)] if length else []
+    route = TABLE.find(method, path)
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "headers": headers,
+        PRINCIPAL: who,
+        ROUTE: route,
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"])
+
+
+async def _until_idle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_too_many_requests_at_once_are_refused_and_long_polls_are_counted_apart() -> None:
+    async def main() -> None:
+        inner = Slow()
+        app = RequestBounds(inner, LIMITS, lambda: 0.0)
+        async with asyncio.TaskGroup() as tasks:
+            served = [tasks.create_task(request(app)) for _ in range(2)]
+            await _until_idle()
+            status, headers = await request(app)
+            assert (status, headers[b"retry-after"]) == (503, b"1")
+            result = f"/jobs/{A}/execution-result"
+            served.append(tasks.create_task(request(app, path=result, query=b"wait=10s")))
+            await _until_idle()
+            assert (await request(app, path=result, query=b"wait=10s"))[0] == 503
+            assert (await request(app, path="/events"))[0] == 503
+            inner.go.set()
+        assert [task.result()[0] for task in served] == [200, 200, 200]
+        assert (await request(app))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_token_has_a_rate_and_the_clusters_own_user_has_none() -> None:
+    now_s = 100.0
+
+    async def main() -> None:
+        nonlocal now_s
+        inner = Slow()
+        inner.go.set()
+        app = RequestBounds(inner, LIMITS, lambda: now_s)
+        assert [(await request(app, who=TOKEN))[0] for _ in range(3)] == [200, 200, 429]
+        status, headers = await request(app, who=TOKEN)
+        assert (status, headers[b"retry-after"]) == (429, b"1")
+        assert [(await request(app))[0] for _ in range(10)] == [200] * 10
+        now_s += 0.5
+        assert [(await request(app, who=TOKEN))[0] for _ in range(2)] == [200, 429]
+
+    asyncio.run(main())
+
+
+def test_large_bodies_are_bounded() -> None:
+    async def main() -> None:
+        inner, last = Slow(), asyncio.Event()
+        app = RequestBounds(inner, LIMITS, lambda: 0.0)
+
+        async def receive() -> Any:
+            await last.wait()
+            return {"type": "http.request", "body": b"x", "more_body": False}
+
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(request(app, "POST", "/blobs", length=2 << 20, receive=receive))
+            await _until_idle()
+            assert (await request(app, "POST", "/blobs", length=2 << 20, receive=receive))[0] == 503
+            last.set()
+        assert first.result()[0] == 200
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("pause_s", "size", "status"), [(1.0, 1, 408), (31.0, 1 << 20, 408), (10.0, 20_000, 200)])
+def test_a_body_that_trickles_is_given_up(pause_s: float, size: int, status: int) -> None:
+    async def main() -> int:
+        inner = Slow()
+        app = RequestBounds(inner, LIMITS, lambda: 0.0)
+        pieces = iter(range(60))
+
+        async def receive() -> Any:
+            await asyncio.sleep(pause_s)
+            return {"type": "http.request", "body": b"x" * size, "more_body": next(pieces) < 50}
+
+        return (await request(app, "POST", "/blobs", length=10 << 20, receive=receive))[0]
+
+    assert run_virtual(main()) == status
+
+
+def test_a_connection_that_does_not_send_its_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimedHttpProtocol, "head_timeout_s", 0.2)
+    rest = RestHarness()
+    rest.dispatcher.put(running(A))
+
+    async def main() -> None:
+        config = uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off", http=TimedHttpProtocol)
+        server = uvicorn.Server(config)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve(), name="uvicorn")
+            while not server.started:  # noqa: ASYNC110 uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            host, port = server.servers[0].sockets[0].getsockname()[:2]
+            silent = [await asyncio.open_connection(host, port) for _ in range(3)]
+            silent[1][1].write(b"GET /jobs HT")
+            silent[2][1].write(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n")
+            async with httpx.AsyncClient(
+                base_url=f"http://{host}:{port}", headers=rest.auth, trust_env=False
+            ) as client:
+                assert (await client.get("/jobs")).status_code == 200  # meanwhile
+                for reader, writer in silent:
+                    assert await reader.read() == b""
+                    writer.close()
+                assert (await client.get("/jobs")).status_code == 200  # on a connection that was used before
+            server.should_exit = True
+            await serving
+
+    asyncio.run(main())
+
+
+def test_limits_are_configured() -> None:
+    limits = RequestLimits.of(Configuration({"rest.max-concurrent-requests": "7", "security.rate-limit": "0"}))
+    assert (limits.concurrent, limits.rate) == (7, 0.0)
