@@ -18,8 +18,6 @@ import msgspec
 import pyarrow.parquet
 from tests.chaos.deployment import Deployment
 
-from flintlock.testing import rest_requests
-
 ROWS: Final = 200
 RETRIED: Final = {
     "restart-strategy.type": "fixed-delay",
@@ -129,7 +127,7 @@ def submit(deployment: Deployment, spec: dict[str, Any], key: str, files: dict[s
                 parts = [("file", (name, data)) for name, data in files.items()]
                 request = ("request", (None, msgspec.json.encode(spec)))
                 headers = {"idempotency-key": key}
-                answer = rest_requests.post(f"{url}/jobs", files=[request, *parts], headers=headers, timeout=10)
+                answer = deployment.client.post(f"{url}/jobs", files=[request, *parts], headers=headers, timeout=10)
             except httpx.TransportError:
                 continue
             if answer.status_code == 202:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.chaos.machines import Machine, Machines, SharedMachine
 from tests.cluster.processes import until
 
 from flintlock.spark.engine.java import find_java
@@ -43,23 +44,29 @@ TICK_MS: Final = 200
 class Server:
     """One server process, which can be killed, stopped, continued and started again on the same port and data."""
 
-    def __init__(self, home: Path, port: int, settings: str = "") -> None:
-        self.home: Final = home
+    def __init__(self, machine: Machine, port: int, settings: str) -> None:
+        self.machine: Final = machine
+        self.home: Final = machine.directory
         self.port: Final = port
         self._process: subprocess.Popen[bytes] | None = None
-        home.mkdir(parents=True)
+        home = self.home
         (home / "data").mkdir()
         (home / "log4j2.xml").write_text(_LOGGING)
         (home / "zoo.cfg").write_text(
             f"tickTime={TICK_MS}\ninitLimit=50\nsyncLimit=15\ndataDir={home / 'data'}\nclientPort={port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
+            f"clientPortAddress={machine.address}\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
             f"minSessionTimeout={2 * TICK_MS}\nmaxSessionTimeout=20000\nmaxClientCnxns=0\n{settings}"
         )
 
     @property
     def address(self) -> str:
         """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.machine.address}:{self.port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there; a stopped one is."""
+        return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start the process. In the main thread: with the thread that started it, a process of ours ends."""
@@ -73,7 +80,7 @@ class Server:
         command = (str(find_java(os.environ).executable), *flags, "-cp", _classpath(), main, str(self.home / "zoo.cfg"))
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _LAUNCH, str(os.getpid()), *command],
+                self.machine.command([sys.executable, "-c", _LAUNCH, str(os.getpid()), *command]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -88,7 +95,7 @@ class Server:
 
     def query(self, command: bytes) -> str:
         """Return the answer to a four-letter command; an empty string if there is none."""
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+        with suppress(OSError), socket.create_connection((self.machine.address, self.port), timeout=2) as connection:
             connection.sendall(command)
             answer = b""
             while chunk := connection.recv(4096):
@@ -122,13 +129,16 @@ class Ensemble:
 
 
 @contextmanager
-def running_ensemble(home: Path, size: int = 1) -> Generator[Ensemble]:
-    """Run an ensemble while the context lasts; yields it when it serves."""
+def running_ensemble(home: Path, size: int = 1, machines: Machines | None = None) -> Generator[Ensemble]:
+    """Run an ensemble while the context lasts, on one machine or on some of their own; yields it when it serves."""
+    provided = machines or SharedMachine()
+    places = [provided.machine(home / f"zk{n + 1}") for n in range(size)]
     ports = free_ports(3 * size)
     members = "".join(
-        f"server.{n + 1}=127.0.0.1:{ports[size + n]}:{ports[2 * size + n]}\n" for n in range(size if size > 1 else 0)
+        f"server.{n + 1}={place.address}:{ports[size + n]}:{ports[2 * size + n]}\n"
+        for n, place in enumerate(places if size > 1 else [])
     )
-    servers = [Server(home / f"zk{n + 1}", ports[n], members) for n in range(size)]
+    servers = [Server(place, ports[n], members) for n, place in enumerate(places)]
     try:
         for n, server in enumerate(servers):
             (server.home / "data" / "myid").write_text(str(n + 1))
