@@ -37,11 +37,12 @@ test: $(READY) ## every test in two processes, with branch coverage; ARGS='-k na
 	@$(UV_ENV) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),--cov --cov-report=)
 	@$(if $(ARGS),:,echo "branch coverage of the unit and contract tests: $$($(BIN)/coverage report --format=total) %")
 
-check: $(READY) ## lint, format, types, import contracts
+check: $(READY) ## lint, format, types, import contracts, known vulnerabilities of the pinned packages
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "not formatted; run make format"; exit 1; }
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/python -m tests.dependency_audit
 
 format: $(READY) ## rewrite the code by the formatter and the fixable rules
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format --quiet

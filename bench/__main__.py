@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import (
+    authentication,
     control_plane,
     durability,
     failover,
@@ -30,6 +31,7 @@ MEASURES: Final[dict[str, Callable[[], Iterator[Figure]]]] = {
     "durable-acknowledgements": control_plane.durable_acknowledgements,
     "idle-jobmanager": control_plane.idle_jobmanager,
     "jobs-overview": control_plane.jobs_overview,
+    "authentication": authentication.authentication,
     "scheduling": scheduling.scheduling,
     "small-query": spark.small_query,
     "million-rows": spark.million_rows,

@@ -409,6 +409,28 @@ RATE_LIMIT: Final = Option(
     description="Maximum number of requests a second with one token or session; more get 429. 0: no limit. Credentials"
     " made with the cluster's secret have none.",
 )  # fmt: skip
+OIDC_ISSUER: Final = Option(
+    key="security.oidc.issuer", parse=str, kind="an https address", default="", unset="none",
+    description="The OpenID Connect provider whose bearer tokens are accepted, as its tokens name it (`iss`).",
+)  # fmt: skip
+OIDC_AUDIENCE: Final = Option(
+    key="security.oidc.audience", parse=str, kind=_TEXT, default="", unset="none",
+    description="The audience (`aud`) that a bearer token must be for: the name of this cluster at the provider.",
+)  # fmt: skip
+OIDC_JWKS_URL: Final = Option(
+    key="security.oidc.jwks-url", parse=str, kind="an https address", default="",
+    unset="as `<issuer>/.well-known/openid-configuration` says",
+    description="Where the provider's public keys are.",
+)  # fmt: skip
+OIDC_ROLE_CLAIM: Final = Option(
+    key="security.oidc.role-claim", parse=str, kind=_TEXT, default="flintlock-role",
+    description="The claim of a bearer token with the role: viewer, submitter, operator or admin, or a list of which"
+    " the highest counts. A token without one is refused.",
+)  # fmt: skip
+OIDC_NAME_CLAIM: Final = Option(
+    key="security.oidc.name-claim", parse=str, kind=_TEXT, default="sub",
+    description="The claim of a bearer token with the name of its bearer. It is recorded as `oidc:<name>`.",
+)  # fmt: skip
 SECRET_FILE: Final = Option(
     key="security.secret-file", parse=str, kind="a path", default="",
     unset="`cluster-secret` in the state directory, made at the first start",

@@ -36,6 +36,7 @@ from flintlock.security.audit import Audit
 from flintlock.security.authentication import Authentication
 from flintlock.security.cluster_secret import ClusterSecret
 from flintlock.security.local_credentials import LocalAuthenticator, local_credential
+from flintlock.security.oidc import OidcAuthenticator, OidcSettings
 from flintlock.security.sessions import Sessions
 
 _BACKLOG: Final = 1024
@@ -75,7 +76,11 @@ async def serving_rest(
             find_principal = LeadersVerdict(upstream, leaders, own_url).principal
             tokens = TokensOfLeader(services.dispatcher, leading, find_principal)
             sessions = Sessions(secret, tokens.check_session)
-            authentication = Authentication((LocalAuthenticator(secret), tokens, sessions), services.clock_ms)
+            oidc = OidcSettings.of(configuration)
+            providers = () if oidc is None else (OidcAuthenticator(oidc, time.monotonic),)
+            authentication = Authentication(
+                (LocalAuthenticator(secret), tokens, sessions, *providers), services.clock_ms
+            )
             services = replace(services, forget_credentials=authentication.forget, sessions=sessions)
         app = Forwarding(
             rest_app(services),

@@ -95,8 +95,8 @@ class AccessControl:
             await send_refusal(send, error)
             return
         if b"origin" in found or b"cookie" in found or b"sec-fetch-site" in found:
-            scope = {**scope, "headers": _without_browser(scope["headers"], credential)}
-        scope = {**scope, PRINCIPAL: principal, ROUTE: route}
+            scope["headers"] = _without_browser(scope["headers"], credential)
+        scope[PRINCIPAL], scope[ROUTE] = principal, route
         if scope["method"] in _SAFE or self._audit is None:
             await self._app(scope, receive, send)
         else:

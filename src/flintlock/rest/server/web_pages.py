@@ -18,11 +18,12 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import ALLOWED_HOSTS, ALLOWED_ORIGINS, REST_ADDRESS, REST_BIND_ADDRESS
 
+_MOST_KNOWN: Final = 100
 _OWN_PAGES: Final = (b"same-origin", b"none")
 
 
@@ -31,6 +32,7 @@ class WebPolicy(Struct, frozen=True, kw_only=True):
 
     hosts: frozenset[str]
     origins: frozenset[str] = frozenset()
+    _known: set[bytes] = field(default_factory=set[bytes])  # Host headers that were found to be own ones
 
     @staticmethod
     def of(configuration: Configuration) -> WebPolicy:
@@ -51,13 +53,18 @@ class WebPolicy(Struct, frozen=True, kw_only=True):
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Return why a request must not be served, None if it may."""
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        given = headers.get(b"host", b"")
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if given in self._known and origin is None and site is None:
+            return None
+        host = given.decode("latin-1").lower()
         if not self._is_own(host):
             return (
                 f"the request is for {host[:200]!r}, which is no name of this cluster: use its address, or add the name"
                 f" to {ALLOWED_HOSTS.key}"
             )
-        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if len(self._known) < _MOST_KNOWN:
+            self._known.add(given)
         if self.allows_origin(origin):
             return None
         if origin is not None and not is_same_origin(origin, host):
