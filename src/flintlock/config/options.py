@@ -116,6 +116,22 @@ HA_QUORUM: Final = Option(
     key="high-availability.zookeeper.quorum", parse=str, kind="addresses such as 'a:2181,b:2181'", default="",
     unset="none", description="The servers of the ZooKeeper ensemble.",
 )  # fmt: skip
+HA_CREDENTIALS_FILE: Final = Option(
+    key="high-availability.zookeeper.client.credentials-file", parse=str, kind="a path", default="", unset="none",
+    description="A file with `user:password`, readable by its owner only, with which JobManagers, TaskManagers and"
+    " clients authenticate at ZooKeeper (digest).",
+)  # fmt: skip
+HA_ACL: Final = Option(
+    key="high-availability.zookeeper.client.acl", parse=one_of("creator", "open"), kind="creator or open",
+    default="creator",
+    description="Who may use the cluster's znodes, if there are credentials: only processes with the same credentials,"
+    " or everybody who reaches the ensemble.",
+)  # fmt: skip
+HA_TLS: Final = Option(
+    key="high-availability.zookeeper.client.tls", parse=boolean, kind=_YES_NO, default=False,
+    description="Whether to connect to ZooKeeper with TLS, at its secure client port: with this machine's certificate"
+    " (`security.tls.certificate-file`), trusting `security.tls.ca-file`.",
+)  # fmt: skip
 HA_ROOT: Final = Option(
     key="high-availability.zookeeper.path.root", parse=znode_path, kind="a path such as '/flintlock'",
     default="/flintlock",

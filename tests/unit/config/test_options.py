@@ -20,6 +20,7 @@ IN_WORDS = {
     "high-availability.storageDir",
     "execution.work-dir",
     "security.secret-file",
+    "high-availability.zookeeper.client.credentials-file",
     "security.tls.certificate-file",
     "security.tls.ca-file",
     "security.oidc.issuer",

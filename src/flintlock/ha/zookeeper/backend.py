@@ -25,6 +25,7 @@ from flintlock.config.options import (
 from flintlock.ha.leader_finding import LeaderFinder, following_register
 from flintlock.ha.leader_info import LeaderCheck
 from flintlock.ha.protocols import HaServices
+from flintlock.ha.zookeeper.security import zookeeper_security
 from flintlock.model.errors import Invalid
 
 _CLIENT_CONNECT_S: Final = 5.0  # a client waits no longer than this for the ensemble
@@ -60,6 +61,7 @@ class ZooKeeperBackend:
             connection_timeout_s=configuration.get(HA_CONNECTION_TIMEOUT),
             new_session=new_session,
             clock_s=boot_time_s,
+            security=zookeeper_security(configuration),
         ) as services:
             yield services
 
@@ -81,6 +83,7 @@ class ZooKeeperBackend:
                 session_timeout_s=configuration.get(HA_SESSION_TIMEOUT),
                 connection_timeout_s=configuration.get(HA_CONNECTION_TIMEOUT),
                 clock_s=time.monotonic,
+                security=zookeeper_security(configuration),
             ) as retrieval,
             following_register(retrieval, "ZooKeeper") as finder,
         ):
@@ -97,6 +100,7 @@ class ZooKeeperBackend:
             Tree(configuration.get(HA_ROOT), _cluster_id(configuration)),
             connect_s=min(configuration.get(HA_CONNECTION_TIMEOUT), _CLIENT_CONNECT_S),
             wait_s=wait_s,
+            security=zookeeper_security(configuration),
         )
         return None if leader is None else leader.rest
 

@@ -12,18 +12,21 @@ from typing import Any, cast
 
 import structlog
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
 from flintlock.ha.zookeeper.operations import RefusalReason
+from flintlock.ha.zookeeper.security import ZooKeeperSecurity
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, InvariantBroken, Refused, Unavailable
 
 log = structlog.get_logger(__name__)
 
 
-def make_client(quorum: str, session_timeout_s: float, on_timeout: Callable[[float], None]) -> Any:
+def make_client(
+    quorum: str, session_timeout_s: float, on_timeout: Callable[[float], None], security: ZooKeeperSecurity
+) -> Any:
     """Return a client that is not started yet. Raises Refused for a quorum that cannot be parsed.
 
     `on_timeout` is called with the session timeout that the ensemble granted, in a thread of kazoo's, each time that a
@@ -39,6 +42,7 @@ def make_client(quorum: str, session_timeout_s: float, on_timeout: Callable[[flo
                 max_tries=-1, delay=0.05, backoff=2, max_delay=0.5, sleep_func=handler.sleep_func
             ),
             logger=_client_logger(),
+            **security.client_arguments(),
         )
     except (ValueError, KazooException) as error:
         raise _unparsable(quorum, error) from error
@@ -54,13 +58,15 @@ def stop_client(client: Any) -> None:
 
 
 @contextmanager
-def reading(quorum: str, connection_timeout_s: float) -> Generator[Callable[[str], bytes | None]]:
+def reading(
+    quorum: str, connection_timeout_s: float, security: ZooKeeperSecurity
+) -> Generator[Callable[[str], bytes | None]]:
     """Connect without an event loop, to read only: yields a function that returns a znode's data, None without one.
 
     Raises Unavailable, Refused, as `ZooKeeperLink.open` does.
     """
     try:
-        client: Any = KazooClient(hosts=quorum, logger=_silent_logger())
+        client: Any = KazooClient(hosts=quorum, logger=_silent_logger(), **security.client_arguments())
     except (ValueError, KazooException) as error:
         raise _unparsable(quorum, error) from error
 
@@ -97,6 +103,11 @@ def translated(error: Exception) -> FlintlockError:
     """Return kazoo's error as one of ours."""
     if is_answer(error):
         return InvariantBroken(f"ZooKeeper was misused: {error!r}")
+    if isinstance(error, NoAuthError | AuthFailedError):
+        return Unavailable(
+            "ZooKeeper refuses access: the credentials of this process"
+            " (high-availability.zookeeper.client.credentials-file) are not those of the cluster's znodes"
+        )
     return Unavailable(f"ZooKeeper did not answer: {type(error).__name__} {error}".rstrip())
 
 

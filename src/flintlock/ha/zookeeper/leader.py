@@ -16,6 +16,7 @@ from flintlock.ha.zookeeper import tree
 from flintlock.ha.zookeeper.kazoo_client import reading
 from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Check, Create, Delete, Op, SetData
+from flintlock.ha.zookeeper.security import UNPROTECTED, ZooKeeperSecurity
 from flintlock.ha.zookeeper.writer import FencedWriter, read_epoch
 from flintlock.model import log_events
 from flintlock.model.errors import Corrupt, Incompatible, Unavailable
@@ -95,12 +96,19 @@ class ZooKeeperLeaderRegister(ZooKeeperLeaderRetrieval):
                 return True
 
 
-def serving_leader(quorum: str, paths: tree.Tree, *, connect_s: float, wait_s: float) -> LeaderInfo | None:
+def serving_leader(
+    quorum: str,
+    paths: tree.Tree,
+    *,
+    connect_s: float,
+    wait_s: float,
+    security: ZooKeeperSecurity = UNPROTECTED,
+) -> LeaderInfo | None:
     """Return the leader that is ready to serve, without an event loop; None if after `wait_s` there is none.
 
     Raises Unavailable if the ensemble cannot be reached within `connect_s`, Refused for a quorum that cannot be parsed.
     """
-    with reading(quorum, connect_s) as read:
+    with reading(quorum, connect_s, security) as read:
         deadline_s = time.monotonic() + wait_s
         while True:
             data, leader = read(paths.leader), None

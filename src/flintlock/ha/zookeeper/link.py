@@ -43,6 +43,7 @@ from flintlock.ha.zookeeper.operations import (
     RefusalReason,
     SetData,
 )
+from flintlock.ha.zookeeper.security import UNPROTECTED, ZooKeeperSecurity
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 
@@ -56,8 +57,15 @@ class ZooKeeperLink:
     """One session after another with an ensemble, from `open` to `close`. Belongs to the loop that opened it."""
 
     def __init__(
-        self, quorum: str, *, session_timeout_s: float, connection_timeout_s: float, clock_s: Callable[[], float]
+        self,
+        quorum: str,
+        *,
+        session_timeout_s: float,
+        connection_timeout_s: float,
+        clock_s: Callable[[], float],
+        security: ZooKeeperSecurity = UNPROTECTED,
     ) -> None:
+        self._security: Final = security
         self._quorum: Final = quorum
         self._requested_timeout_s: Final = session_timeout_s
         self._connection_timeout_s: Final = connection_timeout_s
@@ -78,7 +86,7 @@ class ZooKeeperLink:
     async def open(self) -> None:
         """Connect. Raises Unavailable if no server answers in time, Refused for a quorum that cannot be parsed."""
         self._loop = asyncio.get_running_loop()
-        client = self._client = make_client(self._quorum, self._requested_timeout_s, self._set_timeout)
+        client = self._client = make_client(self._quorum, self._requested_timeout_s, self._set_timeout, self._security)
         client.add_listener(self._on_state_in_thread)
         await asyncio.to_thread(client.start_async)
         try:
@@ -137,6 +145,24 @@ class ZooKeeperLink:
     async def ensure(self, path: str) -> None:
         """Create a znode, and those above it, if they do not exist. Raises Unavailable."""
         await self._send_request(lambda: self._client.ensure_path_async(path))
+
+    async def close_znodes(self, path: str) -> None:
+        """Close a tree of znodes to others, if that is configured and was not when they were made. Raises Unavailable.
+
+        The top comes last: if this is cut short, it is done again.
+        """
+        if not self._security.closes_znodes or not await self._is_open(path):
+            return
+        acl = self._client.default_acl
+        tree = [path]
+        for parent in tree:
+            tree += [f"{parent}/{name}" for name in await self.children(parent)]
+        for each in reversed(tree):
+            await self._send_request(partial(self._client.set_acls_async, each, acl), absent=None)
+
+    async def _is_open(self, path: str) -> bool:
+        found = await self._send_request(lambda: self._client.get_acls_async(path))
+        return any(acl.id.scheme == "world" for acl in found[0])
 
     async def transact(self, ops: Sequence[Op]) -> Refusal | None:
         """Do all of it or nothing; return what was refused, if nothing was done.

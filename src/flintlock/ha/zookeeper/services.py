@@ -21,6 +21,7 @@ from flintlock.ha.zookeeper.link import ZooKeeperLink
 from flintlock.ha.zookeeper.operations import Create
 from flintlock.ha.zookeeper.payload_files import PayloadFiles, payload_files
 from flintlock.ha.zookeeper.records import ZooKeeperStores
+from flintlock.ha.zookeeper.security import UNPROTECTED, ZooKeeperSecurity
 from flintlock.ha.zookeeper.storage_health import StorageHealth
 from flintlock.ha.zookeeper.sweep import Sweeper, sweep_later
 from flintlock.ha.zookeeper.writer import FencedWriter, Storage, read_epoch
@@ -71,6 +72,7 @@ async def zookeeper_ha(
     connection_timeout_s: float,
     new_session: Callable[[], str],
     clock_s: Callable[[], float],
+    security: ZooKeeperSecurity = UNPROTECTED,
 ) -> AsyncGenerator[ZooKeeperHaServices]:
     """Connect to the ensemble and create what does not exist yet; on exit the session ends, and with it leadership.
 
@@ -80,12 +82,17 @@ async def zookeeper_ha(
     """
     files = payload_files(storage_dir, cluster_id)
     link = ZooKeeperLink(
-        quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
+        quorum,
+        session_timeout_s=session_timeout_s,
+        connection_timeout_s=connection_timeout_s,
+        clock_s=clock_s,
+        security=security,
     )
     try:
         await link.open()
         paths = tree.Tree(root, cluster_id)
         await link.ensure(paths.latches)
+        await link.close_znodes(paths.base)
         initial = tree.EpochRecord(epoch=Epoch(0), session="")
         await link.transact([Create(paths.epoch, tree.EPOCH.encode(initial))])  # refused if it exists
         with suppress(Corrupt):  # its election reports it; Incompatible: the cluster has been led by a newer version
@@ -126,10 +133,15 @@ async def zookeeper_leader(
     session_timeout_s: float,
     connection_timeout_s: float,
     clock_s: Callable[[], float],
+    security: ZooKeeperSecurity = UNPROTECTED,
 ) -> AsyncGenerator[ZooKeeperLeaderRetrieval]:
     """Connect to the ensemble to read which process leads; nothing is written. Raises as `zookeeper_ha` does."""
     link = ZooKeeperLink(
-        quorum, session_timeout_s=session_timeout_s, connection_timeout_s=connection_timeout_s, clock_s=clock_s
+        quorum,
+        session_timeout_s=session_timeout_s,
+        connection_timeout_s=connection_timeout_s,
+        clock_s=clock_s,
+        security=security,
     )
     try:
         await link.open()
