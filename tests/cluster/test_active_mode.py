@@ -151,3 +151,25 @@ def test_a_worker_that_no_leader_takes_ends_with_all_its_processes(active: Activ
 
     _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
+
+
+def test_nothing_is_left_of_a_cluster_with_a_busy_worker_that_is_shut_down(active: ActiveCluster) -> None:
+    """The worker that the leader has started ends, with its engine and its task."""
+    job_id = active.submit(LONG)
+    until("a running task", lambda: active.get(f"/jobs/{job_id}/attempts")["regions"][0]["attempts"][-1]["activity"])
+    worker = active.worker()
+    family = [worker, *worker.children(recursive=True)]
+    assert len(family) >= 4
+
+    assert rest_requests.delete(f"{active.url}/cluster", timeout=60).status_code == 200
+    assert active.jobmanager is not None
+    assert active.jobmanager.wait(60) == 0
+    _, alive = psutil.wait_procs(family, timeout=60)
+
+    assert alive == []
+    assert active.workers() == []
+    assert [found for found in psutil.process_iter(["cmdline"]) if _belongs_to(found, active.state_dir)] == []
+
+
+def _belongs_to(process: psutil.Process, state_dir: Path) -> bool:
+    return any(str(state_dir) in argument for argument in process.info["cmdline"] or ())

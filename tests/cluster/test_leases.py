@@ -208,6 +208,31 @@ def test_a_stopped_runner_is_killed_and_its_task_runs_again(own: Processes) -> N
     _cancel(own.url, job_id)
 
 
+def test_a_forced_cancel_ends_a_job_whose_runner_and_taskmanager_are_stopped(own: Processes) -> None:
+    """At once, with a report of what may be left; awake again, the TaskManager ends it and serves."""
+    assert own.taskmanager is not None
+    job_id = _submit(own.url, LONG)
+    _await_spark_work(own.url, job_id)
+    runner = _busy_runner(own)
+    runner.send_signal(signal.SIGSTOP)
+    own.taskmanager.send_signal(signal.SIGSTOP)
+    try:
+        assert rest_requests.patch(f"{own.url}/jobs/{job_id}").status_code == 202
+        assert rest_requests.get(f"{own.url}/jobs/{job_id}/status").json()["status"] == "CANCELLING"
+        assert rest_requests.patch(f"{own.url}/jobs/{job_id}?force=true").status_code == 202
+        until(
+            "the end", lambda: rest_requests.get(f"{own.url}/jobs/{job_id}/status").json()["status"] == "CANCELED", 60
+        )
+        assert psutil.Process(own.taskmanager.pid).status() == psutil.STATUS_STOPPED
+    finally:
+        own.taskmanager.send_signal(signal.SIGCONT)
+
+    assert "given up by force: TaskManager" in str(rest_requests.get(f"{own.url}/jobs/{job_id}/exceptions").json())
+    until("the runner's end", lambda: _is_gone(runner), 60)
+    own.await_slots()
+    _serves(own)
+
+
 def test_a_stopped_engine_is_restarted_and_its_task_runs_again(own: Processes) -> None:
     """Its JVM is killed; the failure says that it was stopped."""
     job_id = _submit(own.url, LONG, **RETRY)
