@@ -25,7 +25,7 @@ RETRIED: Final = {
     "restart-strategy.fixed-delay.delay": "200 ms",
 }
 STREAM: Final = """
-import sys, time
+import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 
@@ -37,9 +37,7 @@ query = (
     .option("checkpointLocation", out + "-checkpoint").trigger(processingTime="1 second").start(out)
 )
 while not Path(stop).exists():
-    if not query.isActive:
-        raise SystemExit(f"the query has ended: {query.exception()}")
-    time.sleep(0.2)
+    query.awaitTermination(0.2)  # raises the failure of the query
 query.stop()
 """
 
