@@ -19,7 +19,7 @@ COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --fork-str
 
 # What the simulation runs, and where its coverage is stored.
 CONTROL_PLANE := dispatcher jobmaster resourcemanager taskmanager ha model
-SIMULATED := .coverage.simulation
+SIMULATED := .simulation-coverage
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check format bench soak coverage growth chaos mutants docs dist lock clean
@@ -81,7 +81,7 @@ lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 
 clean: ## remove what was generated, .venv included
-	@rm -rf .venv .coverage .coverage.simulation .hypothesis .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist
 	@find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is younger than what it was made from, so a second run finds nothing to do.

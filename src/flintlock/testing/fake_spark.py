@@ -117,7 +117,13 @@ class FakeSpark:
     """The whole data plane: its files, what was run, and how fast and how often it fails."""
 
     def __init__(
-        self, random: Random, *, work_s: float = 2.0, failures: float = 0.0, publication_failures: float = 0.0
+        self,
+        random: Random,
+        *,
+        work_s: float = 2.0,
+        failures: float = 0.0,
+        publication_failures: float = 0.0,
+        publication_step_s: float = 0.2,
     ) -> None:
         self.random = random
         self.files = FakeFiles()
@@ -125,6 +131,7 @@ class FakeSpark:
         self.work_s = work_s
         self.failures = failures  # probability that an attempt's Spark work fails
         self.publication_failures = publication_failures  # probability that a step of a publication fails
+        self.publication_step_s = publication_step_s  # what a step of a publication takes at most
         self.on_start: Callable[[DeployTask], None] = _ignore  # called when a runner begins
         self.context = Context()  # engines and runners are processes of their own
         self.starts: Counter[tuple[JobId, RegionId]] = Counter()  # runners that began, by task
@@ -238,12 +245,12 @@ class FakeEngine:
     async def publish(self, sinks: tuple[SinkFiles, ...]) -> AsyncIterator[FilesPublished]:
         """Publish in the same steps as a real engine; time passes between any two."""
         order = publication(sinks)
-        total = step_count(order)
-        await self._pause()
+        total, longest_s = step_count(order), self._spark.publication_step_s
+        await self._pause(longest_s)
         for done, _ in enumerate(publish_steps(order, self._spark.files), start=1):
             self._spark.false_markers += [target for sink in sinks if (target := self._falsely_marked(sink))]
             yield FilesPublished(done=done, total=total)
-            await self._pause()
+            await self._pause(longest_s)
             if self._spark.publication_failures and self._spark.random.random() < self._spark.publication_failures:
                 raise JobFailed("a file could not be moved: simulated")
         yield FilesPublished(done=total, total=total, complete=True)
@@ -272,8 +279,8 @@ class FakeEngine:
             for path in self._spark.files.matching(directory):
                 del self._spark.files.content[path]
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._spark.random.uniform(0.001, 0.2))
+    async def _pause(self, longest_s: float = 0.2) -> None:
+        await asyncio.sleep(self._spark.random.uniform(0.001, longest_s))
         if self.dead:
             raise Unavailable("the engine is dead")
 

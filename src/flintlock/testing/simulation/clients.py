@@ -238,6 +238,8 @@ class Clients:
         observed.ended = job.status.globally_terminal
         if not observed.ended:
             observed.alive_s = _now_s()
+        elif not observed.restored and not self._cluster.is_end_durable(job.graph.job_id, observed.alive_s):
+            self.violations.append(f"{observed.key} is shown as {job.status}, which is not durable")
         timeout_s = observed.graph.client_timeout_s
         if observed.left_s is None or timeout_s is None or job.status not in _NOT_ENDING or job.publishing is not None:
             return

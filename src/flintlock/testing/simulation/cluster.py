@@ -134,6 +134,7 @@ class SimulatedCluster:
             work_s=faults.work_s,
             failures=faults.spark_failures,
             publication_failures=faults.publication_failures,
+            publication_step_s=faults.publication_step_s,
         )
         self.spark.on_start = self._check_start
         self.crashes = 0  # so far
@@ -184,6 +185,11 @@ class SimulatedCluster:
     def is_retention_over(self, alive_s: float) -> bool:
         """Return whether a job that was last known to be alive then may have been removed by now."""
         return self.retention_s is not None and asyncio.get_running_loop().time() >= alive_s + self.retention_s
+
+    def is_end_durable(self, job_id: JobId, alive_s: float) -> bool:
+        """Return whether it is stored that a job has ended, or was until its retention was over."""
+        records = self.durable.records
+        return job_id in records.results or job_id in records.quarantined or self.is_retention_over(alive_s)
 
     def record(self, what: str) -> None:
         """Add an event to the trace."""
@@ -242,6 +248,9 @@ class SimulatedCluster:
             if process.failure is not None:
                 self.violations.append(f"{name} ended by itself: {process.failure!r}")
                 self.record(f"{name} ended by itself: {process.failure!r}")
+            if self.faults.lost_for_good and len(self.task_managers) > 1 and name == self.task_managers[-1]:
+                self.record(f"{name} does not come back")
+                return
             await asyncio.sleep(self.random.uniform(0.1, _RESTART_S))
 
     async def _run_worker(self, name: str) -> None:

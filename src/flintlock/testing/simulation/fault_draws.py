@@ -57,7 +57,9 @@ def draw_faults(random: Random) -> Faults:
         lost_answers=random.choice([0.0, 0.0, 0.02, 0.1]),
         clock_jumps=random.choice([0, 0, 1, 4]),
         publication_failures=random.choice([0.0, 0.0, 0.02, 0.08]),
+        publication_step_s=random.choice([0.2, 0.2, 3.0]),
         unrecorded_attempts=random.choice([0, 0, 0, 1, 2]) if harsh else 0,
+        lost_for_good=harsh and random.random() < 0.3,
     )
 
 
@@ -119,6 +121,8 @@ def _disorder(random: Random) -> Faults:
         engine_crashes=random.choice([0, 2, 6]),
         spark_failures=random.choice([0.0, 0.1]),
         cancels=0.8,
+        publication_step_s=random.choice([0.2, 2.0]),
+        lost_for_good=random.random() < 0.5,
         unrecorded_attempts=random.choice([0, 2]),
         until_s=random.choice([20.0, 60.0]),
     )

@@ -32,6 +32,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     false_deaths: int = 0  # leaders that are declared dead while they may be alive
     deaths_noticed: bool = True  # else a dead leader is succeeded only after its session has expired
     task_manager_crashes: int = 0
+    lost_for_good: bool = False  # of several TaskManagers the last one does not come back once it has died
     engine_crashes: int = 0
     spark_failures: float = 0.0
     work_s: float = 2.0  # what an output of a task takes at most
@@ -54,6 +55,7 @@ class Faults(Struct, frozen=True, kw_only=True):
     slow_reads_s: float = 0.0  # what reading one job takes at most when a term begins
     slow_records_s: float = 0.0  # what recording an attempt takes at most, on the way to the store and back
     publication_failures: float = 0.0  # probability that a step of a publication fails
+    publication_step_s: float = 0.2  # what a step of a publication takes at most
     unrecorded_attempts: int = 0  # attempts on TaskManagers that no JobMaster knows
     damaged_graphs: int = 0  # stored graphs that cannot be read any more
     full_disks: int = 0  # times at which no JobManager can write to the stores, for a while; all of them can read
