@@ -57,6 +57,7 @@ _RESTART_S: Final = 1.0
 _SLOT_CHECK_S: Final = 1.7
 _UNRECORDED: Final = 1000  # the first number of attempts that no JobMaster knows
 _LONGEST_FAULT_S: Final = 180.0  # for which a leader may be frozen, or may not reach the stores
+_LATE_TO_THE_STORE: Final = 0.05  # with more late messages no process could keep a session
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
 _RECORDING: Final = "progress.record"
@@ -168,7 +169,8 @@ class SimulatedCluster:
 
     def _connect_to_ensemble(self, name: str) -> None:
         """Let a process have a connection that repeats what was lost: later, but in time to keep a session."""
-        steady = Link(late=self.faults.late_messages, max_late_s=self.faults.session_timeout_s / 6)
+        late = min(self.faults.late_messages, _LATE_TO_THE_STORE)
+        steady = Link(late=late, max_late_s=self.faults.session_timeout_s / 6)
         self.network.set_link(name, ENSEMBLE, steady)
         self.network.set_link(ENSEMBLE, name, steady)
 
