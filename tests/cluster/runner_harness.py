@@ -21,6 +21,7 @@ from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, Exchang
 from flintlock.model.operations import Function, Operation, Program
 from flintlock.model.regions import regions_of
 from flintlock.model.tasks import DeployTask, Failure, TaskFailed, TaskFinished, TaskProgress, TaskRunning
+from flintlock.security.job_secrets import SecretFiles
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.runner.defaults import EngineServices
@@ -247,6 +248,7 @@ def running_harness(
         warm=warm,
         worker_memory=WORKER_MEMORY,
         output_limit=OUTPUT_LIMIT,
+        secrets=(SecretFiles(home / "secrets"),),
         dedicated=DedicatedEngine(
             run_dir=str(home / "run"),
             working_dir=str(home),

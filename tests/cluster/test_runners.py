@@ -972,6 +972,24 @@ def test_the_output_of_a_task_that_ends_while_the_template_is_busy_is_kept(b: Ru
     assert b.loop.run(scenario()) == "HELLO OUT\n"
 
 
+def test_a_secret_reaches_the_program_that_names_it_and_no_failure(b: RunnerHarness) -> None:
+    path = b.home / "secrets" / "KEY"
+    path.parent.mkdir(mode=0o700)
+    path.write_text("open sesame\n")
+    path.chmod(0o600)
+    try:
+        ran = b.run(b.program("import sys\nprint(len(sys.argv[1]))\nraise ValueError(sys.argv[1])\n", "${secret:KEY}"))
+        assert ran.log.splitlines()[0] == str(len("open sesame"))
+        assert ran.failure.message == "******"
+        assert "sesame" not in render(ran.failure)
+        missing = b.run(b.program("pass\n", "${secret:OTHER}")).failure
+    finally:
+        path.unlink()
+        path.parent.rmdir()
+    assert missing.kind is FailureKind.CONFIGURATION
+    assert "there is no secret 'OTHER' on this TaskManager" in missing.message
+
+
 class Nowhere:
     """An engine that is not there."""
 

@@ -335,6 +335,22 @@ WORKER_MEMORY: Final = Option(
     key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
     description="Maximum memory of each of Spark's Python workers (which run UDFs).",
 )  # fmt: skip
+PASSED_VARIABLES: Final = Option(
+    key="taskmanager.environment.passed", parse=names, kind="names, with commas between them", default=(), unset="none",
+    description="Environment variables of a TaskManager that user code inherits, beside those that programs generally"
+    " need (`PATH`, `HOME`, `LANG`, `PYTHON*`, `SPARK_*`, `HADOOP_*` and the like): names, with `*` for any characters,"
+    " such as `AWS_*`.",
+)  # fmt: skip
+SECRETS_DIRECTORY: Final = Option(
+    key="security.secrets.directory", parse=str, kind=_TEXT, default="", unset="`secrets` in the state directory",
+    description="The directory on each TaskManager's machine in which jobs find their secrets: one file for each"
+    " `${secret:NAME}`, named after it, readable by its owner only.",
+)  # fmt: skip
+SECRETS_PREFIX: Final = Option(
+    key="security.secrets.environment-prefix", parse=str, kind=_TEXT, default="SECRET_",
+    description="Environment variables of a TaskManager whose names start with this are secrets of jobs:"
+    " `SECRET_DB` is `${secret:DB}`. User code does not inherit them.",
+)  # fmt: skip
 TASK_OUTPUT: Final = Option(
     key="taskmanager.task-output.max-bytes", parse=memory_bytes, kind=_MEMORY, default=64 << 20,
     description="Maximum output of an attempt that is stored; beyond that, only the end.",

@@ -26,6 +26,7 @@ class EngineLauncherFactory(Protocol):
         log_file: Path,
         work_dir: str,
         archive_dir: Path,
+        secrets_dir: Path,
     ) -> EngineLauncher:
         """Return a launcher; it starts nothing yet."""
         ...

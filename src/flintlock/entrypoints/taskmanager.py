@@ -20,6 +20,7 @@ from flintlock.blob.cache import BlobCache
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import cache_directory
 from flintlock.config.options import (
+    SECRETS_DIRECTORY,
     TM_BIND_HOST,
     TM_ENGINE_MEMORY,
     TM_HOST,
@@ -113,6 +114,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 log_file=engine_log,
                 work_dir=work_dir(settings),
                 archive_dir=cache_directory(),
+                secrets_dir=Path(configuration.get(SECRETS_DIRECTORY) or state_dir / "secrets"),
             ),
             resource_manager=resource_manager,
             leader_moved=finder.moved,

@@ -13,7 +13,9 @@ import structlog
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
+    PASSED_VARIABLES,
     RUNNER_MEMORY,
+    SECRETS_PREFIX,
     SYNC_FILES,
     TASK_OUTPUT,
     TM_ENGINE_MEMORY,
@@ -23,8 +25,10 @@ from flintlock.config.options import (
 )
 from flintlock.gateways.engine import Engine, RunnerPool
 from flintlock.host.cgroups import Cgroups, Group, claim
+from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
+from flintlock.security.job_secrets import SecretFiles, SecretVariables
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
@@ -46,6 +50,7 @@ class LocalEngineLauncher:
         log_file: Path,
         work_dir: str,
         archive_dir: Path,
+        secrets_dir: Path,
     ) -> None:
         self._slots: Final = slots
         self._configuration: Final = configuration
@@ -53,6 +58,7 @@ class LocalEngineLauncher:
         self._log_file: Final = log_file
         self._work_dir: Final = work_dir
         self._archive_dir: Final = archive_dir
+        self._secrets_dir: Final = secrets_dir
         self._cgroups: Cgroups | None = None  # written by the first open
         self._claimed = False  # whether it was tried
 
@@ -125,6 +131,7 @@ class LocalEngineLauncher:
             work_root=self._work_dir,
             start_timeout_s=self._configuration.get(TM_ENGINE_START),
             archive_dir=str(self._archive_dir),
+            environment=self._user_environment(),
         )
 
     def _pool_settings(self) -> PoolSettings:
@@ -138,6 +145,11 @@ class LocalEngineLauncher:
             worker_memory=self._configuration.get(WORKER_MEMORY),
             output_limit=self._configuration.get(TASK_OUTPUT),
             cgroups=self._cgroups,
+            environment=self._user_environment(),
+            secrets=(
+                SecretFiles(self._secrets_dir),
+                SecretVariables(os.environ, self._configuration.get(SECRETS_PREFIX)),
+            ),
             dedicated=DedicatedEngine(
                 run_dir=str(self._run_dir),
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
@@ -145,3 +157,6 @@ class LocalEngineLauncher:
                 archive_dir=str(self._archive_dir),
             ),
         )
+
+    def _user_environment(self) -> dict[str, str]:
+        return user_environment(os.environ, self._configuration.get(PASSED_VARIABLES))

@@ -116,6 +116,7 @@ class Run(Struct, frozen=True, kw_only=True, tag="run"):
     artifacts: dict[str, str] = {}  # the local path of each artifact's content
     limits: Limits = Limits()
     dedicated: DedicatedEngine | None = None  # the task needs a Spark driver of its own
+    secrets: dict[str, str] = {}  # the values of those that the graph refers to
 
 
 class TargetsChecked(Struct, frozen=True, kw_only=True, tag="targets-checked"):
@@ -133,6 +134,7 @@ class Analyze(Struct, frozen=True, kw_only=True, tag="analyze"):
     log_path: str
     artifacts: dict[str, str] = {}
     limits: Limits = Limits()
+    secrets: dict[str, str] = {}
 
 
 class CommandTask(Struct, frozen=True, kw_only=True, tag="command"):

@@ -24,6 +24,7 @@ from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, Exchange, JobGraph, JobType, JobVertex
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
+from flintlock.model.secret_references import reference_problems
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
@@ -57,6 +58,7 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
         return  # the other checks are made for jobs within the limits
     yield from _job_problems(graph)
     yield from _artifact_problems(graph)
+    yield from reference_problems(graph)
     suggestions = Suggestions()
     steps = {vertex.name: vertex for vertex in graph.vertices}
     artifacts = {artifact.name for artifact in graph.artifacts}

@@ -46,6 +46,7 @@ from flintlock.model.operations import (
     config_text,
 )
 from flintlock.model.quantities import memory_bytes
+from flintlock.model.secret_references import is_secret_reference
 
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
 
@@ -132,6 +133,8 @@ def draft_graph(
         def fill(text: str) -> str:
             def value_of(match: re.Match[str]) -> str:
                 parameter = match[1].strip()
+                if is_secret_reference(parameter):
+                    return match[0]
                 value = values.get(parameter)
                 if value is not None:
                     return config_text(value)

@@ -12,6 +12,7 @@ from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group
 from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
+from flintlock.security.job_secrets import SecretProvider
 from flintlock.spark.engine.publication.publish_plan import FileListing
 from flintlock.spark.runner_messages import DedicatedEngine, Limits
 
@@ -65,6 +66,7 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages
     output_limit: int = 64 << 20  # bytes of captured output that are written to the log
     cgroups: Cgroups | None = None  # where groups for runners can be made
+    secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
 
     def limits(self, task: DeployTask | None = None) -> Limits:
         """Return the limits of a task's runner."""

@@ -21,10 +21,11 @@ from flintlock.host.daemon_threads import run_in_daemon_thread
 from flintlock.host.logs.log_tail import tail
 from flintlock.model import log_events
 from flintlock.model.commands import CancelTask, CommandAccepted, TaskAnswer, TaskCommand
-from flintlock.model.errors import Unavailable
+from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Program
+from flintlock.model.secret_references import secret_names
 from flintlock.model.tasks import (
     DeployTask,
     Failure,
@@ -35,6 +36,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskRunning,
 )
+from flintlock.security.job_secrets import read_secrets
 from flintlock.spark.engine.publication.publish_plan import MaterialisedStep, StagedSink
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.runner.defaults import EngineServices, OperationMetrics, RunnerControl, RunnerDefaults
@@ -189,9 +191,9 @@ class ForkedRunner:
             await run_in_daemon_thread(lambda: self.scratch.mkdir(parents=True), name="scratch")
             await self._confine(task)
             self._control.capture(self.number, log_path, self._defaults.output_limit)
-            changed = await files.changed_inputs()
-            if changed is not None:
-                yield TaskFailed(failure=changed)
+            secrets = await files.changed_inputs() or await self._read_secrets(task.graph)
+            if isinstance(secrets, Failure):
+                yield TaskFailed(failure=secrets)
                 return
             self._send(
                 Run(
@@ -201,6 +203,7 @@ class ForkedRunner:
                     artifacts=dict(artifacts),
                     limits=self._limits,
                     dedicated=self._defaults.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
+                    secrets=secrets,
                 )
             )
             if files.has_targets:
@@ -243,6 +246,9 @@ class ForkedRunner:
         try:
             await run_in_daemon_thread(lambda: self.scratch.mkdir(parents=True), name="scratch")
             self._control.capture(self.number, log_path, self._defaults.output_limit)
+            secrets = await self._read_secrets(graph)
+            if isinstance(secrets, Failure):
+                return Analyzed(failure=secrets)
             self._send(
                 Analyze(
                     graph=graph,
@@ -250,6 +256,7 @@ class ForkedRunner:
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
                     limits=self._limits,
+                    secrets=secrets,
                 )
             )
             while True:
@@ -300,6 +307,14 @@ class ForkedRunner:
                 self._group = group
                 limits = structs.replace(limits, in_cgroup=True)
         self._limits = limits
+
+    async def _read_secrets(self, graph: JobGraph) -> dict[str, str] | Failure:
+        """Return the secrets that a graph refers to, or why one cannot be used."""
+        names = secret_names(graph)
+        try:
+            return await asyncio.to_thread(read_secrets, names, self._defaults.secrets) if names else {}
+        except Refused as error:
+            return Failure(kind=FailureKind.CONFIGURATION, message=error.public)
 
     async def _send_targets(self, files: TaskFiles) -> None:
         """Check, while the runner analyses, which targets have data; it waits for the result before it writes."""

@@ -33,6 +33,7 @@ from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
+from flintlock.security.job_secrets import SecretProvider
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
 from flintlock.spark.runner.defaults import EngineServices, RunnerDefaults
@@ -74,6 +75,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use; enforced by the engine
     output_limit: int = 64 << 20  # bytes of each attempt's output that are written
     cgroups: Cgroups | None = None  # where groups for runners can be made
+    secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
 
@@ -108,6 +110,7 @@ class ForkingPool:
             worker_memory=settings.worker_memory,
             output_limit=settings.output_limit,
             cgroups=settings.cgroups,
+            secrets=settings.secrets,
         )
         self._tasks: Final = tasks
         self._numbers: Final = count(1)

@@ -34,6 +34,7 @@ from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Function, Program
+from flintlock.model.secret_references import redacted, with_secrets
 from flintlock.model.tasks import (
     Analysis,
     Failure,
@@ -179,7 +180,8 @@ class RunnerProcess:
             self._send(Prepared())
 
     def _run(self, message: Run) -> Worked | ProgramExited | TaskFailed:
-        task = message.task
+        task = structs.replace(message.task, graph=with_secrets(message.task.graph, message.secrets))
+        message = structs.replace(message, task=task)
         program = next((v for v in task.graph.vertices if isinstance(v.operation, Program)), None)
         attempt = _Attempt(message.limits, step=program.name if program is not None else None)
         try:
@@ -207,7 +209,7 @@ class RunnerProcess:
                 # Spark's own error about its cancelled work may be raised first, and the SparkContext of a program
                 # handles the signal in its own way.
                 return TaskFailed(failure=_INTERRUPTED)
-            return TaskFailed(failure=attempt.failure(error, message.scratch))
+            return TaskFailed(failure=redacted(attempt.failure(error, message.scratch), message.secrets))
 
     def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
         if message.task.graph.engine is EngineKind.DEDICATED:
@@ -242,7 +244,7 @@ class RunnerProcess:
         return attempt.region_task.run()
 
     def _analyze(self, message: Analyze) -> Analyzed:
-        graph = message.graph
+        graph = with_secrets(message.graph, message.secrets)
         attempt = _Attempt(message.limits)
         config = Configuration(graph.config).spark()
         try:
@@ -257,11 +259,14 @@ class RunnerProcess:
                 if _has_functions(graph, None):
                     artifacts.upload(backend.spark)
                 attempt.frames = StepFrames(backend, graph, artifacts)
-                return analyze_schemas(attempt.frames, graph, config)
+                analyzed = analyze_schemas(attempt.frames, graph, config)
+            if analyzed.failure is not None:
+                analyzed = structs.replace(analyzed, failure=redacted(analyzed.failure, message.secrets))
+            return analyzed
         except Interrupted:
             return Analyzed(failure=_INTERRUPTED)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
-            return Analyzed(failure=attempt.failure(error, message.scratch))
+            return Analyzed(failure=redacted(attempt.failure(error, message.scratch), message.secrets))
 
     def _begin(self, message: Run | Analyze) -> Artifacts:
         """Redirect output to the log, change to the task's directory, and install its artifacts there."""
