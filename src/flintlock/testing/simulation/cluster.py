@@ -55,6 +55,7 @@ from flintlock.testing.virtual_time import now_ms
 VERSIONS: Final = Versions(flintlock="0", python="3", pyspark="4")
 _RESTART_S: Final = 1.0
 _SLOT_CHECK_S: Final = 1.7
+_REMEMBERED_STARTS: Final = 500
 _UNRECORDED: Final = 1000  # the first number of attempts that no JobMaster knows
 _LONGEST_FAULT_S: Final = 180.0  # for which a leader may be frozen, or may not reach the stores
 _LATE_TO_THE_STORE: Final = 0.05  # with more late messages no process could keep a session
@@ -162,7 +163,7 @@ class SimulatedCluster:
         self._injector = FaultInjector(self)
         self._ha: dict[str, SimulatedHa] = {}  # of the latest process of each JobManager
         self._instances = 0
-        self._begun: dict[AttemptId, DeployTask] = {}  # the attempts whose runners have begun
+        self._begun: dict[AttemptId, DeployTask] = {}  # the attempts whose runners have begun; bounded
         self._running: dict[str, TaskManager] = {}  # the latest one of each process
         self._declared_dead_s: dict[FencingToken, float] = {}  # when each leader was declared dead
         self._resource_managers: dict[str, CurrentResourceManager] = {}  # of the latest process of each JobManager
@@ -359,6 +360,8 @@ class SimulatedCluster:
             return
         if attempt in self._begun:
             self.violations.append(f"{attempt} began a second time")
+        if len(self._begun) >= _REMEMBERED_STARTS:  # what is checked of ended jobs is that nothing of them begins
+            self._begun = {each: order for each, order in self._begun.items() if each.job_id in records.graphs}
         self._begun[attempt] = task
         if attempt.job_id in records.results:
             self.violations.append(f"{attempt} began after its job had ended")
