@@ -50,7 +50,6 @@ def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
         last_modification=job.last_modified_ms,
         tasks=OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
         pending_operators=0,
-        submitted_by=job.submitted_by,
     )
 
 
@@ -82,5 +81,4 @@ def summary_of(job: JobSummary | bytes) -> JobSummary:
         end_ms=entry.end_time,
         last_modified_ms=entry.last_modification,
         tasks=TaskCounts(total=entry.tasks.total, by_state=counted),
-        submitted_by=entry.submitted_by,
     )

@@ -71,7 +71,6 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True):
     last_modification: int = field(name="last-modification")
     tasks: OverviewTasks
     pending_operators: int = field(name="pending-operators")
-    submitted_by: str = field(default="", name="submitted-by")
 
 
 class JobsOverviewResponse(ApiStruct, frozen=True, kw_only=True):
@@ -169,7 +168,6 @@ class JobDetails(ApiStruct, frozen=True, kw_only=True):
     status_counts: dict[str, int] = field(name="status-counts")
     plan: Plan
     pending_operators: int = field(name="pending-operators")
-    submitted_by: str = field(default="", name="submitted-by")
 
 
 class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
@@ -426,6 +424,23 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     failures: tuple[FailureSummary, ...] = ()  # the first and the latest, oldest first
     failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
     submitted_by: str = field(default="", name="submitted-by")
+
+
+class JobChange(KebabCase, frozen=True, kw_only=True):
+    """A cancel or a rescaling of a job: who requested it and when, and what came of it."""
+
+    kind: str  # cancel or rescale
+    requested: int
+    requested_by: str = ""
+    status: str = ""  # of a rescaling: IN_PROGRESS or COMPLETED
+    failure: str = ""
+
+
+class JobChanges(KebabCase, frozen=True, kw_only=True):
+    """GET /jobs/:jobid/changes: who submitted the job, and what was requested of it since, the earliest first."""
+
+    submitted_by: str = ""
+    changes: tuple[JobChange, ...] = ()
 
 
 class LogPart(KebabCase, frozen=True, kw_only=True):

@@ -50,21 +50,19 @@ def list_jobs(
         click.echo("no jobs" if everything else "no active jobs; -a lists ended jobs too", err=True)
         return
     notes = waiting_notes(seen)
-    submitted = any(job.submitted_by for job in jobs)
     rows = [
         (job.jid, job.name, job.state, moment(job.start_time), duration(job.duration), _tasks(job),
-         *([job.submitted_by] if submitted else []), notes.get(job.jid, ""))
+         notes.get(job.jid, ""))
         for job in jobs
     ]  # fmt: skip
-    by = ("SUBMITTED BY",) if submitted else ()
-    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS", *by, "WAITS" if notes else "")
+    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS", "WAITS" if notes else "")
     for line in aligned(head, rows):
         click.echo(coloured(line))
 
 
 @click.command()
 @click.argument("job")
-@click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
+@click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure, and who changed the job.")
 @json_option
 @cluster_options
 def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
@@ -72,7 +70,9 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
     from flintlock.client.display.progress import failure_lines, failure_of, publishing_line, region_rows, waiting_notes
 
     with connect(urls, conf, state_dir) as client:
-        found = find_job(client, job).attempts()
+        handle = find_job(client, job)
+        found = handle.attempts()
+        changes = handle.changes().changes if verbose and not as_json else ()
         waits = any(region.latest and region.latest.state is ExecutionState.SCHEDULED for region in found.regions)
         note = waiting_notes(client.resources()).get(found.jobid) if waits and not as_json else None
     if as_json:
@@ -81,6 +81,9 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
     click.echo(coloured(f"{found.name}  {found.jobid}  {found.status}"))
     if found.submitted_by:
         click.echo(f"submitted by {found.submitted_by}")
+    for change in changes:
+        outcome = f": {change.failure}" if change.failure else ""
+        click.echo(f"{change.kind} requested by {change.requested_by or '-'}, {moment(change.requested)}{outcome}")
     rows = [
         (
             str(region.id),

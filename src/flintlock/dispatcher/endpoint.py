@@ -298,6 +298,11 @@ class Dispatcher:
             raise NotFound(f"job {message.job_id} has no operation {message.trigger_id!r}")
         return found
 
+    async def job_changes(self, message: JobQuery) -> JobOperations:
+        """Return what was requested of a job. See DispatcherGateway."""
+        await self.job(message)
+        return await self._operations(message.job_id)
+
     async def query_task(self, message: TaskQuery) -> TaskAnswer:
         """Have a running attempt answer. See DispatcherGateway."""
         self.check_leading()

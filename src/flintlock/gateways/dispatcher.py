@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Protocol
 
 from flintlock.model.application import ShutDownCluster
-from flintlock.model.commands import JobCommand, JobOperation, OperationQuery, TaskAnswer, TaskQuery, TriggerOperation
+from flintlock.model.commands import (
+    JobCommand,
+    JobOperation,
+    JobOperations,
+    OperationQuery,
+    TaskAnswer,
+    TaskQuery,
+    TriggerOperation,
+)
 from flintlock.model.jobs import (
     AwaitJob,
     ClientHeartbeat,
@@ -89,6 +97,10 @@ class DispatcherGateway(Protocol):
 
     async def operation(self, message: OperationQuery) -> JobOperation:
         """Return an operation, of an ended job too. Raises NotFound."""
+        ...
+
+    async def job_changes(self, message: JobQuery) -> JobOperations:
+        """Return what was requested of a job since its submission, ended or not. Raises NotFound."""
         ...
 
     async def query_task(self, message: TaskQuery) -> TaskAnswer:

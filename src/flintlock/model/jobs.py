@@ -133,7 +133,6 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     last_modified_ms: int
     tasks: TaskCounts
     stale: bool = False
-    submitted_by: str = ""
 
 
 class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
@@ -210,7 +209,6 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
             last_modified_ms=self.last_modified_ms,
             tasks=TaskCounts(total=len(self.graph.vertices), by_state=counts),
             stale=self.stale,
-            submitted_by=self.graph.submitted_by,
         )
 
 

@@ -15,6 +15,7 @@ from flintlock.model.commands import (
     CommandAccepted,
     JobCommand,
     JobOperation,
+    JobOperations,
     OperationQuery,
     RescaleJob,
     TaskAnswer,
@@ -58,6 +59,7 @@ class FakeDispatcher:
         self.quarantine: dict[JobId, QuarantinedJob] = {}
         self.retried: list[JobId] = []
         self.dropped: list[JobId] = []
+        self.changes: dict[JobId, JobOperations] = {}
         self.access_tokens: dict[AccessTokenId, AccessToken] = {}
         self.shut_downs: list[ShutDownCluster] = []
         self.awaited: list[AwaitJob] = []
@@ -215,6 +217,11 @@ class FakeDispatcher:
         """Record it."""
         await self.quarantined_job(message)
         self.dropped.append(message.job_id)
+
+    async def job_changes(self, message: JobQuery) -> JobOperations:
+        """Return what `changes` has."""
+        self._job(message.job_id)
+        return self.changes.get(message.job_id, JobOperations(job_id=message.job_id))
 
     async def add_token(self, message: AccessToken) -> None:
         """Remember it."""

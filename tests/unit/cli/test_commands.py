@@ -167,9 +167,15 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
                "frames": [{"file": "job.py", "line": 7, "function": "priced", "source": "1 / 0"}], "error-class": None,
                "query-context": None, "stack-trace": "Traceback: whole", "jvm-stack-trace": None}  # fmt: skip
     attempt = {"attempt": 0, "state": "FAILED", "taskmanager-id": "tm-1", "failure": failure}
-    job = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
+    job: dict[str, Any] = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
            "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": [attempt]}]}  # fmt: skip
-    with serving({f"GET /jobs/{JOB}/attempts": [(200, job)]}) as server:
+    job["submitted-by"] = "airflow"
+    change = {"kind": "cancel", "requested": 1_700_000_000_000, "requested-by": "maria"}
+    answers = {
+        f"GET /jobs/{JOB}/attempts": [(200, job)],
+        f"GET /jobs/{JOB}/changes": [(200, {"submitted-by": "airflow", "changes": [change]})],
+    }
+    with serving(answers) as server:
         assert run_app(["status", JOB, "-m", server.url]) == 0
         output = capsys.readouterr().out
         assert run_app(["status", JOB, "-m", server.url, "--verbose"]) == 0
@@ -180,6 +186,8 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     assert 'File "job.py", line 7, in priced' in output
     assert "Traceback: whole" not in output
     assert "Traceback: whole" in verbose
+    assert "submitted by airflow" in output
+    assert "cancel requested by maria, 2023-11-14" in verbose
     assert json.loads(capsys.readouterr().out)["jobid"] == JOB
 
 

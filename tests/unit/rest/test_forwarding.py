@@ -110,9 +110,9 @@ class JobManagerPair:
         self.leaders.lead(self.first.url)
 
 
-def own_upstream(**limits: int) -> Upstream:
+def own_upstream(max_connections: int = 100, max_waiting: int = 4000) -> Upstream:
     """Connections to the leader, with the credential of a JobManager of the cluster."""
-    return Upstream(lambda: RestHarness().credential, **limits)
+    return Upstream(lambda: RestHarness().credential, max_connections=max_connections, max_waiting=max_waiting)
 
 
 Scenario = Callable[[JobManagerPair, httpx.AsyncClient], Awaitable[None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -170,6 +171,40 @@ def test_a_connection_that_does_not_send_its_request_is_closed(monkeypatch: pyte
                     assert await reader.read() == b""
                     writer.close()
                 assert (await client.get("/jobs")).status_code == 200  # on a connection that was used before
+            server.should_exit = True
+            await serving
+
+    asyncio.run(main())
+
+
+def test_a_head_without_an_end_is_refused_and_others_are_served() -> None:
+    rest = RestHarness()
+
+    async def main() -> None:
+        config = uvicorn.Config(rest.app, port=0, log_config=None, lifespan="off", http=TimedHttpProtocol)
+        server = uvicorn.Server(config)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve(), name="uvicorn")
+            while not server.started:  # noqa: ASYNC110 uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            host, port = server.servers[0].sockets[0].getsockname()[:2]
+            for flood in (b"x-a: b\r\n" * 1000, b"x" * 8000):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nx-long: ")
+                answer = asyncio.ensure_future(reader.read())  # noqa: TID251 awaited below, within the test
+                with suppress(ConnectionError):
+                    while not answer.done():
+                        writer.write(flood)
+                        await writer.drain()
+                        await asyncio.sleep(0)
+                with suppress(ConnectionError):
+                    assert (await answer).startswith(b"HTTP/1.1 431")
+                writer.close()
+            url = f"http://{host}:{port}"
+            async with httpx.AsyncClient(base_url=url, headers=rest.auth, trust_env=False) as client:
+                assert (await client.get("/jobs")).status_code == 200
+                large = await client.post("/blobs", content=b"x" * 300_000)
+                assert large.status_code == 201
             server.should_exit = True
             await serving
 

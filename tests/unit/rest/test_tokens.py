@@ -7,10 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 from tests.unit.rest.rest_harness import A, RestHarness, graph, running
 from tests.unit.rest.test_access import bearer
 from tests.unit.rest.test_forwarding import JobManagerPair, run_scenario
 
+from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, RescaleJob
+from flintlock.model.ids import TriggerId
 from flintlock.model.principals import Role
 
 DAY_MS = 86_400_000
@@ -120,7 +123,7 @@ def test_the_submitter_with_a_token_owns_what_is_submitted_with_it() -> None:
     made = rest.call("POST", "/jobs", json=spec, headers=bearer(token)).json()["jobid"]
     (submission,) = rest.dispatcher.submissions
     assert submission.graph.submitted_by == "airflow"
-    assert rest.get(f"/jobs/{made}")["submitted-by"] == "airflow"
+    assert rest.get(f"/jobs/{made}/attempts")["submitted-by"] == "airflow"
     rest.dispatcher.put(running(A))
     assert rest.call("PATCH", f"/jobs/{A}", headers=bearer(token)).status_code == 403
     assert rest.call("PATCH", f"/jobs/{made}", headers=bearer(token)).status_code == 202
@@ -144,3 +147,19 @@ def test_a_standby_asks_the_leader_who_the_bearer_is_before_it_serves_anything()
         await asyncio.sleep(0)
 
     run_scenario(scenario)
+
+
+def test_who_submitted_cancelled_and_rescaled_a_job_is_shown() -> None:
+    rest = RestHarness()
+    rest.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), submitted_by="airflow")))
+    assert rest.get(f"/jobs/{A}/changes") == {"submitted-by": "airflow", "changes": []}
+    rescale = JobOperation(
+        trigger_id=TriggerId("7" * 32), command=RescaleJob(job_id=A, parallelism=2, requested_by="eve"), started_ms=5
+    )
+    cancel = CancelRequest(requested_ms=9, requested_by="maria")
+    rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(rescale,), cancel=cancel)
+    shown = rest.get(f"/jobs/{A}/changes")["changes"]
+    assert [(each["kind"], each["requested"], each["requested-by"]) for each in shown] == [
+        ("rescale", 5, "eve"),
+        ("cancel", 9, "maria"),
+    ]

@@ -11,6 +11,7 @@ import msgspec
 from flintlock.api.jobs import (
     ExecutionResultResponse,
     JobAttempts,
+    JobChanges,
     JobLogs,
     JobsOverviewEntry,
     JobStatusResponse,
@@ -84,6 +85,10 @@ class JobHandle:
                 raise failed(job)
             case _:
                 raise FlintlockError(f"job {self.id} has not ended: it is {job.status}")
+
+    def changes(self) -> JobChanges:
+        """Return who submitted the job, and who cancelled or rescaled it since."""
+        return self._http.get(f"/jobs/{self.id}/changes", JobChanges)
 
     def attempts(self) -> JobAttempts:
         """Return regions, attempts, progress and failures as they are now."""

@@ -165,6 +165,13 @@ def _trigger_id(text: str) -> TriggerId:
     return TriggerId(text.lower())
 
 
+async def changes(call: RestCall) -> HttpResponse:
+    """Who submitted one job, and who cancelled or rescaled it since."""
+    job = await _job(call)
+    recorded = await call.services.dispatcher.job_changes(JobQuery(job_id=call.job_id))
+    return json_response(translate.changes(job, recorded))
+
+
 async def client_heartbeat(call: RestCall) -> HttpResponse:
     """Report that the client of an attached job is alive until a given time."""
     job_id, given = call.job_id, await request_bodies.read_heartbeat(call.request)

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
+from flintlock.model.commands import CancelJob, JobOperations
 from flintlock.model.failure_text import headline, render
 from flintlock.model.ids import RegionId
 from flintlock.model.jobgraph import Exchange
@@ -52,7 +53,6 @@ def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
         status_counts=counts,
         plan=plan(job),
         pending_operators=0,
-        submitted_by=job.graph.submitted_by,
     )
 
 
@@ -136,6 +136,25 @@ def job_config(job: JobSnapshot) -> shapes.JobConfigResponse:
             user_config=without_secrets(graph.config),
         ),
     )
+
+
+def changes(job: JobSnapshot, recorded: JobOperations) -> shapes.JobChanges:
+    """Who submitted the job, and what was requested of it since."""
+    found = [
+        shapes.JobChange(
+            kind="cancel" if isinstance(each.command, CancelJob) else "rescale",
+            requested=each.started_ms,
+            requested_by=each.command.requested_by,
+            status=each.status,
+            failure="" if each.failure is None else each.failure.message,
+        )
+        for each in recorded.operations
+    ]
+    if recorded.cancel is not None:
+        cancel = recorded.cancel
+        found.append(shapes.JobChange(kind="cancel", requested=cancel.requested_ms, requested_by=cancel.requested_by))
+    found.sort(key=lambda change: change.requested)
+    return shapes.JobChanges(submitted_by=job.graph.submitted_by, changes=tuple(found))
 
 
 def attempts(job: JobSnapshot) -> shapes.JobAttempts:

@@ -1,27 +1,42 @@
-"""Connections of clients: one that does not send the head of a request in time is closed.
+"""Connections of clients: one that does not send the head of a request in time, or sends one without an end, is closed.
 
-uvicorn waits without a limit for a first request, and for the rest of one that has begun. Thousands of connections that
-send a byte now and then would use up the descriptors of the process.
+uvicorn waits without a limit for a first request, and for the rest of one that has begun, and its parser keeps what has
+arrived. Thousands of connections that send a byte now and then would use up the descriptors of the process, and one
+that sends headers for ever its memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class TimedHttpProtocol(HttpToolsProtocol):
     """HTTP with a timeout for the head of each request."""
 
     head_timeout_s: ClassVar[float] = 20.0
+    max_head_bytes: ClassVar[int] = 64 << 10
+    _head_bytes = 0  # received since a head is expected
     _awaited_head: asyncio.TimerHandle | None = None  # set while a head is expected
 
     def connection_made(self, transport: Any) -> None:
         """Expect a first request."""
         super().connection_made(transport)
         self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what has arrived, unless it is more than the head of any request has."""
+        super().data_received(data)
+        if self._awaited_head is None:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > self.max_head_bytes and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
@@ -40,6 +55,7 @@ class TimedHttpProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._stop_waiting()
+        self._head_bytes = 0
         self._awaited_head = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
     def _stop_waiting(self) -> None:

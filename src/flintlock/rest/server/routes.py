@@ -160,6 +160,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     _get("/jobs/{jobid}/attempts", jobs.attempts, shapes.JobAttempts, errors=_JOB),
     _get("/jobs/{jobid}/logs", jobs.logs, shapes.JobLogs, _REGION, _ATTEMPT, _OFFSET, errors=_JOB),
+    _get("/jobs/{jobid}/changes", jobs.changes, shapes.JobChanges, errors=_JOB),
     _get("/jobs/{jobid}/accumulators", vertices.job_accumulators, of_vertices.JobAccumulators, errors=_JOB),
     _get(_VERTEX, vertices.details, of_vertices.VertexDetails, errors=_JOB),
     _get(f"{_VERTEX}/subtasktimes", vertices.times, of_vertices.VertexTimes, errors=_JOB),
