@@ -6,6 +6,7 @@ Each member has a machine of its own, of kernel namespaces. What is not permitte
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 import signal
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=50)
     parser.add_argument("--streams", type=int, default=2)
     parser.add_argument("--batches", type=int, default=120)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after them no further fault begins")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(100_000))
     chosen = parser.parse_args()
     _print(f"seed {chosen.seed}: {chosen.faults} faults, {chosen.streams} streams, up to {chosen.batches} batch jobs")
@@ -46,6 +48,7 @@ def main() -> int:
         batches=chosen.batches,
         report=_print,
         permissions=permissions,
+        seconds=chosen.seconds,
     )
     _print(f"{outcome.acknowledged} jobs were acknowledged")
     if outcome.takeovers_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +41,12 @@ def hunt(
     batches: int,
     report: Callable[[str], None],
     permissions: Permissions | None = None,
+    seconds: float = math.inf,
 ) -> Outcome:
-    """Run a cluster with work on it, inflict faults, and wait for the end of all that was acknowledged."""
+    """Run a cluster with work on it, inflict faults, and wait for the end of all that was acknowledged.
+
+    After so many seconds no further fault begins.
+    """
     permitted = permissions or Permissions()
     random, outcome = Random(seed), Outcome()
     with permitted.machines() as machines:
@@ -49,8 +54,11 @@ def hunt(
             running = Streams(deployment, streams)
             running.submit()
             until("the streams", lambda: running.progressed(2), 300)
+            begun = time.monotonic()
             with Submissions(deployment, every_s=1.0, most=batches) as submissions:
                 for number, fault in enumerate(schedule(seed, faults, kinds(permitted)), start=1):
+                    if time.monotonic() - begun > seconds:
+                        break
                     report(f"{number:3} {fault}{_inflict_and_check(deployment, fault, random, outcome)}")
             deployment.restore()
             running.end()
