@@ -436,6 +436,11 @@ CONCURRENT_UPLOADS: Final = Option(
     description="Maximum number of requests with a body of more than 1 MiB, or of unknown size, that a JobManager"
     " receives at once; more get 503.",
 )  # fmt: skip
+UPLOAD_BYTES: Final = Option(
+    key="rest.max-upload-bytes", parse=memory_bytes, kind=_MEMORY, default=2 << 30,
+    description="Maximum size of all large bodies together that a JobManager receives at once; more get 503. One of"
+    " unknown size counts as `rest.server.max-content-length`.",
+)  # fmt: skip
 RATE_LIMIT: Final = Option(
     key="security.rate-limit", parse=number(0.0), kind="a number", default=500.0,
     description="Maximum number of requests a second with one token or session; more get 429. 0: no limit. Credentials"

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from msgspec import structs
 from tests.unit.rest.rest_harness import A, RestHarness, running
 
 from flintlock.config.configuration import Configuration
@@ -19,7 +20,7 @@ from flintlock.rest.server.limits import RequestBounds, RequestLimits
 from flintlock.rest.server.routes import TABLE
 from flintlock.testing.virtual_time import run_virtual
 
-LIMITS = RequestLimits(concurrent=2, waiting=1, uploads=1, rate=2)
+LIMITS = RequestLimits(concurrent=2, waiting=1, uploads=1, upload_bytes=1 << 30, largest_upload=1 << 29, rate=2)
 LOCAL = Principal(name="maria", role=Role.ADMIN, kind="local")
 TOKEN = Principal(name="airflow", role=Role.VIEWER, kind="token", token="t")
 
@@ -127,6 +128,33 @@ def test_large_bodies_are_bounded() -> None:
             assert (await request(app, "POST", "/blobs", length=2 << 20, receive=receive))[0] == 503
             last.set()
         assert first.result()[0] == 200
+
+    asyncio.run(main())
+
+
+def test_large_bodies_are_bounded_by_their_size_together() -> None:
+    async def main() -> None:
+        inner, last = Slow(), asyncio.Event()
+        limits = structs.replace(LIMITS, uploads=10, upload_bytes=5 << 20, largest_upload=4 << 20, concurrent=10)
+        app = RequestBounds(inner, limits, lambda: 0.0)
+
+        async def receive() -> Any:
+            await last.wait()
+            return {"type": "http.request", "body": b"x", "more_body": False}
+
+        def send(size: int) -> Any:
+            return request(app, "POST", "/blobs", length=size, receive=receive)
+
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(send(3 << 20))
+            await _until_idle()
+            assert (await send(3 << 20))[0] == 503
+            second = tasks.create_task(send(2 << 20))
+            small = tasks.create_task(send(1000))
+            await _until_idle()
+            last.set()
+        assert [task.result()[0] for task in (first, second, small)] == [200, 200, 200]
+        assert (await send(100 << 20))[0] == 200  # one alone is served: its own limit is that of the route
 
     asyncio.run(main())
 

@@ -2,7 +2,7 @@
 
     requests in progress                          503    `rest.max-concurrent-requests`
     requests whose response is delayed            503    `rest.max-waiting-requests`: long polls, streams of events
-    large bodies that arrive                      503    `rest.max-concurrent-uploads`
+    large bodies that arrive                      503    `rest.max-concurrent-uploads`, `rest.max-upload-bytes`
     requests a second of one token                429    `security.rate-limit`
     a body that arrives too slowly                408
 
@@ -22,7 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import CONCURRENT_REQUESTS, CONCURRENT_UPLOADS, RATE_LIMIT, WAITING_REQUESTS
+from flintlock.config.options import (
+    CONCURRENT_REQUESTS,
+    CONCURRENT_UPLOADS,
+    RATE_LIMIT,
+    UPLOAD_BYTES,
+    UPLOAD_LIMIT,
+    WAITING_REQUESTS,
+)
 from flintlock.model.principals import Principal
 from flintlock.rest.server.http import JSON, PRINCIPAL, ROUTE, json_response
 from flintlock.rest.server.route import Route
@@ -39,6 +46,8 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     concurrent: int
     waiting: int
     uploads: int
+    upload_bytes: int  # of all of them together
+    largest_upload: int  # what one of unknown size counts as
     rate: float  # requests a second of one token; 0: no limit
 
     @staticmethod
@@ -48,6 +57,8 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
             concurrent=configuration.get(CONCURRENT_REQUESTS),
             waiting=configuration.get(WAITING_REQUESTS),
             uploads=configuration.get(CONCURRENT_UPLOADS),
+            upload_bytes=configuration.get(UPLOAD_BYTES),
+            largest_upload=configuration.get(UPLOAD_LIMIT),
             rate=configuration.get(RATE_LIMIT),
         )
 
@@ -62,6 +73,7 @@ class RequestBounds:
         self._concurrent = 0
         self._waiting = 0
         self._uploads = 0
+        self._upload_bytes = 0
         self._buckets: Final[dict[str, tuple[float, float]]] = {}  # by credential: requests left, and as of when
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +88,8 @@ class RequestBounds:
             )
             return
         length = _body_bytes(scope)
-        waits, upload = _waits(scope[ROUTE], scope), length > _LARGE_BYTES
+        waits = _waits(scope[ROUTE], scope)
+        upload = int(min(length, self._limits.largest_upload)) if length > _LARGE_BYTES else 0
         reason = self._full(waits=waits, upload=upload)
         if reason:
             await _refuse(send, 503, f"{reason}; try again", 1)
@@ -90,19 +103,22 @@ class RequestBounds:
         finally:
             self._count(waits=waits, upload=upload, by=-1)
 
-    def _full(self, *, waits: bool, upload: bool) -> str:
+    def _full(self, *, waits: bool, upload: int) -> str:
         if waits and self._waiting >= self._limits.waiting:
             return f"{self._waiting} requests wait for a delayed response already"
         if not waits and self._concurrent >= self._limits.concurrent:
             return f"{self._concurrent} requests are in progress already"
         if upload and self._uploads >= self._limits.uploads:
             return f"{self._uploads} large bodies arrive already"
+        if upload and self._uploads and self._upload_bytes + upload > self._limits.upload_bytes:
+            return f"large bodies of {self._upload_bytes} bytes together arrive already"
         return ""
 
-    def _count(self, *, waits: bool, upload: bool, by: int) -> None:
+    def _count(self, *, waits: bool, upload: int, by: int) -> None:
         self._waiting += by if waits else 0
         self._concurrent += 0 if waits else by
         self._uploads += by if upload else 0
+        self._upload_bytes += by * upload
 
     def _over_rate(self, principal: Principal) -> int:
         """Return after how many seconds to try again; 0: it is within the rate. The burst is that of one second."""
