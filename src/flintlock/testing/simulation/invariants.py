@@ -134,6 +134,7 @@ class _Run:
             except TimeoutError:
                 self.violations.append(f"not over after {patience_s} s: {self._unfinished_jobs()}")
             else:
+                await asyncio.sleep((self.cluster.retention_s or 0.0) / 2)  # all jobs that end now are still known then
                 await self._check()
                 await self._check_workers()
                 await self._check_retention()
@@ -186,7 +187,8 @@ class _Run:
             self.violations += self._file_problems(observed, job)
             self.violations += await self._result_problems(observed, job)
         for user in (*self._clients.users, *([] if self._lister is None else [self._lister])):
-            await user.check()
+            if user is self._lister or self.cluster.retention_s is None:  # operations are removed with their jobs
+                await user.check()
             self.violations += user.violations
         self.violations += self._clients.violations
         self.violations += [] if self._operator is None else self._operator.violations
