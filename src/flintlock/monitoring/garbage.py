@@ -20,7 +20,8 @@ _THRESHOLDS: Final = (700, 10, 4)
 def keep_collections_short() -> None:
     """Freeze what there is now (modules and classes), and from now on what survives each full collection."""
     gc.set_threshold(*_THRESHOLDS)
-    gc.callbacks.append(_freeze_survivors)
+    if _freeze_survivors not in gc.callbacks:
+        gc.callbacks.append(_freeze_survivors)
     gc.freeze()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
 from flintlock.model.application import ApplicationStatus
@@ -16,8 +19,15 @@ from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
 
 
 @pytest.fixture(autouse=True)
-def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Generator[None]:
+    """Give each test a state directory, and undo what `start` sets for its whole process."""
     monkeypatch.setattr(sys, "argv", ["test", "--state-dir", str(tmp_path)])
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    yield
+    structlog.reset_defaults()
+    gc.callbacks[:] = callbacks
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(
