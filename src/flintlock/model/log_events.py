@@ -410,6 +410,12 @@ EPOCH_WENT_BACK: Final = _event(
     "The TaskManager follows a leader with a lower epoch than its former one, which has been silent for a whole lease:"
     " the store was removed, or restored from an older backup.",
 )
+ENGINE_NOT_PROTECTED: Final = _event(
+    "TaskManager",
+    "engine-not-protected",
+    "The engine's executors run on other machines, and Spark's connections to them are neither authenticated nor"
+    " encrypted: set spark.authenticate.secret as the Spark master has it, or spark.authenticate: false to accept it.",
+)
 CLUSTER_CHANGED: Final = _event(
     "TaskManager",
     "cluster-changed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.security.job_secrets import SecretFiles, SecretVariables
+from flintlock.spark.engine.conf import is_local, is_protected
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
@@ -69,6 +70,7 @@ class LocalEngineLauncher:
         self._claim()
         cgroup = self._engine_group()
         engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
+        self._warn_unprotected(engine_settings.conf)
         log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
         try:
             async with (
@@ -91,6 +93,11 @@ class LocalEngineLauncher:
         finally:
             if cgroup is not None:
                 await asyncio.to_thread(cgroup.remove)
+
+    def _warn_unprotected(self, conf: Mapping[str, str]) -> None:
+        master = conf.get("spark.master", "local")
+        if not is_local(master) and not is_protected(master, conf) and "spark.authenticate" not in conf:
+            log.warning(log_events.ENGINE_NOT_PROTECTED, master=master)
 
     def _claim(self) -> None:
         """Find out, once, whether limits can be enforced by control groups, and log the result."""

@@ -1,5 +1,6 @@
 """The Spark configuration of an engine, and the publication of sinks."""
 
+import pytest
 from msgspec import structs
 
 from flintlock.model.ids import StepName
@@ -72,3 +73,22 @@ def test_markers_come_after_the_files_of_all_sinks() -> None:
     assert order.staging_dirs == ("s3a://bucket/a/.flintlock-x", "/b/.flintlock-x")
     # Never a target itself, and the innermost first.
     assert order.left_dirs == ("s3a://bucket/a/d=0/h=5", "s3a://bucket/a/d=0")
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://there:6443"])
+def test_connections_to_executors_are_authenticated_and_encrypted_by_default(master: str) -> None:
+    made = conf(spark__master=master)
+    chosen = conf(spark__master=master, spark__network__crypto__enabled="false")
+
+    assert (made["spark.authenticate"], made["spark.network.crypto.enabled"]) == ("true", "true")
+    assert chosen["spark.network.crypto.enabled"] == "false"
+
+
+def test_a_standalone_master_needs_a_configured_secret_for_that() -> None:
+    assert "spark.authenticate" not in conf(spark__master="spark://there:7077")
+    made = conf(spark__master="spark://there:7077", spark__authenticate__secret="x")
+    assert (made["spark.authenticate"], made["spark.network.crypto.enabled"]) == ("true", "true")
+
+
+def test_a_local_engine_has_no_connections_to_protect() -> None:
+    assert "spark.authenticate" not in conf()

@@ -5,6 +5,7 @@ Three layers, each overriding the one before: defaults, the cluster's configurat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ def engine_conf(settings: EngineSettings) -> dict[str, str]:
     return {
         **_defaults(settings),
         **(_LOCAL if master.startswith("local") else {}),
+        **(_PROTECTED if is_protected(master, settings.conf) else {}),
         **_worker_limits(settings, master),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
         "spark.master": master,
@@ -71,5 +73,20 @@ def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
     return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
 
 
+def is_protected(master: str, conf: Mapping[str, str]) -> bool:
+    """Return whether Spark's own connections of an engine are authenticated and encrypted by default.
+
+    Not those of a local engine, which cross no network; nor where Spark cannot make a secret and none is configured.
+    """
+    return master == "yarn" or master.startswith("k8s://") or (not is_local(master) and _SECRET in conf)
+
+
+def is_local(master: str) -> bool:
+    """Return whether an engine has no executors outside of its own process."""
+    return master == "local" or master.startswith("local[")
+
+
+_SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
+_PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 #: A local engine is used from this machine only.
 _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
