@@ -19,8 +19,10 @@ _SECRET_PARTS: Final = (
 
 
 def is_secret(key: str) -> bool:
-    """Return whether a key names a secret. The path of a file with a secret is none."""
-    return any(part in key.lower() for part in _SECRET_PARTS) and not key.endswith(("-file", ".file"))
+    """Return whether a key names a secret. Where secrets are stored is none, nor is the path of a file with one."""
+    if key.endswith(("-file", ".file")) or key.startswith("security.secrets."):
+        return False
+    return any(part in key.lower() for part in _SECRET_PARTS)
 
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:

@@ -220,23 +220,28 @@ class FakeDispatcher:
 
     async def job_changes(self, message: JobQuery) -> JobOperations:
         """Return what `changes` has."""
+        self._fail()
         self._job(message.job_id)
         return self.changes.get(message.job_id, JobOperations(job_id=message.job_id))
 
     async def add_token(self, message: AccessToken) -> None:
         """Remember it."""
+        self._fail()
         self.access_tokens[message.id] = message
 
     async def tokens(self) -> AccessTokens:
         """Return all tokens, expired or not."""
+        self._fail()
         return AccessTokens(tokens=tuple(self.access_tokens.values()))
 
     async def find_token(self, message: AccessTokenQuery) -> FoundAccessToken:
         """Return the token."""
+        self._fail()
         return FoundAccessToken(token=self.access_tokens.get(message.id))
 
     async def revoke_token(self, message: AccessTokenQuery) -> None:
         """Forget it."""
+        self._fail()
         if self.access_tokens.pop(message.id, None) is None:
             raise NotFound(f"token {message.id} was not found")
 

@@ -147,7 +147,7 @@ def test_rescaling_is_triggered_and_its_status_asked_for(rest: RestHarness) -> N
     assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "IN_PROGRESS"}}
 
     operation = rest.dispatcher.operations[TriggerId(TRIGGER)]
-    assert operation.command == RescaleJob(job_id=A, parallelism=3)
+    assert operation.command == RescaleJob(job_id=A, parallelism=3, requested_by="maria")
     rest.dispatcher.operations[TriggerId(TRIGGER)] = operation.completed(None, 1)
     assert rest.get(f"{path}/{TRIGGER}") == {"status": {"id": "COMPLETED"}, "operation": {}}
 
