@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 from urllib.parse import urlsplit
 
+import grpc
 import psutil
 import pytest
 from tests.cluster.processes import until
@@ -99,7 +101,7 @@ def test_a_job_runs_over_tls_and_everything_that_listens_is_closed_to_strangers(
     file = file_of(leader, state_dir)
     until("a leader", lambda: next((each for each in job_managers(state_dir) if each.epoch), None), 60)
     standby = file_of(start("jobmanager", state_dir, settings, running, index=1), state_dir)
-    worker = start("taskmanager", state_dir, settings, running)
+    worker = start("taskmanager", state_dir, {**settings, "spark.ui.enabled": "true"}, running)
 
     assert urlsplit(file.rest).scheme == urlsplit(standby.rest).scheme == "https"
     job = Job("over-tls")
@@ -120,8 +122,12 @@ def test_a_job_runs_over_tls_and_everything_that_listens_is_closed_to_strangers(
             if connection.status == psutil.CONN_LISTEN
         }
         beyond = {port for ip, port in ports if not ip.removeprefix("::ffff:").startswith("127.") and ip != "::1"}
+        assert len(beyond) == (2 if process is leader else 1)  # REST and RPC, RPC
         for port in beyond:
             assert requires_tls(port), f"port {port} of {process.args} answers without TLS"
+        for port in {port for _, port in ports} - beyond:
+            assert process is worker
+            assert not runs_code(port), f"port {port} of the engine serves strangers"
 
 
 def requires_tls(port: int) -> bool:
@@ -131,3 +137,25 @@ def requires_tls(port: int) -> bool:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with context.wrap_socket(plain) as secured:
             return secured.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def runs_code(port: int) -> bool:
+    """Whether a port of an engine serves Spark Connect or py4j without the engine's secret."""
+    with grpc.insecure_channel(f"{ADDRESS}:{port}") as channel:
+        try:
+            cast("Any", channel).unary_unary("/spark.connect.SparkConnectService/Config")(b"", timeout=5)
+        except grpc.RpcError as error:
+            refusals = (
+                grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED,
+            )  # fmt: skip
+            if cast("grpc.Call", error).code() not in refusals:
+                return True
+        else:
+            return True
+    with socket.create_connection((ADDRESS, port), 5) as connection:
+        connection.settimeout(5)
+        connection.sendall(b"c\nz:java.lang.System\ngetProperties\ne\n")  # py4j's call of a static method
+        try:
+            return connection.recv(100).startswith(b"!y")
+        except (TimeoutError, ConnectionError):
+            return False

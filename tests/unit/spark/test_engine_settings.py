@@ -5,7 +5,7 @@ from msgspec import structs
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FileMove, SinkFiles
-from flintlock.spark.engine.conf import CONNECT_PLUGIN, engine_conf, worker_environment
+from flintlock.spark.engine.conf import CONNECT_PLUGIN, engine_conf, loopback_environment, worker_environment
 from flintlock.spark.engine.handle import publication
 from flintlock.spark.engine.java import Java
 from flintlock.spark.engine.messages import EngineSettings
@@ -90,5 +90,9 @@ def test_a_standalone_master_needs_a_configured_secret_for_that() -> None:
     assert (made["spark.authenticate"], made["spark.network.crypto.enabled"]) == ("true", "true")
 
 
-def test_a_local_engine_has_no_connections_to_protect() -> None:
+def test_a_local_engine_has_no_connections_to_protect_and_its_ui_listens_on_loopback_only() -> None:
+    settings = EngineSettings(java=JAVA, scratch_dir="/s", log_file="/l", run_dir="/r", cores=1, conf={})
+
     assert "spark.authenticate" not in conf()
+    assert loopback_environment(settings) == {"SPARK_LOCAL_IP": "127.0.0.1"}
+    assert loopback_environment(structs.replace(settings, conf={"spark.master": "yarn"})) == {}

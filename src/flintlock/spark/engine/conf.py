@@ -58,6 +58,12 @@ def _defaults(settings: EngineSettings) -> dict[str, str]:
     }
 
 
+def loopback_environment(settings: EngineSettings) -> dict[str, str]:
+    """Return the variable that has Spark's UI of a local engine, where it is enabled, listen on loopback only."""
+    master = settings.conf.get("spark.master", "local")
+    return {"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(master) else {}
+
+
 def worker_environment(settings: EngineSettings) -> dict[str, str]:
     """Return the variable that limits the memory of a local engine's Python workers."""
     return {MEMORY_VARIABLE: str(settings.worker_memory)} if settings.worker_memory > 0 else {}

@@ -36,7 +36,7 @@ from flintlock.host.parent_death import die_with_parent
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use
-from flintlock.spark.engine.conf import engine_conf, worker_environment
+from flintlock.spark.engine.conf import engine_conf, loopback_environment, worker_environment
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
 from flintlock.spark.engine.jvm import DriverJvm, JvmSettings, start_jvm
 from flintlock.spark.engine.messages import (
@@ -131,6 +131,7 @@ class EngineProcess:
                 environment={
                     **settings.environment,
                     **worker_environment(settings),
+                    **loopback_environment(settings),
                     "SPARK_CONNECT_AUTHENTICATE_TOKEN": self._token,
                 },
                 class_archive=archive_in_use(settings.archive_dir, settings.java),
