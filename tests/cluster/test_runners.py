@@ -972,6 +972,39 @@ def test_the_output_of_a_task_that_ends_while_the_template_is_busy_is_kept(b: Ru
     assert b.loop.run(scenario()) == "HELLO OUT\n"
 
 
+def test_a_script_that_sets_a_master_runs_on_the_shared_engine_and_is_told_so(b: RunnerHarness) -> None:
+    script = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.master", "local[*]").appName("x").getOrCreate()
+print(spark.range(7).count())
+"""
+    ran = b.run(b.program(script))
+    assert ran.finished
+    assert ran.log.splitlines()[-1] == "7"
+    assert "[flintlock: the master 'local[2]' is ignored, the job runs on the shared engine" in ran.log
+
+
+def test_no_failure_shows_what_opens_the_sessions_of_an_engine(b: RunnerHarness) -> None:
+    ran = b.run(b.program("import os\nraise ValueError(os.environ['SPARK_REMOTE'])\n"))
+    token = b.engine.remote_url.partition("Bearer%20")[2].partition(";")[0]
+    assert len(token) > 10
+    assert "authorization=Bearer%20******" in ran.failure.message
+    assert token not in render(ran.failure) + ran.failure.stack_trace
+
+
+def test_no_relative_path_leads_to_the_directories_of_the_engine(b: RunnerHarness) -> None:
+    script = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+for name in ("local", "tmp", "warehouse"):
+    spark.range(1).write.mode("overwrite").parquet(name)
+"""
+    before = {path.name for path in (b.home / "engine" / "local").iterdir()}
+    assert b.run(b.program(script)).finished
+    assert before <= {path.name for path in (b.home / "engine" / "local").iterdir()}
+    assert {path.name for path in (b.home / "engine" / "relative").iterdir()} >= {"local", "tmp", "warehouse"}
+
+
 def test_a_secret_reaches_the_program_that_names_it_and_no_failure(b: RunnerHarness) -> None:
     path = b.home / "secrets" / "KEY"
     path.parent.mkdir(mode=0o700)

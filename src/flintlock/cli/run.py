@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from flintlock.client.display.console import Display
     from flintlock.client.running import InterruptAction
 
-_NEEDS_A_DRIVER: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
+#: What Spark Connect says to scripts that need a driver of their own.
+_NEEDS_A_DRIVER: Final = (
+    "JVM_ATTRIBUTE_NOT_SUPPORTED",
+    "CONTEXT_UNAVAILABLE_FOR_REMOTE_CLIENT",
+    "[NOT_IMPLEMENTED] rdd is not implemented",
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -110,7 +115,7 @@ def run(
         raise Refused(f"-d needs a cluster that outlives this command ({why})")
     if cluster is None:
         require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
-    job = read_target(target, args)
+    job = read_target(target, args, connect=given["engine"] != EngineKind.DEDICATED)
     job_defines, cluster_defines = split_defines(given["defines"])
     options = RunOptions(
         overrides=overrides_of(**given),
@@ -240,7 +245,7 @@ def _print_end(
                 "\n".join(["failures, the latest last:", *(f"  {line}" for line in failure_lines(end))]), err=True
             )
         click.echo(click.style(render(failure, verbose=verbose), fg="red"), err=True)
-        if _NEEDS_A_DRIVER in failure.message and end.engine == EngineKind.SHARED:
+        if any(text in failure.message for text in _NEEDS_A_DRIVER) and end.engine == EngineKind.SHARED:
             click.echo("(SparkContext and RDDs need a dedicated Spark driver: add --engine dedicated)", err=True)
         if not verbose and (failure.stack_trace or failure.jvm_stack_trace):
             click.echo("(--verbose shows the whole stack traces)", err=True)

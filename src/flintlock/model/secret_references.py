@@ -8,7 +8,7 @@ the runner reports of a failure is redacted: Spark quotes options and literals i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -25,7 +25,7 @@ REDACTED: Final = "******"
 SECRET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _REFERENCE: Final = re.compile(r"\$\{secret:([^}]*)\}")
 _MARK: Final = b"${secret:"
-_SHORTEST_REDACTED: Final = 4  # shorter values are found in any text
+_SHORTEST_REDACTED: Final = 4
 
 
 def is_secret_reference(parameter: str) -> bool:
@@ -67,23 +67,23 @@ def reference_problems(graph: JobGraph) -> Iterator[Problem]:
             yield Problem(step=vertex.name, field=vertex.operation.kind, message=message)
 
 
-def redacted(failure: Failure, values: Mapping[str, str]) -> Failure:
-    """Return the failure without the values of secrets."""
-    hidden = sorted((value for value in values.values() if len(value) >= _SHORTEST_REDACTED), key=len, reverse=True)
-    if not hidden:
-        return failure
-    pattern = re.compile("|".join(map(re.escape, hidden)))
-
-    def hide(text: str) -> str:
-        return pattern.sub(REDACTED, text)
-
+def redacted(failure: Failure, values: Collection[str]) -> Failure:
+    """Return the failure without these values."""
     return structs.replace(
         failure,
-        message=hide(failure.message),
-        query_context=failure.query_context and hide(failure.query_context),
-        stack_trace=hide(failure.stack_trace),
-        jvm_stack_trace=failure.jvm_stack_trace and hide(failure.jvm_stack_trace),
+        message=hide(failure.message, values),
+        query_context=failure.query_context and hide(failure.query_context, values),
+        stack_trace=hide(failure.stack_trace, values),
+        jvm_stack_trace=failure.jvm_stack_trace and hide(failure.jvm_stack_trace, values),
     )
+
+
+def hide(text: str, values: Iterable[str]) -> str:
+    """Return the text without these values; those of less than four characters are found in any text, and stay."""
+    for value in sorted(values, key=len, reverse=True):
+        if len(value) >= _SHORTEST_REDACTED:
+            text = text.replace(value, REDACTED)
+    return text
 
 
 def _fill(graph: JobGraph, fill: Callable[[str], str]) -> JobGraph:

@@ -13,12 +13,13 @@ import re
 import sys
 import traceback
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from flintlock.client.authoring.artifact_files import ArtifactFile
+from flintlock.client.authoring.connect_reading import reading_for_connect
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
 from flintlock.client.authoring.source_locations import display_path
@@ -58,8 +59,8 @@ class ProgramJob:
         return finish(spec, [script], overrides, lambda _: display_path(self.file))
 
 
-def read_target(target: str, args: Sequence[str] = ()) -> Packable:
-    """Return the job that `target` names.
+def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) -> Packable:
+    """Return the job that `target` names; `connect`: its steps run in a session of Spark Connect.
 
     Raises Refused if there is no such file or name, or if the user's file raises (then with the user's own frames);
     Invalid with every problem of a YAML file.
@@ -67,7 +68,7 @@ def read_target(target: str, args: Sequence[str] = ()) -> Packable:
     path_text, colon, name = target.rpartition(":")
     if colon and path_text.endswith(".py"):
         _refuse_arguments(target, args)
-        return read_python_job(_existing(path_text), name)
+        return read_python_job(_existing(path_text), name, connect=connect)
     path = _existing(target)
     if path.suffix in (".yaml", ".yml"):
         from flintlock.client.authoring.yaml_form import read_yaml_job
@@ -79,13 +80,14 @@ def read_target(target: str, args: Sequence[str] = ()) -> Packable:
     raise Refused(f"{target!r} is not something to run: give {FORMS}")
 
 
-def read_python_job(file: Path, name: str) -> Job:
+def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:
     """Import the file and return the Job of that name, or the one that the function of that name returns."""
-    module = _imported(file)
-    value: object = getattr(module, name, None)
-    if callable(value) and not isinstance(value, Job | type):
-        with _user_errors(file, f"calling {name}()"):
-            value = value()
+    with reading_for_connect(file) if connect else nullcontext():
+        module = _imported(file)
+        value: object = getattr(module, name, None)
+        if callable(value) and not isinstance(value, Job | type):
+            with _user_errors(file, f"calling {name}()"):
+                value = value()
     if isinstance(value, Job):
         return value
     jobs = [key for key, item in vars(module).items() if isinstance(item, Job)]

@@ -87,7 +87,7 @@ class JvmSettings(Struct, frozen=True, kw_only=True):
     name: str = "jvm"  # the record's
     heap_bytes: int = DEFAULT_HEAP_BYTES  # unless conf has spark.driver.memory
     python: str  # of Spark's Python workers
-    working_dir: str = ""  # relative paths in jobs start here; where empty: the scratch directory
+    working_dir: str = ""  # relative paths in jobs start here; where empty: an empty directory in the scratch directory
     environment: dict[str, str]  # the JVM's, and so that of the Python workers
     class_archive: str = ""  # a file of `class_archive` for this Java and this Spark; none where empty
     record_archive: str = ""  # write one there when the JVM ends, which then takes a minute
@@ -167,7 +167,10 @@ class DriverJvm:
 def start_jvm(settings: JvmSettings) -> DriverJvm:
     """Start the JVM without waiting for it. The calling process must have one thread; see `children.spawn`."""
     scratch = Path(settings.scratch_dir)
-    for directory in (scratch / "tmp", scratch / "local", Path(settings.run_dir), Path(settings.log_file).parent):
+    # Not the scratch directory itself: a job that writes to the relative path 'local' would remove Spark's own files.
+    working_dir = Path(settings.working_dir or scratch / "relative")
+    needed = (scratch / "tmp", scratch / "local", working_dir, Path(settings.run_dir), Path(settings.log_file).parent)
+    for directory in needed:
         directory.mkdir(parents=True, exist_ok=True)
     scratch.chmod(0o700)  # the gateway's secret passes through it
     gateway_file = _gateway_file(settings)
@@ -179,7 +182,7 @@ def start_jvm(settings: JvmSettings) -> DriverJvm:
         process = spawn(
             jvm_command(settings),
             environment=_environment(settings),
-            directory=Path(settings.working_dir or scratch),
+            directory=working_dir,
             output=log,
         )
     except OSError as error:

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, cast
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -241,6 +241,12 @@ def session_url(remote_url: str, key: SparkSessionKey) -> str:
     address, _, parameters = remote_url.partition("/;")
     extra = f"{parameters.rstrip(';')};" if parameters else ""
     return f"{address.rstrip('/')}/;{extra}session_id={key.session_id};user_id={quote(key.user_id)}"
+
+
+def connect_tokens(remote_url: str) -> tuple[str, ...]:
+    """Return the token in the address of an engine, as it is and as it is quoted there."""
+    quoted = remote_url.partition(f"authorization={quote('Bearer ')}")[2].partition(";")[0]
+    return (quoted, unquote(quoted)) if quoted else ()
 
 
 def open_session(remote_url: str, key: SparkSessionKey) -> ConnectBackend:

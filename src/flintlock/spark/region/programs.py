@@ -11,6 +11,7 @@ which saves a second, and already has what kills a process, captures its output 
 from __future__ import annotations
 
 import atexit
+import os
 import runpy
 import sys
 import threading
@@ -42,6 +43,29 @@ def run_program(program: Program, artifacts: Artifacts) -> None:
             _run_exit_hooks()
             raise ExitCode(code) from None
     _run_exit_hooks()
+
+
+def ignore_masters() -> None:
+    """Have scripts that set `spark.master` use the shared engine all the same, and say so in their output.
+
+    PySpark refuses a master beside the address of a Connect server, which it quotes with the engine's token.
+    """
+    from pyspark.sql import SparkSession
+
+    noted: set[str] = set()
+
+    def validate(builder: SparkSession.Builder) -> None:
+        options: dict[str, str] = getattr(builder, "_options")  # noqa: B009
+        master = options.pop("spark.master", None)
+        if master is not None and master not in noted:
+            noted.add(master)
+            sys.stderr.write(
+                f"[flintlock: the master {master!r} is ignored, the job runs on the shared engine; "
+                "--engine dedicated gives it a driver of its own]\n"
+            )
+
+    os.environ.pop("MASTER", None)
+    setattr(SparkSession.Builder, "_validate_startup_urls", validate)  # noqa: B010
 
 
 def gateway_environment(port: int, secret: str) -> Mapping[str, str]:

@@ -34,7 +34,7 @@ from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.operations import Function, Program
-from flintlock.model.secret_references import redacted, with_secrets
+from flintlock.model.secret_references import hide, redacted, with_secrets
 from flintlock.model.tasks import (
     Analysis,
     Failure,
@@ -48,12 +48,12 @@ from flintlock.spark.framing import frame, messages
 from flintlock.spark.region import dedicated
 from flintlock.spark.region.analysis import analyze_schemas
 from flintlock.spark.region.artifacts import Artifacts
-from flintlock.spark.region.backend import ConnectBackend, SparkBackend, open_session
+from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
 from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
 from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
-from flintlock.spark.region.programs import ExitCode, run_program
+from flintlock.spark.region.programs import ExitCode, ignore_masters, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.runner.answers import answer
@@ -151,6 +151,7 @@ class RunnerProcess:
         self._backend: SparkBackend | None = None  # set once a session is open
         self._receiver: threading.Thread | None = None  # reads the inbox once there is a task
         self._over = False  # set before the outcome is sent
+        self._credentials: tuple[str, ...] = ()  # of the Spark session; set with it
 
     def serve(self) -> None:
         """Process messages until the task arrives, then run it."""
@@ -168,6 +169,7 @@ class RunnerProcess:
                     self._handle(message)
 
     def _prepare(self, message: Prepare) -> None:
+        self._credentials = (*connect_tokens(message.remote_url), message.session.session_id)
         try:
             backend = open_session(message.remote_url, message.session)
             self._backend = backend
@@ -175,7 +177,7 @@ class RunnerProcess:
             if message.warm_up:
                 backend.warm_up()
         except Exception as error:  # noqa: BLE001 - after any error this runner cannot be used
-            self._send(Prepared(problem=f"{type(error).__name__}: {error}"))
+            self._send(Prepared(problem=hide(f"{type(error).__name__}: {error}", self._credentials)))
         else:
             self._send(Prepared())
 
@@ -209,7 +211,7 @@ class RunnerProcess:
                 # Spark's own error about its cancelled work may be raised first, and the SparkContext of a program
                 # handles the signal in its own way.
                 return TaskFailed(failure=_INTERRUPTED)
-            return TaskFailed(failure=redacted(attempt.failure(error, message.scratch), message.secrets))
+            return TaskFailed(failure=redacted(attempt.failure(error, message.scratch), self._hidden(message)))
 
     def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
         if message.task.graph.engine is EngineKind.DEDICATED:
@@ -218,6 +220,7 @@ class RunnerProcess:
             backend = self._session()
             backend.configure(session_config(message.task))
             artifacts.upload(backend.spark)
+            ignore_masters()
         self._progress.begin(f"running {program.file}")
         run_program(program, artifacts)
 
@@ -261,12 +264,16 @@ class RunnerProcess:
                 attempt.frames = StepFrames(backend, graph, artifacts)
                 analyzed = analyze_schemas(attempt.frames, graph, config)
             if analyzed.failure is not None:
-                analyzed = structs.replace(analyzed, failure=redacted(analyzed.failure, message.secrets))
+                analyzed = structs.replace(analyzed, failure=redacted(analyzed.failure, self._hidden(message)))
             return analyzed
         except Interrupted:
             return Analyzed(failure=_INTERRUPTED)
         except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - user code may raise anything
-            return Analyzed(failure=redacted(attempt.failure(error, message.scratch), message.secrets))
+            return Analyzed(failure=redacted(attempt.failure(error, message.scratch), self._hidden(message)))
+
+    def _hidden(self, message: Run | Analyze) -> tuple[str, ...]:
+        """Return what no failure may show: the secrets of the job, and what opens its Spark session."""
+        return (*message.secrets.values(), *self._credentials)
 
     def _begin(self, message: Run | Analyze) -> Artifacts:
         """Redirect output to the log, change to the task's directory, and install its artifacts there."""

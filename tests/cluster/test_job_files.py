@@ -1,0 +1,76 @@
+"""Job files as people write them: what a script has at its top works there too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cluster.commands import flintlock
+from tests.cluster.processes import Processes
+
+MODULE_LEVEL = """
+import flintlock as fl
+import pandas as pd
+from pyspark.sql import Window, functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+BIG = F.col("id") > 5
+LATEST = Window.partitionBy("size").orderBy(F.desc("id"))
+SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
+
+
+@F.udf("string")
+def size(number):
+    return "big" if number > 5 else "small"
+
+
+@F.udf(StringType())
+def shout(text):
+    return text.upper()
+
+
+@F.pandas_udf("double")
+def half(numbers: pd.Series) -> pd.Series:
+    return numbers / 2
+
+
+job = fl.Job("top")
+
+
+@job.step
+def numbers(spark):
+    names = spark.createDataFrame([(9, "nine")], SCHEMA)
+    rows = spark.range(10).select("id", BIG.alias("large"), size("id").alias("size"), half("id").alias("half"))
+    ranked = rows.withColumn("rank", F.row_number().over(LATEST)).where("rank = 1")
+    return ranked.join(names, "id", "left").select("id", "large", shout("size").alias("size"), "half", "name")
+
+
+job.result("r", numbers)
+"""
+
+
+def test_udfs_columns_windows_and_schemas_at_the_top_of_a_job_file_work(standing: Processes, tmp_path: Path) -> None:
+    (tmp_path / "top.py").write_text(MODULE_LEVEL)
+    ran = flintlock("run", "-m", standing.url, "--json", "top.py:job", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    answered = "".join(ran.stdout.split())
+    assert '[9,true,"BIG",4.5,"nine"]' in answered
+    assert '[5,false,"SMALL",2.5,null]' in answered
+
+
+def test_a_job_file_for_a_dedicated_engine_is_read_with_classic_pyspark(standing: Processes, tmp_path: Path) -> None:
+    (tmp_path / "classic.py").write_text(
+        "import flintlock as fl\n"
+        "from pyspark.sql import functions as F\n"
+        "from pyspark.sql.types import StringType\n"
+        "job = fl.Job('classic')\n"
+        "shout = F.udf(lambda text: text.upper(), StringType())\n"
+        "@job.step\n"
+        "def words(spark):\n"
+        "    return spark.createDataFrame([('a',)], ['w']).select(shout('w').alias('w'))\n"
+        "job.result('r', words)\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "--engine", "dedicated", "--json", "classic.py:job", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stderr
+    assert '["A"]' in "".join(ran.stdout.split())
