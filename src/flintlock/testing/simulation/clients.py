@@ -94,6 +94,8 @@ class Clients:
         await user.run()
 
     async def _submit(self, observed: ObservedJob, graph: JobGraph) -> None:
+        if observed.submitted_s is None:
+            observed.submitted_s = _now_s()
         while True:
             try:
                 answer = await self.gateway().submit_job(
@@ -119,7 +121,8 @@ class Clients:
     async def _stay_attached(self, observed: ObservedJob, timeout_s: float) -> None:
         """Send heartbeats until the job has ended, or until the client leaves."""
         leaves_s = _now_s() + observed.attached_s
-        heard_s = _now_s()  # when the latest heartbeat that was answered was sent
+        # When the latest heartbeat that was answered was sent: the job may run since its first submission was sent.
+        heard_s = _now_s() if observed.submitted_s is None else observed.submitted_s
         while observed.acknowledged is not None and not observed.ended:
             sent_s = _now_s()
             if sent_s >= leaves_s:

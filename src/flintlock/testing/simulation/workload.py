@@ -56,6 +56,7 @@ class ObservedJob(Struct):
     cancelled_ids: set[JobId] = field(default_factory=set[JobId])  # whose cancel was accepted
     statuses: list[JobStatus] = []  # as they were observed, without repeats
     ended: bool = False  # as it was observed last
+    submitted_s: float | None = None  # when its client first sent it
     alive_s: float = 0.0  # when it was last known not to have ended
     cancel_kind: CancelKind = CancelKind.COMMAND
     dropped: bool = False  # an operator has dropped it from the quarantine
