@@ -39,17 +39,17 @@ def reading_for_connect(file: Path) -> Generator[None]:
 
 def _parse_types_late() -> None:
     """Have a UDF whose return type is text keep the text while there is no session that could parse it."""
-    udf: Any = import_module("pyspark.sql.connect.udf")
+    user_defined: Any = import_module("pyspark.sql.connect.udf").UserDefinedFunction
     unparsed: Any = import_module("pyspark.sql.connect.types").UnparsedDataType
     error: Any = import_module("pyspark.errors").PySparkRuntimeError
-    parse: Any = getattr(udf, "_parse_datatype_string")  # noqa: B009
+    parse: Any = user_defined.returnType.fget
 
-    def parse_late(text: str) -> Any:
+    def return_type(udf: Any) -> Any:
         try:
-            return parse(text)
+            return parse(udf)
         except error as problem:
             if problem.getCondition() != "NO_ACTIVE_OR_DEFAULT_SESSION":
                 raise
-            return unparsed(text)
+            return unparsed(getattr(udf, "_returnType"))  # noqa: B009
 
-    setattr(udf, "_parse_datatype_string", parse_late)  # noqa: B010
+    user_defined.returnType = property(return_type)
