@@ -18,9 +18,10 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from flintlock.host.logs.log_output import LogOutput
+from flintlock.host.logs.log_output import LogOutput, QueuedLogOutput
 from flintlock.model.principals import NOBODY, Principal
 
+_LAST_LINES_S: Final = 5.0  # for the lines that are queued when the process ends
 _LONGEST: Final = 300
 
 
@@ -55,15 +56,18 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._descriptor: Final = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._output: Final = LogOutput(self._descriptor)
+        self._output: Final = QueuedLogOutput(
+            LogOutput(self._descriptor)
+        )  # a disk that stalls does not hold up requests
 
     def write(self, record: AuditRecord) -> None:
         """Write one line. Never raises."""
         self._output.write(msgspec.json.encode(record).decode())
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Write what is queued, as far as the disk takes it, and close the file."""
+        if self._output.flush(_LAST_LINES_S):
+            os.close(self._descriptor)
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ A write may also not return: the disk stalls, or no one reads the pipe. Then the
 is often the event loop: a leader would lose its term and a TaskManager its work, for a line in a log. So a process that
 has a loop queues its lines (`QueuedLogOutput`): a thread writes them, and a line that finds the queue full is dropped.
 
-Each line is one write to the descriptor. Rejected: Python's own streams, whose buffers keep what could not be written,
-raise again for it at the next line, and at the exit of the process.
+Lines that wait together are one write to the descriptor. Rejected: Python's own streams, whose buffers keep what could
+not be written, raise again for it at the next line, and at the exit of the process.
 
 Standard library only.
 """
@@ -21,6 +21,7 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -29,6 +30,9 @@ from flintlock.model import log_events
 _STDERR: Final = 2
 _NO_DESCRIPTOR: Final = -1  # writing there fails, and is counted
 _TOO_SLOW: Final = "the log takes lines too slowly"
+
+#: How long a queued line waits for others: one write of many costs the loop far less than many writes.
+_GATHER_S: Final = 0.01
 
 #: Lines that wait for the disk, or for the reader of a pipe. At some hundred bytes each they are a few megabytes.
 MAX_QUEUED_LINES: Final = 10_000
@@ -47,13 +51,16 @@ class LogOutput:
 
     def write(self, line: str) -> None:
         """Write one line, or drop it if that is impossible now. Never raises."""
+        self.write_lines((line,))
+
+    def write_lines(self, lines: Sequence[str]) -> None:
+        """Write lines in one go, or drop those for which that is impossible now. Never raises."""
         with self._lock:
-            if self._unreported and not self._write(_report(self._unreported, self._reason)):
-                self._drop()
+            if self._unreported and self._write((_report(self._unreported, self._reason),)):
+                self._drop(len(lines))
                 return
             self._unreported = 0
-            if not self._write(line):
-                self._drop()
+            self._drop(self._write(lines))
 
     def report_dropped(self, lines: int, reason: str) -> None:
         """Have the next line that can be written preceded by a report of lines that were dropped before they came."""
@@ -65,13 +72,13 @@ class LogOutput:
         """Return whether a person reads it."""
         return os.isatty(self._descriptor)
 
-    def _drop(self) -> None:
-        self._unreported += 1
-        self.dropped += 1
+    def _drop(self, lines: int) -> None:
+        self._unreported += lines
+        self.dropped += lines
 
-    def _write(self, line: str) -> bool:
-        """Write a line; False, with `_reason` set, if not all of it could be written."""
-        data = f"{line}\n".encode(errors="backslashreplace")
+    def _write(self, lines: Sequence[str]) -> int:
+        """Write lines; return how many could not be written whole, with `_reason` set if there are any."""
+        data = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
         if self._cut:
             data = b"\n" + data
         written = 0
@@ -81,9 +88,9 @@ class LogOutput:
         except OSError as error:
             self._reason = error.strerror or str(error)
             self._cut = self._cut if written == 0 else data[written - 1] != ord("\n")
-            return False
+            return min(len(lines), data[written:].count(b"\n"))
         self._cut = False
-        return True
+        return 0
 
     msg = debug = info = warning = warn = error = critical = fatal = exception = failure = log = write
     """The names by which structlog calls a logger, whatever the level: the line has it already."""
@@ -105,6 +112,7 @@ class QueuedLogOutput:
         )  # with how many are missing before it; the first is written
         self._missing = 0  # lines that were dropped since the last one that was queued
         self._refused = 0  # lines that found the queue full, since the process started
+        self._flushing = 0  # callers that wait for the queue to be empty
         threading.Thread(target=self._run, name="log-output", daemon=True).start()
 
     @property
@@ -127,7 +135,12 @@ class QueuedLogOutput:
     def flush(self, timeout_s: float) -> bool:
         """Wait until every line is written or dropped, no longer than that; return whether it is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._lines, timeout_s)
+            self._flushing += 1
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(lambda: not self._lines, timeout_s)
+            finally:
+                self._flushing -= 1
 
     def is_terminal(self) -> bool:
         """Return whether a person reads it."""
@@ -137,12 +150,18 @@ class QueuedLogOutput:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._lines))
-                missing, line = self._lines[0]
-            if missing:
-                self._output.report_dropped(missing, _TOO_SLOW)
-            self._output.write(line)
+                self._changed.wait_for(lambda: self._flushing > 0, _GATHER_S)
+                queued = list(self._lines)
+            first = 0
+            for number, (missing, _) in enumerate(queued):
+                if missing:
+                    self._output.write_lines([line for _, line in queued[first:number]])
+                    self._output.report_dropped(missing, _TOO_SLOW)
+                    first = number
+            self._output.write_lines([line for _, line in queued[first:]])
             with self._changed:
-                self._lines.popleft()
+                for _ in queued:
+                    self._lines.popleft()
                 if not self._lines:
                     self._changed.notify_all()
 
