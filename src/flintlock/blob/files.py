@@ -4,7 +4,7 @@ A file that is being written is in `incoming/` under a lock that ends with its w
 later can distinguish what a crash left behind from what another process is writing.
 
 A file that cannot be read is that blob's matter (Corrupt), if a file beside it can be written and read; else the whole
-directory is out of order, which is everybody's (Unavailable).
+directory is out of order, which is no job's fault (Unavailable).
 """
 
 from __future__ import annotations

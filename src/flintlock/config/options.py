@@ -125,7 +125,7 @@ HA_ACL: Final = Option(
     key="high-availability.zookeeper.client.acl", parse=one_of("creator", "open"), kind="creator or open",
     default="creator",
     description="Who may use the cluster's znodes, if there are credentials: only processes with the same credentials,"
-    " or everybody who reaches the ensemble.",
+    " or every process that reaches the ensemble.",
 )  # fmt: skip
 HA_TLS: Final = Option(
     key="high-availability.zookeeper.client.tls", parse=boolean, kind=_YES_NO, default=False,

@@ -7,7 +7,6 @@ out before anything else may change.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import Final, Protocol
 
 from msgspec import structs
@@ -58,23 +57,23 @@ class ChangeableJob(Protocol):
 
 
 class JobChanger:
-    """Changes one job, and records those that are operations."""
+    """Changes one job, and records those that are operations.
 
-    def __init__(
-        self, job: ChangeableJob, graphs: JobGraphStore, writes: TermWrites, operations: OperationRecorder
-    ) -> None:
-        self._job: Final[ChangeableJob] = weakref.proxy(job)  # the job owns this: an ended one is freed at once
+    The job owns it, and is passed to each change: a reference to the job here would keep ended jobs in memory.
+    """
+
+    def __init__(self, graphs: JobGraphStore, writes: TermWrites, operations: OperationRecorder) -> None:
         self._graphs: Final = graphs
         self._writes: Final = writes
         self._operations: Final = operations
         self._updating = False  # a change is in progress, or was when a former leader died
         self._settling = False  # a change got no answer from the store, and is reverted
 
-    async def rescale(self, command: RescaleJob, done: asyncio.Future[None]) -> None:
+    async def rescale(self, job: ChangeableJob, command: RescaleJob, done: asyncio.Future[None]) -> None:
         """Persist what the job may use, then pass it to its JobMaster; the outcome is set on `done`."""
         try:
-            runner, stored = self._job.initialised(), self._job.stored
-            wanted = self._checked(stored, command)
+            runner, stored = job.initialised(), job.stored
+            wanted = self._checked(job.job_id, stored, command)
         except FlintlockError as error:
             done.set_exception(error)
             return
@@ -82,7 +81,7 @@ class JobChanger:
         try:
             changed = _rescaled(stored, wanted)
             await self._graphs.replace(changed)
-            self._job.replace_stored(stored, changed)
+            job.replace_stored(stored, changed)
             runner.command(wanted)
             done.set_result(None)
         except FlintlockError as error:
@@ -95,7 +94,7 @@ class JobChanger:
         finally:
             self._updating = self._settling = False
 
-    async def record_cancel(self, request: CancelRequest, done: asyncio.Future[None]) -> None:
+    async def record_cancel(self, job_id: JobId, request: CancelRequest, done: asyncio.Future[None]) -> None:
         """Record a cancel that the job has accepted; the outcome is set on `done`.
 
         The job gets it first: its JobMaster alone knows whether it can still be cancelled, and a cancel that is refused
@@ -109,27 +108,29 @@ class JobChanger:
         except FlintlockError as error:
             if is_fatal_to_term(error):
                 raise
-            text = f"job {self._job.job_id} is being cancelled, but that could not be stored: {error.public}"
+            text = f"job {job_id} is being cancelled, but that could not be stored: {error.public}"
             done.set_exception(Unavailable(f"{text}; send it again"))
         else:
             done.set_result(None)
 
-    async def operate(self, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]) -> None:
+    async def operate(
+        self, job: ChangeableJob, trigger: TriggerOperation, accepted: asyncio.Future[JobOperation]
+    ) -> None:
         """Record an operation, set the acknowledgement on `accepted`, carry the operation out, record its outcome."""
-        operation = await self._operations.begin(trigger, self._job.check_runs, accepted)
+        operation = await self._operations.begin(trigger, job.check_runs, accepted)
         if operation is not None:
-            await self._carry_out(operation)
+            await self._carry_out(job, operation)
 
     def claim_operations(self) -> bool:
         """Refuse other changes until `resume_operations` is done. Returns whether a former leader left operations."""
         self._updating = bool(self._operations.in_progress)
         return self._updating
 
-    async def resume_operations(self) -> None:
+    async def resume_operations(self, job: ChangeableJob) -> None:
         """Carry out what was in progress when a former leader died, in the order in which it was triggered."""
         for operation in self._operations.in_progress:
             self._updating = False  # for the operation itself: nothing runs between this line and its own claim
-            await self._carry_out(operation)
+            await self._carry_out(job, operation)
             self._updating = True
         self._updating = False
 
@@ -137,24 +138,24 @@ class JobChanger:
         """Complete all operations in progress as failed: the job has ended."""
         await self._operations.fail_unfinished(reason)
 
-    async def _carry_out(self, operation: JobOperation) -> None:
+    async def _carry_out(self, job: ChangeableJob, operation: JobOperation) -> None:
         match operation.command:
             case CancelJob(force=force, requested_by=requested_by):
                 error: FlintlockError | None = None
                 try:
-                    self._job.check_runs()
-                    await self._operations.record_cancel(self._job.cancel(force=force, requested_by=requested_by))
+                    job.check_runs()
+                    await self._operations.record_cancel(job.cancel(force=force, requested_by=requested_by))
                 except FlintlockError as refused:
                     error = refused
                 await self._operations.complete(operation, error)
             case RescaleJob() as command:
-                await self._rescale_durably(operation, command)
+                await self._rescale_durably(job, operation, command)
 
-    async def _rescale_durably(self, operation: JobOperation, command: RescaleJob) -> None:
+    async def _rescale_durably(self, job: ChangeableJob, operation: JobOperation, command: RescaleJob) -> None:
         """Rescale as an operation: no client waits for it, so a store that does not answer is retried until it does."""
         try:
-            runner, stored = self._job.check_runs(), self._job.stored
-            wanted = self._checked(stored, command)
+            runner, stored = job.check_runs(), job.stored
+            wanted = self._checked(job.job_id, stored, command)
         except FlintlockError as error:
             await self._operations.complete(operation, error)
             return
@@ -164,24 +165,24 @@ class JobChanger:
             try:
                 await self._writes.replace(changed)
             except NotFound:
-                error = self._job.has_ended()
+                error = job.has_ended()
             else:
-                self._job.replace_stored(stored, changed)
+                job.replace_stored(stored, changed)
                 runner.command(wanted)
             await self._operations.complete(operation, error)
         finally:
             self._updating = False
 
-    def _checked(self, stored: StoredJob, command: RescaleJob) -> RescaleJob:
+    def _checked(self, job_id: JobId, stored: StoredJob, command: RescaleJob) -> RescaleJob:
         """Return the command with a range for each step. Raises why it cannot be carried out now."""
         wanted = core.expanded(stored.graph, command)
         problems = core.requirement_problems(stored.graph, wanted)
         if problems:
             raise Invalid("; ".join(problems), problems=problems)
         if self._settling:
-            raise Unavailable(f"it is not known yet what came of the last change of job {self._job.job_id}; ask again")
+            raise Unavailable(f"it is not known yet what came of the last change of job {job_id}; ask again")
         if self._updating:
-            raise Conflict(f"another change of job {self._job.job_id} is under way")
+            raise Conflict(f"another change of job {job_id} is under way")
         return wanted
 
 

@@ -172,7 +172,7 @@ class Dispatcher:
             self.begin(recovered, partial(recovered.run_recovered, job.progress, job.history))
             if recovered.changes.claim_operations():
                 # They are resumed after the job's own first step, which creates its JobMaster.
-                self._child(_holding(recovered, recovered.changes.resume_operations), f"operations-{job_id}")
+                self._child(recovered.changes.resume_operations(recovered), f"operations-{job_id}")
             self._listing.touch(job_id)
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -260,7 +260,7 @@ class Dispatcher:
         if running is not None:
             job, done = running[0], asyncio.get_running_loop().create_future()
             request = job.cancel(force=command.force, requested_by=command.requested_by)
-            task = self._child(_holding(job, partial(job.changes.record_cancel, request, done)), f"cancel-{job_id}")
+            task = self._child(job.changes.record_cancel(job_id, request, done), f"cancel-{job_id}")
             task.add_done_callback(lambda _: answer_unanswered(done, "the cancel of a job was being stored"))
             await asyncio.shield(done)
             return
@@ -270,7 +270,7 @@ class Dispatcher:
         """Make a running job use this much; one change at a time for each job."""
         job = await self._changeable(command.job_id)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        task = self._child(_holding(job, partial(job.changes.rescale, command, done)), f"rescale-{command.job_id}")
+        task = self._child(job.changes.rescale(job, command, done), f"rescale-{command.job_id}")
         task.add_done_callback(lambda _: answer_unanswered(done, "the change of a job was being stored"))
         await asyncio.shield(done)
 
@@ -286,7 +286,7 @@ class Dispatcher:
                 raise Conflict(f"job {job_id} is {snapshot.status}: it can have no more operations")
             return known
         accepted: asyncio.Future[JobOperation] = asyncio.get_running_loop().create_future()
-        operating = _holding(running[0], partial(running[0].changes.operate, message, accepted))
+        operating = running[0].changes.operate(running[0], message, accepted)
         task = self._child(operating, f"operation-{job_id}-{message.trigger_id}")
         task.add_done_callback(lambda _: answer_unanswered(accepted, "an operation was being stored"))
         return await asyncio.shield(accepted)
@@ -483,8 +483,3 @@ class Dispatcher:
         """Raise Unavailable if the term is over."""
         if self._stopped:
             raise Unavailable("this JobManager no longer leads; ask again")
-
-
-async def _holding(_job: DispatchedJob, change: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Carry out a change of a job, which may end and be forgotten meanwhile: the change itself does not keep it."""
-    await change()

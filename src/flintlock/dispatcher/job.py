@@ -121,7 +121,7 @@ class DispatchedJob:
         # A cancel for the JobMaster when there is one: queued, or accepted by a former leader.
         self._cancel: CancelRequest | None = operations.cancel if operations is not None else None
         self._client: Final = AttachedClient()  # expected while the job has a JobMaster
-        self.changes: Final = _changes(self, services, operations or JobOperations(job_id=job_id))
+        self.changes: Final = _changes(services, operations or JobOperations(job_id=job_id))
         self._recovered: Final = phase is JobPhase.INITIALIZING  # a submitted job begins as RESERVED
         self._quarantine_reason: str | None = None  # why its graph is quarantined when it ends
 
@@ -465,7 +465,7 @@ class DispatchedJob:
         write(log_events.JOB_PHASE_CHANGED, job_id=self.job_id, phase=phase, **facts)
 
 
-def _changes(job: DispatchedJob, services: JobServices, operations: JobOperations) -> JobChanger:
+def _changes(services: JobServices, operations: JobOperations) -> JobChanger:
     stores = services.term.stores
     recorder = OperationRecorder(operations, stores.operations, services.term.gate, services.clock_ms)
-    return JobChanger(job, stores.graphs, services.writes, recorder)
+    return JobChanger(stores.graphs, services.writes, recorder)

@@ -22,7 +22,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
 from flintlock.host.logs.log_output import QueuedLogOutput, stderr_output
 from flintlock.host.parent_death import die_with_parent
-from flintlock.host.private_directory import make_private_directory
+from flintlock.host.private_files import make_private_directory
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import add_cause

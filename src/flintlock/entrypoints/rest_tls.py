@@ -16,7 +16,7 @@ from flintlock.host.addresses import is_loopback_host
 from flintlock.model.errors import Invalid
 from flintlock.security.tls_files import TlsFiles
 
-_LOOK_S: Final = 1.0
+_RELOAD_PAUSE_S: Final = 1.0
 
 
 def rest_tls(configuration: Configuration, bound: str) -> TlsFiles | None:
@@ -49,7 +49,7 @@ class ServerTls:
     async def follow(self) -> None:
         """Use a renewed certificate for new connections, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_RELOAD_PAUSE_S)
             material = self._files.material
             if material is not self._used:
                 with suppress(OSError):  # ssl.SSLError is one: the file was replaced once more, and is read again later

@@ -34,7 +34,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     token: str = ""  # the id of the token that the credential is, or was made with
 
 
-NOBODY: Final = Principal(name="-", role=Role.VIEWER, kind="none")
+UNKNOWN_CALLER: Final = Principal(name="-", role=Role.VIEWER, kind="none")
 """A caller who is not known: of a route that is open, or of a request that is refused."""
 
 ANONYMOUS: Final = Principal(name="anonymous", role=Role.ADMIN, kind="none")

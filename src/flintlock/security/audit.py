@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from flintlock.host.logs.log_output import LogOutput, QueuedLogOutput
-from flintlock.model.principals import NOBODY, Principal
+from flintlock.model.principals import UNKNOWN_CALLER, Principal
 
 _LAST_LINES_S: Final = 5.0  # for the lines that are queued when the process ends
 _LONGEST: Final = 300
@@ -56,9 +56,8 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._descriptor: Final = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._output: Final = QueuedLogOutput(
-            LogOutput(self._descriptor)
-        )  # a disk that stalls does not hold up requests
+        # Queued: a disk that stalls does not hold up requests.
+        self._output: Final = QueuedLogOutput(LogOutput(self._descriptor))
 
     def write(self, record: AuditRecord) -> None:
         """Write one line. Never raises."""
@@ -88,8 +87,8 @@ def audit_record(
     return AuditRecord(
         time=datetime.fromtimestamp(clock_ms() / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         who=principal.name,
-        role="" if principal is NOBODY else principal.role,
-        credential="" if principal is NOBODY else principal.kind,
+        role="" if principal is UNKNOWN_CALLER else principal.role,
+        credential="" if principal is UNKNOWN_CALLER else principal.kind,
         token=principal.token,
         from_=client,
         forwarded=forwarded,

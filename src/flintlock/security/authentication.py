@@ -68,7 +68,7 @@ class Authentication:
                 if generation == self._generation:
                     self._remember(credential, principal, now_ms)
                 return principal
-        raise Unauthenticated("the credential is none of this cluster: nothing that it accepts has this form")
+        raise Unauthenticated("the credential does not belong to this cluster: nothing that it accepts has this form")
 
     def _remember(self, credential: bytes, principal: Principal, now_ms: int) -> None:
         if len(self._known) >= _MOST_REMEMBERED:

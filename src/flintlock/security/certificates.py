@@ -1,7 +1,8 @@
 """The certificates of a cluster on several machines: an authority of its own, and one certificate for each machine.
 
-A member proves with its certificate that the cluster's authority knows it, to whoever calls it and to whomever it
-calls. The authority's key is needed only to issue certificates, and is best kept on none of the cluster's machines.
+A member proves with its certificate that the cluster's authority knows it, to those who call it and to those
+whom it calls. The authority's key is needed only to issue certificates, and is best kept on none of the cluster's
+machines.
 
 A machine's key and certificate are one file, `member.pem`: a certificate that is replaced while processes read it is
 the former one or the new one, never a key without its certificate. Keys are on the curve P-256, which every TLS
@@ -23,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from flintlock.host.private_directory import make_private_directory
+from flintlock.host.private_files import make_private_directory
 from flintlock.model.errors import Invalid, Refused
 
 AUTHORITY: Final = "ca.pem"

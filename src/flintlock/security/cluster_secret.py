@@ -1,8 +1,8 @@
 """The cluster's secret: made at the first start of a cluster, in its state directory, for its owner only.
 
-Whoever can read it is an administrator of the cluster, so it proves that a caller is the user who runs the cluster, or
-another process of the cluster. The secret itself never leaves the process: each purpose has a key that is derived from
-it (HKDF, RFC 5869), and none of them reveals another one or the secret.
+A user who can read it is an administrator of the cluster, so it proves that a caller is the user who runs the
+cluster, or another process of the cluster. The secret itself never leaves the process: each purpose has a key that
+is derived from it (HKDF, RFC 5869), and none of them reveals another one or the secret.
 
 Two processes that start together make one secret: each writes a file of its own, and the kernel lets one of them take
 the name. A reader finds no secret, or a complete one.
@@ -21,7 +21,7 @@ from typing import Final
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import SECRET_FILE
-from flintlock.host.private_directory import OTHERS, make_private_directory
+from flintlock.host.private_files import OTHERS, make_private_directory
 from flintlock.model.errors import FlintlockError, Refused, Unavailable
 
 FILE_NAME: Final = "cluster-secret"

@@ -6,13 +6,12 @@ but the task's own gets them.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from flintlock.host.private_files import read_private_file
 from flintlock.model.errors import Refused
 from flintlock.model.secret_references import SECRET_NAME
 
@@ -47,22 +46,11 @@ class SecretFiles:
         """Return the content of the file. Raises Refused if other users can read it."""
         path = self._directory / name
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            content = read_private_file(path, _LARGEST)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise Refused(f"the secret {name!r} cannot be read from {path}: {error.strerror}") from error
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise Refused(f"the secret {name!r} cannot be read: {path} is not a file")
-            if mode & 0o077:
-                raise Refused(f"the secret {name!r} is not used: other users can read {path}; run chmod 600 on it")
-            content = os.read(descriptor, _LARGEST + 1)
-        finally:
-            os.close(descriptor)
-        if len(content) > _LARGEST:
-            raise Refused(f"the secret {name!r} is not used: {path} has more than {_LARGEST} bytes")
+        except Refused as error:
+            raise Refused(f"the secret {name!r} is not used: {error.public}") from error
         with suppress(UnicodeDecodeError):
             return content.decode().removesuffix("\n")
         raise Refused(f"the secret {name!r} is not used: {path} is not UTF-8")

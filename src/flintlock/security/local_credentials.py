@@ -8,17 +8,14 @@ process that listens at an address that was once the cluster's learns nothing th
 
 from __future__ import annotations
 
-import base64
-import binascii
 import getpass
-import hashlib
-import hmac
 import os
 from typing import Final
 
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.principals import Principal, Role
-from flintlock.security.cluster_secret import ClusterSecret, Purpose, same
+from flintlock.security.cluster_secret import ClusterSecret, Purpose
+from flintlock.security.signed_text import decoded, encoded, signed, verified_head
 
 PREFIX: Final = "flc_"
 LIFETIME_MS: Final = 300_000
@@ -30,8 +27,7 @@ _FOREIGN: Final = (
 
 def local_credential(secret: ClusterSecret, name: str, now_ms: int) -> str:
     """Return a credential that names its bearer; it ends after `LIFETIME_MS`."""
-    head = f"{PREFIX}{_text(name.encode())}.{now_ms + LIFETIME_MS}"
-    return f"{head}.{_code(secret.key(Purpose.REST), head)}"
+    return signed(secret.key(Purpose.REST), f"{PREFIX}{encoded(name.encode())}.{now_ms + LIFETIME_MS}")
 
 
 def local_user() -> str:
@@ -52,25 +48,17 @@ class LocalAuthenticator:
         """Return an administrator. Raises Unauthenticated."""
         if not credential.startswith(PREFIX):
             return None
-        head, _, code = credential.rpartition(".")
-        if not same(code, _code(self._key, head)):
+        head = verified_head(self._key, credential)
+        if head is None:
             raise Unauthenticated(_FOREIGN)
         name, _, expiry = head.removeprefix(PREFIX).partition(".")
         if not expiry.isdigit() or int(expiry) <= now_ms:
             raise Unauthenticated("the credential has expired: do the clocks of client and JobManager differ?")
-        return Principal(name=_decoded(name), role=Role.ADMIN, kind="local", expires_ms=int(expiry))
+        return Principal(name=_name(name), role=Role.ADMIN, kind="local", expires_ms=int(expiry))
 
 
-def _code(key: bytes, head: str) -> str:
-    return _text(hmac.digest(key, head.encode(), hashlib.sha256))
-
-
-def _text(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-
-def _decoded(text: str) -> str:
+def _name(text: str) -> str:
     try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError):
+        return decoded(text).decode()
+    except UnicodeDecodeError:
         raise Unauthenticated("the credential is damaged") from None

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from jwt import PyJWK
 
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-_TIMES_ARE_CHECKED_HERE: Final = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}
 _LEEWAY_S: Final = 30
 _KEYS_LAST_S: Final = 600.0
 _LEAST_PAUSE_S: Final = 10.0
@@ -61,7 +60,7 @@ class OidcSettings(Struct, frozen=True, kw_only=True):
         for key, url in ((OIDC_ISSUER.key, issuer), (OIDC_JWKS_URL.key, jwks_url)):
             parts = urlsplit(url)
             if url and parts.scheme != "https" and not is_loopback_host(parts.hostname or ""):
-                raise Invalid(f"{key}: {url!r} is not an https address: anybody in between could replace the keys")
+                raise Invalid(f"{key}: {url!r} is not an https address: a machine in between could replace the keys")
         return OidcSettings(
             issuer=issuer,
             audience=audience,

@@ -3,7 +3,8 @@
     fls_<principal>.<expiry>.<authentication code>
 
 A session is signed with a key that is derived from the cluster's secret: every JobManager of the cluster accepts it,
-also after a change of leader, and nothing is stored. A session that was begun with a token ends with the token.
+also after a change of leader, and nothing is stored. A session ends with the credential that it was begun with; only
+those that are made with the cluster's secret, which end after minutes, begin a session of full length.
 
 A code lives in the memory of the leader that made it, so that it can be used once. After a change of leader it is not
 known any more, and the refusal says so.
@@ -11,10 +12,7 @@ known any more, and the refusal says so.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -24,7 +22,8 @@ import msgspec
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.ids import AccessTokenId
 from flintlock.model.principals import Principal
-from flintlock.security.cluster_secret import ClusterSecret, Purpose, same
+from flintlock.security.cluster_secret import ClusterSecret, Purpose
+from flintlock.security.signed_text import decoded, encoded, signed, verified_head
 
 PREFIX: Final = "fls_"
 LIFETIME_MS: Final = 12 * 3_600_000
@@ -47,28 +46,26 @@ class Sessions:
     def begin(self, principal: Principal, now_ms: int) -> tuple[str, int]:
         """Return a session, and how many seconds it lasts: not longer than the credential that it was begun with."""
         expires_ms = now_ms + LIFETIME_MS
-        if principal.kind == "token" and principal.expires_ms is not None:
+        # A local credential ends within minutes, but its user, who can read the cluster's secret, makes the next one.
+        if principal.kind != "local" and principal.expires_ms is not None:
             expires_ms = min(expires_ms, principal.expires_ms)
         session = msgspec.structs.replace(principal, kind="session", expires_ms=expires_ms)
-        head = f"{PREFIX}{_text(msgspec.json.encode(session))}"
-        return f"{head}.{self._code(head)}", max(1, (expires_ms - now_ms) // 1000)
+        head = f"{PREFIX}{encoded(msgspec.json.encode(session))}"
+        return signed(self._key, head), max(1, (expires_ms - now_ms) // 1000)
 
     async def authenticate(self, credential: str, now_ms: int) -> Principal | None:
         """Return who began the session. Raises Unauthenticated, Unavailable."""
         if not credential.startswith(PREFIX):
             return None
-        head, _, code = credential.rpartition(".")
-        if not same(code, self._code(head)):
-            raise Unauthenticated(f"the session is none of this cluster: {_AGAIN}")
+        head = verified_head(self._key, credential)
+        if head is None:
+            raise Unauthenticated(f"the session does not belong to this cluster: {_AGAIN}")
         principal = _principal(head.removeprefix(PREFIX))
         if principal.expires_ms is None or principal.expires_ms <= now_ms:
             raise Unauthenticated(f"the session has expired: {_AGAIN}")
         if principal.token:
             await self._check_token(credential, AccessTokenId(principal.token), now_ms)
         return principal
-
-    def _code(self, head: str) -> str:
-        return _text(hmac.digest(self._key, head.encode(), hashlib.sha256))
 
 
 class LoginCodes:
@@ -99,12 +96,8 @@ def _hash(code: str) -> bytes:
     return hashlib.sha256(code.encode(errors="replace")).digest()
 
 
-def _text(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-
 def _principal(text: str) -> Principal:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=Principal)
-    except (binascii.Error, msgspec.MsgspecError, ValueError):
+        return msgspec.json.decode(decoded(text), type=Principal)
+    except msgspec.MsgspecError:
         raise Unauthenticated("the session is damaged") from None

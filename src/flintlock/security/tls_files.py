@@ -6,8 +6,6 @@ used is logged and ignored: the former certificate stays in use until it is repa
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +17,13 @@ import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from flintlock.host.private_files import read_private_file
 from flintlock.model import log_events
 from flintlock.model.errors import Refused
 
-_OTHERS_READ: Final = 0o077
-#: How often the files are looked at, at most.
-_LOOK_S: Final = 1.0
+_MOST_BYTES: Final = 1 << 20
+#: How often the files are read again, at most.
+_LEAST_PAUSE_S: Final = 1.0
 log = structlog.get_logger()
 
 
@@ -55,7 +54,7 @@ class TlsFiles:
     def material(self) -> TlsMaterial:
         """The material; read again if the files have changed. The same object until then."""
         now_s = self._clock_s()
-        if now_s - self._looked_s >= _LOOK_S:
+        if now_s - self._looked_s >= _LEAST_PAUSE_S:
             self._looked_s = now_s
             stamp = self._stamp()
             if stamp != self._seen:
@@ -98,11 +97,7 @@ class TlsFiles:
 
 def _content(path: Path, *, private: bool = False) -> bytes:
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if private and stat.S_IMODE(mode) & _OTHERS_READ:
-                raise Refused(f"{path} has a private key and can be read by other users: run `chmod 600 {path}`")
-            return file.read()
+        return read_private_file(path, _MOST_BYTES) if private else path.read_bytes()
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
 

@@ -113,6 +113,27 @@ async def test_change_during_an_operation_is_a_conflict_until_its_outcome_is_dur
 
 
 @virtual_time
+async def test_operation_that_outlives_its_job_harms_no_leader() -> None:
+    """The job ends, and is forgotten, while the store does not answer for the change."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        replaced = harness.faults.hold("graphs.replace:before")
+        await dispatcher.trigger(rescale(3))
+        del runner  # nothing but the Dispatcher refers to the job
+        harness.runner().finish()
+        await empty(dispatcher)
+
+        replaced.set()
+        failure = (await completed(dispatcher)).failure
+
+        assert failure is not None
+        assert "has ended" in failure.message
+        await settle()
+        await harness.submitted(dispatcher, B)
+
+
+@virtual_time
 async def test_operations_of_unknown_initialising_and_ended_jobs() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:

@@ -85,7 +85,7 @@ def test_only_the_probes_of_a_service_manager_and_the_login_are_open() -> None:
 
 WRONG: list[tuple[str | None, str]] = [
     (None, "no credential.*flintlock token create"),
-    ("nonsense", "none of this cluster"),
+    ("nonsense", "does not belong to this cluster"),
     (local_credential(ClusterSecret(b"another" * 5), "eve", T0), "secret of another cluster"),
     (local_credential(SECRET, "eve", T0 - LIFETIME_MS), "expired"),
     (local_credential(SECRET, "eve", T0)[:-1] + "x", "secret of another cluster"),

@@ -28,7 +28,7 @@ from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
 from flintlock.ha.backends import ha_backend
 from flintlock.host import pid_files
 from flintlock.host.pid_files import ClusterFile, Started
-from flintlock.host.private_directory import make_private_directory
+from flintlock.host.private_files import make_private_directory
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
 
 JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"

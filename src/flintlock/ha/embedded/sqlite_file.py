@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from flintlock.host.private_directory import make_private_file
+from flintlock.host.private_files import make_private_file
 from flintlock.model.errors import Corrupt, FlintlockError, Incompatible, InvariantBroken, Refused, Unavailable
 
 SCHEMA_VERSION: Final = 6

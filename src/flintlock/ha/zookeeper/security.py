@@ -1,12 +1,11 @@
 """How a connection to the ensemble is protected: digest credentials, ACLs of the znodes, TLS.
 
-With credentials every znode that Flintlock creates may be read and written by whoever has these credentials, and by
-nobody else: who could write there could depose a leader, or send clients and TaskManagers to another one.
+With credentials every znode that Flintlock creates may be read and written only by processes with these
+credentials: a process that can write there can depose a leader, or send clients and TaskManagers to another one.
 """
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +13,10 @@ from msgspec import Struct
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import HA_ACL, HA_CREDENTIALS_FILE, HA_TLS, TLS_AUTHORITIES, TLS_MEMBER
+from flintlock.host.private_files import read_private_file
 from flintlock.model.errors import Invalid, Refused
 
-_OTHERS: Final = 0o077
+_MOST_BYTES: Final = 4096
 
 
 class ZooKeeperSecurity(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class ZooKeeperSecurity(Struct, frozen=True, kw_only=True):
         return arguments
 
 
-#: For an ensemble that everybody who reaches it may use.
+#: For an ensemble that every process that reaches it may use.
 UNPROTECTED: Final = ZooKeeperSecurity()
 
 
@@ -72,12 +72,11 @@ def _credential(file: str) -> str:
         return ""
     path = Path(file).expanduser()
     try:
-        content = path.read_text("utf-8").strip()
-        mode = stat.S_IMODE(path.stat().st_mode)
+        content = read_private_file(path, _MOST_BYTES).decode().strip()
+    except Refused as error:
+        raise Refused(f"{HA_CREDENTIALS_FILE.key}: {error.public}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} ({HA_CREDENTIALS_FILE.key}) cannot be read: {error}") from error
-    if mode & _OTHERS:
-        raise Refused(f"{path} ({HA_CREDENTIALS_FILE.key}) can be read by other users: run `chmod 600 {path}`")
     user, _, password = content.partition(":")
     if not user or not password or "\n" in content:
         raise Refused(f"{path} ({HA_CREDENTIALS_FILE.key}) has to contain one line: user:password")

@@ -1,6 +1,6 @@
 """Suggestions for misspelled names, in one form everywhere.
 
-Comparing names is expensive, and documents come from anybody. So one suggestion compares short names with a bounded
+Comparing names is expensive, and documents are not trusted. So one suggestion compares short names with a bounded
 number of candidates, and a `Suggestions` makes a bounded number of suggestions for one document; the problems after
 those are reported without.
 """

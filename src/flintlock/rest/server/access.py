@@ -16,12 +16,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flintlock.api import jobs as shapes
 from flintlock.model.causes import current_cause
-from flintlock.model.errors import FlintlockError, Forbidden, Unauthenticated, Unavailable
+from flintlock.model.errors import FlintlockError, Forbidden, Unauthenticated
 from flintlock.model.ids import is_job_id
-from flintlock.model.principals import ANONYMOUS, NOBODY, Principal, Role
-from flintlock.rest.server.http import JSON, PRINCIPAL, ROUTE, json_response
+from flintlock.model.principals import ANONYMOUS, UNKNOWN_CALLER, Principal, Role
+from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
 from flintlock.rest.server.route import Route
 from flintlock.rest.server.routes import TABLE
 from flintlock.rest.server.upstream import FORWARDED
@@ -74,7 +73,7 @@ class AccessControl:
             return
         route = TABLE.find(scope["method"], bare_path(scope["path"]))
         found: dict[bytes, bytes] = {}
-        credential, principal = None, NOBODY
+        credential, principal = None, UNKNOWN_CALLER
         try:
             found = _read_headers(scope["headers"])
             reason = self._web.refusal(found)
@@ -91,8 +90,9 @@ class AccessControl:
                 principal = await self._authenticate(credential)
                 _check_role(route, principal)
         except FlintlockError as error:
-            self._write(scope, principal, _STATUS.get(type(error), 503), error.public)
-            await send_refusal(send, error)
+            status = _STATUS.get(type(error), 503)
+            self._write(scope, principal, status, error.public)
+            await send_error(send, status, error.public, close=True)
             return
         if b"origin" in found or b"cookie" in found or b"sec-fetch-site" in found:
             scope["headers"] = _without_browser(scope["headers"], credential)
@@ -171,8 +171,8 @@ def _check_role(route: Route | None, principal: Principal) -> None:
 def _credential(headers: Mapping[bytes, bytes], method: str, cookie: bytes) -> bytes | None:
     """Return the credential of a request, None if it has none. Raises Unauthenticated, Forbidden.
 
-    A cookie is attached by the browser, whoever has made the page. So it authorises a change only where the browser
-    says that a page of this cluster sends the request.
+    A cookie is attached by the browser, also to the requests of foreign pages. So it authorises a change only where
+    the browser says that a page of this cluster sends the request.
     """
     header = headers.get(b"authorization")
     if header is not None:
@@ -211,21 +211,6 @@ def _without_browser(headers: Iterable[tuple[bytes, bytes]], credential: bytes |
 def bare_path(path: str) -> str:
     """Return a path without the prefix of its version."""
     return path.removeprefix("/v1") if path.startswith("/v1/") else path
-
-
-async def send_refusal(send: Send, error: FlintlockError) -> None:
-    """Send the response to a request that is not served. What the client still sends is not read."""
-    body = json_response(shapes.Errors(errors=[error.public])).body
-    headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
-    status = 403
-    if isinstance(error, Unauthenticated):
-        status = 401
-        headers.append((b"www-authenticate", b'Bearer realm="flintlock"'))
-    elif isinstance(error, Unavailable):
-        status = 503
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _sending_to(origin: bytes, send: Send) -> Send:

@@ -31,13 +31,12 @@ import structlog
 from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flintlock.api import jobs as shapes
 from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model import log_events
 from flintlock.model.errors import FlintlockError, Unavailable
 from flintlock.model.ids import Epoch
 from flintlock.model.quantities import duration_s
-from flintlock.rest.server.http import JSON, ROUTE, json_response
+from flintlock.rest.server.http import ROUTE, send_error
 from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
 from flintlock.rest.server.route import Route, ServedBy
 from flintlock.rest.server.upstream import (
@@ -233,16 +232,6 @@ async def _cancel_on_disconnect(body: RequestBody, client: _ClientResponse, wait
     await body.client_disconnected()
     if not client.complete and not waiting.expired():
         waiting.reschedule(asyncio.get_running_loop().time())
-
-
-async def send_error(send: Send, status: int, text: str) -> None:
-    """Send an error response."""
-    body = json_response(shapes.Errors(errors=[text])).body
-    headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
-    if status == 503:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _with_epoch(send: Send, epoch: Epoch) -> Send:

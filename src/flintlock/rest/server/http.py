@@ -9,7 +9,9 @@ from typing import Final, TypeAlias
 import msgspec
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
+from starlette.types import Send
 
+from flintlock.api import jobs as shapes
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
@@ -133,6 +135,23 @@ Handler: TypeAlias = Callable[[RestCall], Awaitable[HttpResponse]]
 def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
     """Encode a value as JSON."""
     return HttpResponse(body=_encoder.encode(value), status=status, headers=headers or {})
+
+
+async def send_error(send: Send, status: int, text: str, *, retry_s: int | None = None, close: bool = False) -> None:
+    """Send an error response outside of a route. `close`: what the client still sends is not read.
+
+    A response 503 always says when to try again: after a second, unless told otherwise.
+    """
+    body = json_response(shapes.Errors(errors=[text])).body
+    headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="flintlock"'))
+    if retry_s is not None or status == 503:
+        headers.append((b"retry-after", b"%d" % (retry_s or 1)))
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def no_such(kind: str, name: str) -> NotFound:

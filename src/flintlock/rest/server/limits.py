@@ -6,8 +6,8 @@
     requests a second of one token                429    `security.rate-limit`
     a body that arrives too slowly                408
 
-Each refusal says when to try again (`Retry-After`). Credentials made with the cluster's secret have no rate: whoever
-has it can end the cluster anyway.
+Each refusal says when to try again (`Retry-After`). Credentials made with the cluster's secret have no rate: their
+user can end the cluster anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Final
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flintlock.api import jobs as shapes
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
     CONCURRENT_REQUESTS,
@@ -31,7 +30,7 @@ from flintlock.config.options import (
     WAITING_REQUESTS,
 )
 from flintlock.model.principals import Principal
-from flintlock.rest.server.http import JSON, PRINCIPAL, ROUTE, json_response
+from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
 from flintlock.rest.server.route import Route
 
 _LARGE_BYTES: Final = 1 << 20
@@ -83,16 +82,15 @@ class RequestBounds:
             return
         retry_s = self._over_rate(scope[PRINCIPAL])
         if retry_s:
-            await _refuse(
-                send, 429, f"more than {self._limits.rate:g} requests a second were sent with this token", retry_s
-            )
+            text = f"more than {self._limits.rate:g} requests a second were sent with this token"
+            await send_error(send, 429, text, retry_s=retry_s, close=True)
             return
         length = _body_bytes(scope)
         waits = _waits(scope[ROUTE], scope)
         upload = int(min(length, self._limits.largest_upload)) if length > _LARGE_BYTES else 0
         reason = self._full(waits=waits, upload=upload)
         if reason:
-            await _refuse(send, 503, f"{reason}; try again", 1)
+            await send_error(send, 503, f"{reason}; try again", retry_s=1, close=True)
             return
         self._count(waits=waits, upload=upload, by=1)
         try:
@@ -169,7 +167,8 @@ async def _serve_with_body(app: ASGIApp, scope: Scope, receive: Receive, send: S
 
     await app(scope, receive_in_time, send_unless_too_slow)
     if too_slow and not answered:
-        await _refuse(send, 408, f"the body arrives too slowly: {received} bytes in {loop.time() - begun_s:.0f} s", 1)
+        text = f"the body arrives too slowly: {received} bytes in {loop.time() - begun_s:.0f} s"
+        await send_error(send, 408, text, retry_s=1, close=True)
 
 
 def _body_bytes(scope: Scope) -> float:
@@ -185,15 +184,3 @@ def _waits(route: Route | None, scope: Scope) -> bool:
     if route is None:
         return False
     return route.streams or (route.max_wait_s > 0 and b"wait=" in scope["query_string"])
-
-
-async def _refuse(send: Send, status: int, text: str, retry_s: int) -> None:
-    body = json_response(shapes.Errors(errors=[text])).body
-    headers = [
-        (b"content-type", JSON.encode()),
-        (b"content-length", b"%d" % len(body)),
-        (b"retry-after", b"%d" % retry_s),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

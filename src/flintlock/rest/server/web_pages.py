@@ -1,7 +1,7 @@
 """Requests of web pages: a page that the user has open must not use the cluster in the user's name.
 
 A browser sends requests of any page to any address that it can reach, the loopback address included, and attaches the
-cookies of that address. Three headers that a page cannot change give it away:
+cookies of that address. Three headers that a page cannot change show where a request comes from:
 
     Host             names what the page believes to talk to. With DNS rebinding, a page makes its own name lead here:
                      so only names of this cluster are served. An IP address was not looked up, and is always one.

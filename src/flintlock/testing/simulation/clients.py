@@ -39,7 +39,7 @@ class Clients:
         self._random: Final = random
         self._operating: Final = Random(f"operations-{seed}")  # its own: runs without operations are left as they are
         draws_changes = self._operating.random() < _CHANGING_RUNS
-        # A job that is put back from the quarantine has lost its operations: an operator decides anew.
+        # A job that is put back from the quarantine has lost its operations: an operator decides again.
         self._changes_jobs: Final = draws_changes and not cluster.faults.damaged_graphs
         self._cluster: Final = cluster
         self._jobs: Final = jobs

@@ -58,6 +58,7 @@ _SLOT_CHECK_S: Final = 1.7
 _REMEMBERED_STARTS: Final = 500
 _UNRECORDED: Final = 1000  # the first number of attempts that no JobMaster knows
 _LONGEST_FAULT_S: Final = 180.0  # for which a leader may be frozen, or may not reach the stores
+_FAILURES_AFTERWARDS_S: Final = 600.0  # how long Spark fails after the faults are over
 _LATE_TO_THE_STORE: Final = 0.05  # with more late messages no process could keep a session
 _REPEAT_S: Final = 0.2  # between two tries to reach the store through a cut
 _RECOVERING: Final = frozenset({"graphs.recover", "progress.read"})
@@ -217,7 +218,7 @@ class SimulatedCluster:
                 self.fleet.begin(tasks)
             self._injector.begin(tasks)
             tasks.create_task(self._check_slots(), name="check-slots")
-            tasks.create_task(self._stop_losing_messages(), name="stop-losing-messages")
+            tasks.create_task(self._end_faults(), name="end-faults")
 
     def crash(self, name: str, why: str) -> None:
         """End a process at this instant."""
@@ -246,7 +247,7 @@ class SimulatedCluster:
             self.record(f"{name} starts")
             await asyncio.wait({process.spawn(main(process), name)})
             if process.alive:
-                self.violations.append(f"{name} has ended, though nobody has ended it")
+                self.violations.append(f"{name} has ended, although no request has ended it")
                 process.crash()
             if process.failure is not None:
                 self.violations.append(f"{name} ended by itself: {process.failure!r}")
@@ -459,10 +460,15 @@ class SimulatedCluster:
         self._term_began_s = asyncio.get_running_loop().time()
         self.record(f"{self.leader()} leads in epoch {token.epoch}")
 
-    async def _stop_losing_messages(self) -> None:
-        """Lose no more messages once the faults are over: no guarantee holds for a component that is unreachable."""
+    async def _end_faults(self) -> None:
+        """Lose no more messages once the faults are over: no guarantee holds for a component that is unreachable.
+
+        Spark fails for some time longer. A long job that is restarted without a limit must be able to end after that.
+        """
         await asyncio.sleep(self.faults.until_s)
         self.network.link = structs.replace(self._faulty, loss=0.0)
+        await asyncio.sleep(_FAILURES_AFTERWARDS_S)
+        self.spark.failures = 0.0
 
 
 class _Watchdog:

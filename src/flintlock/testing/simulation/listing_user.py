@@ -1,7 +1,7 @@
 """A user who follows the listing of jobs during faults: page by page, and by its changes.
 
 Promised is: a job is listed from its acknowledgement on, once, in its place; an end that a client was shown is in the
-listing too, and stays as it is; and whoever follows the changes knows what the listing has.
+listing too, and stays as it is; and a client that follows the changes knows what the listing has.
 """
 
 from __future__ import annotations

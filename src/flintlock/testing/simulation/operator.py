@@ -46,7 +46,7 @@ class QuarantineOperator:
         self._record: Final = record
 
     async def run(self) -> None:
-        """Look after the quarantine until cancelled."""
+        """Retry and drop quarantined jobs until cancelled."""
         while True:
             await asyncio.sleep(self._random.uniform(0.2, 10.0))
             try:

@@ -23,13 +23,39 @@ def make_private_directory(directory: Path) -> None:
             directory.chmod(0o700)
     except PermissionError as error:
         if not directory.is_dir():
-            raise Unavailable(f"the state directory {directory} cannot be made: {error.strerror}") from error
+            raise Unavailable(f"the directory {directory} cannot be made: {error.strerror}") from error
         raise Refused(
-            f"the state directory {directory} is open to other users and belongs to user {directory.stat().st_uid}, not"
+            f"the directory {directory} is open to other users and belongs to user {directory.stat().st_uid}, not"
             f" to user {os.geteuid()} of this process: run `chmod 700 {directory}` as its owner, or use another one"
         ) from error
     except OSError as error:
-        raise Unavailable(f"the state directory {directory} cannot be made: {error.strerror}") from error
+        raise Unavailable(f"the directory {directory} cannot be made: {error.strerror}") from error
+
+
+def read_private_file(path: Path, most: int) -> bytes:
+    """Return the content of a file that only its owner can use; at most `most` bytes of it.
+
+    Raises FileNotFoundError if there is none, Refused with the path and the reason if it must not be used.
+    """
+    try:
+        # Opening a pipe waits for a writer otherwise.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise Refused(f"{path} is not a file")
+        if stat.S_IMODE(mode) & OTHERS:
+            raise Refused(f"other users can read {path}: run `chmod 600 {path}`")
+        content = os.read(descriptor, most + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > most:
+        raise Refused(f"{path} has more than {most} bytes")
+    return content
 
 
 def make_private_file(path: Path) -> None:
