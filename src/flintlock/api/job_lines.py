@@ -50,6 +50,7 @@ def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
         last_modification=job.last_modified_ms,
         tasks=OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
         pending_operators=0,
+        waits_for=job.waits_for,
     )
 
 

@@ -7,7 +7,7 @@ names: `msgspec.convert(…, from_attributes=True)` makes the one from the other
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, field
 
@@ -16,6 +16,9 @@ from flintlock.model.commands import OperationStatus
 from flintlock.model.jobgraph import MAX_PARALLELISM
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import FailureKind, Frame, StepOutput
+
+WAITING: Final = "WAITING"
+"""How a job is shown that Flink's API calls RUNNING, and of which nothing runs yet."""
 
 
 class Empty(ApiStruct, frozen=True, kw_only=True):
@@ -57,8 +60,8 @@ class OverviewTasks(ApiStruct, frozen=True, kw_only=True):
     failed: int
 
 
-class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True):
-    """One entry of GET /jobs/overview."""
+class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry of GET /jobs/overview. `waits-for`: what a RUNNING job waits for, if none of its regions runs."""
 
     jid: str
     name: str
@@ -71,6 +74,12 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True):
     last_modification: int = field(name="last-modification")
     tasks: OverviewTasks
     pending_operators: int = field(name="pending-operators")
+    waits_for: str = field(default="", name="waits-for")
+
+    @property
+    def shown_state(self) -> str:
+        """The state as people read it: WAITING if the job is RUNNING and none of its regions is."""
+        return WAITING if self.waits_for else self.state
 
 
 class JobsOverviewResponse(ApiStruct, frozen=True, kw_only=True):
@@ -148,8 +157,8 @@ class PlanResponse(ApiStruct, frozen=True, kw_only=True):
     plan: Plan
 
 
-class JobDetails(ApiStruct, frozen=True, kw_only=True):
-    """GET /jobs/:jobid."""
+class JobDetails(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
+    """GET /jobs/:jobid. `waits-for`: what a RUNNING job waits for, if none of its regions runs."""
 
     jid: str
     application_id: str = field(name="application-id")
@@ -168,6 +177,7 @@ class JobDetails(ApiStruct, frozen=True, kw_only=True):
     status_counts: dict[str, int] = field(name="status-counts")
     plan: Plan
     pending_operators: int = field(name="pending-operators")
+    waits_for: str = field(default="", name="waits-for")
 
 
 class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
@@ -424,6 +434,12 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     failures: tuple[FailureSummary, ...] = ()  # the first and the latest, oldest first
     failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
     submitted_by: str = field(default="", name="submitted-by")
+    waits_for: str = field(default="", name="waits-for")  # what a RUNNING job waits for, if none of its regions runs
+
+    @property
+    def shown_state(self) -> str:
+        """The state as people read it: WAITING if the job is RUNNING and none of its regions is."""
+        return WAITING if self.waits_for else self.status
 
 
 class JobChange(KebabCase, frozen=True, kw_only=True):

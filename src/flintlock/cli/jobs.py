@@ -24,8 +24,8 @@ _SHORTEST_PREFIX: Final = 4
 
 
 @click.command("list")
-@click.option("-r", "--running", is_flag=True, help="Only running jobs.")
-@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not started to run.")
+@click.option("-r", "--running", is_flag=True, help="Only jobs of which something runs.")
+@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that wait: for slots, or to be started.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Include ended jobs.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most the newest N jobs.")
 @json_option
@@ -51,11 +51,11 @@ def list_jobs(
         return
     notes = waiting_notes(seen)
     rows = [
-        (job.jid, job.name, job.state, moment(job.start_time), duration(job.duration), _tasks(job),
+        (job.jid, job.name, job.shown_state, moment(job.start_time), duration(job.duration), _tasks(job),
          notes.get(job.jid, ""))
         for job in jobs
     ]  # fmt: skip
-    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS", "WAITS" if notes else "")
+    head = ("JOB ID", "NAME", "STATE", "STARTED", "DURATION", "STEPS", "WAITS FOR" if notes else "")
     for line in aligned(head, rows):
         click.echo(coloured(line))
 
@@ -78,7 +78,7 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
     if as_json:
         print_json(found)
         return
-    click.echo(coloured(f"{found.name}  {found.jobid}  {found.status}"))
+    click.echo(coloured(f"{found.name}  {found.jobid}  {found.shown_state}"))
     if found.submitted_by:
         click.echo(f"submitted by {found.submitted_by}")
     for change in changes:
@@ -101,10 +101,10 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
     if found.publishing is not None:
         click.echo(publishing_line(found))
     if note is not None:
-        click.echo(f"waits: {note}")
+        click.echo(f"waits for slots: {note}")
     history = failure_lines(found)
     if history:
-        click.echo("\nfailures, the latest last:")
+        click.echo("\nfailures (oldest first):")
         for line in history:
             click.echo(f"  {line}")
     failure = failure_of(found.failure)
@@ -165,7 +165,7 @@ def select_jobs(
         job
         for job in jobs
         if not job.state.globally_terminal
-        and ((not running and not scheduled) or (scheduled if job.state.not_started else running))
+        and ((not running and not scheduled) or (scheduled if job.state.not_started or job.waits_for else running))
     )
 
 

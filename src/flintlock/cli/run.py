@@ -241,9 +241,7 @@ def _print_end(
         from flintlock.model.failure_text import render
 
         if len(end.failures) > 1 or any(line.labels for line in end.failures):
-            click.echo(
-                "\n".join(["failures, the latest last:", *(f"  {line}" for line in failure_lines(end))]), err=True
-            )
+            click.echo("\n".join(["failures (oldest first):", *(f"  {line}" for line in failure_lines(end))]), err=True)
         click.echo(click.style(render(failure, verbose=verbose), fg="red"), err=True)
         if any(text in failure.message for text in _NEEDS_A_DRIVER) and end.engine == EngineKind.SHARED:
             click.echo("(SparkContext and RDDs need a dedicated Spark driver: add --engine dedicated)", err=True)

@@ -10,7 +10,7 @@ import click
 
 STATE_COLOURS: Final[Mapping[str, str]] = {
     "FINISHED": "green", "RUNNING": "cyan", "FAILED": "red", "FAILING": "red", "CANCELED": "yellow",
-    "CANCELLING": "yellow", "CANCELING": "yellow", "RESTARTING": "yellow",
+    "CANCELLING": "yellow", "CANCELING": "yellow", "RESTARTING": "yellow", "WAITING": "yellow",
 }  # fmt: skip
 
 
@@ -37,9 +37,6 @@ def moment(ms: int) -> str:
 
 def duration(ms: int) -> str:
     """Write a duration so that its size is seen at once."""
-    seconds = max(0, ms) / 1000
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    from flintlock.client.display.progress import duration_text
+
+    return duration_text(ms / 1000)

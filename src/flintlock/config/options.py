@@ -195,9 +195,9 @@ RESULT_BYTES: Final = Option(
     scope=Scope.JOB, description="Maximum size of one result; a larger one fails the job.",
 )  # fmt: skip
 DEFAULT_PARALLELISM: Final = Option(
-    key="parallelism.default", parse=integer(0, 1 << 15), kind=_WHOLE, default=0,
-    unset="the slots of one TaskManager", scope=Scope.JOB,
-    description="The parallelism of jobs that set none. 0: the slots of one TaskManager.",
+    key="parallelism.default", parse=integer(0, 1 << 15), kind=_WHOLE, default=1, scope=Scope.JOB,
+    description="The parallelism of jobs that set none: the slots that each of their regions takes. 0: all slots of one"
+    " TaskManager.",
 )  # fmt: skip
 RESTART_TYPE: Final = Option(
     key="restart-strategy.type",

@@ -120,6 +120,12 @@ class TaskCounts(Struct, frozen=True, kw_only=True):
     total: int
     by_state: dict[ExecutionState, int]
 
+    @property
+    def waiting_for_slots(self) -> bool:
+        """Whether no step runs, and some wait for slots."""
+        counts = {state for state, count in self.by_state.items() if count}
+        return ExecutionState.SCHEDULED in counts and not any(state.active for state in counts)
+
 
 class JobSummary(Struct, frozen=True, kw_only=True):
     """One line of a listing."""
@@ -133,6 +139,11 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     last_modified_ms: int
     tasks: TaskCounts
     stale: bool = False
+
+    @property
+    def waits_for(self) -> str:
+        """What a job that is RUNNING, but none of whose regions runs, waits for; empty for any other job."""
+        return "slots" if self.status is JobStatus.RUNNING and self.tasks.waiting_for_slots else ""
 
 
 class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):

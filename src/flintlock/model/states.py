@@ -102,6 +102,11 @@ class ExecutionState(StrEnum):
         """Whether Flink's REST API reports how long an attempt was in this state."""
         return self in _TIMED
 
+    @property
+    def active(self) -> bool:
+        """Whether the attempt may do something on a TaskManager."""
+        return not self.waiting and not self.terminal
+
     @classmethod
     def aggregate(cls, states: Collection[ExecutionState]) -> ExecutionState:
         """Return the state of a step that several attempts run, as Flink has it for a vertex with several subtasks.

@@ -115,6 +115,7 @@ class Run(Struct, frozen=True, kw_only=True, tag="run"):
     scratch: str  # an empty directory of the attempt's own; the runner's working directory
     artifacts: dict[str, str] = {}  # the local path of each artifact's content
     limits: Limits = Limits()
+    cores: int = 1  # of the TaskManager
     dedicated: DedicatedEngine | None = None  # the task needs a Spark driver of its own
     secrets: dict[str, str] = {}  # the values of those that the graph refers to
 

@@ -89,7 +89,7 @@ def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[
         assert run_app(["list", "-m", server.url]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["JOB", "ID", "NAME", "STATE", "STARTED", "DURATION", "TASKS"]
+    assert lines[0].split() == ["JOB", "ID", "NAME", "STATE", "STARTED", "DURATION", "STEPS"]
     assert lines[1].startswith(f"{JOB}  runs   RUNNING  20")
     assert lines[1].endswith("1 min 01 s  1/2")
 
@@ -108,13 +108,30 @@ def test_the_list_shows_what_jobs_wait_for(capsys: pytest.CaptureFixture[str]) -
         head, *lines = capsys.readouterr().out.splitlines()
         assert run_app(["list", "-m", server.url, "--json"]) == 0
 
-    assert head.endswith("WAITS")
-    assert lines[0].endswith("1/2    2 of 2 in the queue, for 1 slot and a TaskManager; 1 TaskManager starting")
-    assert lines[1].endswith("1/2    1 of 2 in the queue, for 2 slots; 1 TaskManager starting")
+    assert head.endswith("WAITS FOR")
+    assert lines[0].endswith(
+        "1/2    2nd of 2 in the queue; needs 1 slot and all slots of a TaskManager; 1 TaskManager starting"
+    )
+    assert lines[1].endswith("1/2    1st of 2 in the queue; needs 2 slots; 1 TaskManager starting")
     assert lines[2].endswith("1/2")
     output = json.loads(capsys.readouterr().out)
     assert [item["jobid"] for item in output["waiting"]] == [OTHER, JOB, JOB]
     assert output["starting"] == 1
+
+
+def test_a_job_of_which_nothing_runs_is_listed_as_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    """REST has Flink's state, RUNNING, and what the job waits for beside it."""
+    jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "queued", "RUNNING") | {"waits-for": "slots"}]
+    none_waiting: dict[str, Any] = {"waiting": [], "starting": 0}
+    with serving({"GET /jobs/overview": [(200, {"jobs": jobs})], "GET /resources": [(200, none_waiting)]}) as server:
+
+        def lines(*flags: str) -> list[list[str]]:
+            assert run_app(["list", "-m", server.url, *flags]) == 0
+            return [line.split()[1:3] for line in capsys.readouterr().out.splitlines()[1:]]
+
+        assert lines() == [["runs", "RUNNING"], ["queued", "WAITING"]]
+        assert lines("-r") == [["runs", "RUNNING"]]
+        assert lines("-s") == [["queued", "WAITING"]]
 
 
 def test_a_list_is_read_page_by_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,13 +226,13 @@ def test_status_shows_every_failure_with_its_attempt_and_labels(capsys: pytest.C
         assert run_app(["status", JOB, "-m", server.url]) == 0
 
     output = capsys.readouterr().out.splitlines()
-    lines = output[output.index("failures, the latest last:") + 1 :]
+    lines = output[output.index("failures (oldest first):") + 1 :]
     first, second, third = (line.strip().split("  ", 1)[1] for line in lines)
     assert first == (
-        "attempt 1 at [orders, priced] on tm-1: user code: step 'priced': ZeroDivisionError: division by zero"
+        "attempt 0 at [orders, priced] on tm-1: user code: step 'priced': ZeroDivisionError: division by zero"
         " (team=a, type=user)"
     )
-    assert second == "and attempt 1 at [orders, priced] on tm-1: TaskManager lost: tm-2 was silent"
+    assert second == "and attempt 0 at [orders, priced] on tm-1: TaskManager lost: tm-2 was silent"
     assert third == "the job: user code: step 'priced': ZeroDivisionError: division by zero"
 
 
@@ -227,7 +244,7 @@ def test_status_shows_the_position_in_the_queue(capsys: pytest.CaptureFixture[st
     }
     with serving(answers) as server:
         assert run_app(["status", JOB, "-m", server.url]) == 0
-        assert "waits: 2 of 2 in the queue, for 2 slots\n" in capsys.readouterr().out
+        assert "waits for slots: 2nd of 2 in the queue; needs 2 slots\n" in capsys.readouterr().out
         assert run_app(["status", JOB, "-m", server.url]) == 0
         assert "waits" not in capsys.readouterr().out
 
@@ -520,9 +537,9 @@ def test_a_failed_run_shows_every_attempt(capsys: pytest.CaptureFixture[str]) ->
         end["failures"] = [failure_line(0, labels={"type": "user"})]
         assert run_app(["run", "-q", "-m", server.url, "job.py:job"]) == 1
 
+    assert "attempt 0 at [s0] on tm-1: user code" in output
     assert "attempt 1 at [s0] on tm-1: user code" in output
-    assert "attempt 2 at [s0] on tm-1: user code" in output
-    assert output.index("attempt 2") < output.index("Step 'two' failed")
+    assert output.index("attempt 1") < output.index("Step 'two' failed")
     assert "attempt" not in once
     assert "(type=user)" in capsys.readouterr().err
 

@@ -4,11 +4,13 @@ import io
 from contextlib import closing
 from typing import Any
 
+import pytest
 from tests.unit.client.answering import serving
 
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Http
-from flintlock.client.display.console import SilentDisplay
+from flintlock.client.display import following
+from flintlock.client.display.console import PlainDisplay, SilentDisplay
 from flintlock.client.display.following import OutputReader, follow
 from flintlock.model.ids import JobId
 
@@ -43,3 +45,19 @@ def test_what_a_job_printed_last_is_shown_though_the_job_has_ended_before() -> N
         follow(handle, SilentDisplay(printed), OutputReader(handle), tick_s=0.01)
 
     assert printed.getvalue() == "HELLO OUT\n"
+
+
+def test_a_waiting_jobs_place_in_the_queue_is_requested_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = {**FINISHED, "status": "RUNNING", "waits-for": "slots", "regions": []}
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, waiting), (200, waiting), (200, {**FINISHED, "regions": []})],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
+        "GET /resources": [(200, {"waiting": [{"jobid": JOB, "request": "a", "slots": 1}], "starting": 0})],
+    }
+    monkeypatch.setattr(following, "QUEUE_INTERVAL_S", 0.0)
+    printed = io.StringIO()
+    with serving(answers) as server, closing(Http([server.url])) as http:
+        handle = JobHandle(http, JOB)
+        follow(handle, PlainDisplay(printed, printed), OutputReader(handle), tick_s=0.01)
+
+    assert printed.getvalue().splitlines()[0] == "hello: WAITING, 1st of 1 in the queue; needs 1 slot"

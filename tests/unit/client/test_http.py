@@ -266,8 +266,8 @@ def test_the_error_of_a_job_lists_every_failed_attempt() -> None:
 
     head, first, second, *rest = caught.value.public.splitlines()
     assert head == f"job 'small' ({JOB}) failed"
-    assert first.endswith("attempt 1 at [priced]: engine lost: the JVM died")
-    assert second.endswith("attempt 2 at [priced]: user code: x")
+    assert first.endswith("attempt 0 at [priced]: engine lost: the JVM died")
+    assert second.endswith("attempt 1 at [priced]: user code: x")
     assert rest[0] == "Step 'priced' failed (user code)"
 
 

@@ -71,7 +71,7 @@ def test_what_a_region_waits_for() -> None:
 def test_second_attempts_and_failures_are_shown() -> None:
     job = looked_at("RESTARTING", ("priced", [attempt("FAILED"), attempt("FAILED", 1, failure=FAILURE)]))
 
-    assert region_rows(job)[0].detail == "attempt 2, step 'priced': ZeroDivisionError: division by zero"
+    assert region_rows(job)[0].detail == "attempt 1, step 'priced': ZeroDivisionError: division by zero"
 
 
 def test_only_changes_of_state_are_printed() -> None:
@@ -94,7 +94,47 @@ def test_a_restart_is_a_change_though_the_state_is_the_same() -> None:
     first = looked_at("RUNNING", ("a", [attempt("RUNNING")]))
     again = looked_at("RUNNING", ("a", [attempt("FAILED"), attempt("RUNNING", 1)]))
 
-    assert changes(first, again) == ["  [a] RUNNING: attempt 2"]
+    assert changes(first, again) == ["  [a] RUNNING: attempt 1"]
+
+
+def test_a_job_that_waits_is_shown_as_waiting_with_its_place_in_the_queue() -> None:
+    waiting = looked_at("RUNNING", ("a", [attempt("SCHEDULED")]), **{"waits-for": "slots"})
+    running = looked_at("RUNNING", ("a", [attempt("RUNNING")]))
+    printed, now = io.StringIO(), [0.0]
+    display = PlainDisplay(printed, io.StringIO(), clock_s=lambda: now[0])
+
+    display.update(waiting)
+    assert not printed.getvalue()  # most jobs wait for milliseconds
+    display.update(waiting, "2nd of 2 in the queue; needs 1 slot")
+    display.update(waiting, "2nd of 2 in the queue; needs 1 slot")
+    display.update(waiting, "1st of 1 in the queue; needs 1 slot")
+    now[0] = 35.0
+    display.update(waiting, "1st of 1 in the queue; needs 1 slot")
+    display.update(running)
+
+    assert printed.getvalue().splitlines() == [
+        "revenue: WAITING, 2nd of 2 in the queue; needs 1 slot",
+        "revenue: WAITING, 1st of 1 in the queue; needs 1 slot",
+        "revenue WAITING, 0 of 1 region finished, 1st of 1 in the queue; needs 1 slot, after 35.0 s",
+        "revenue: RUNNING",
+        "  [a] RUNNING",
+    ]
+    assert "revenue WAITING  1.0 s  3rd of 3" in drawn(job_table(waiting, 1.0, "3rd of 3"))
+
+
+def test_a_display_off_a_terminal_is_not_silent_for_longer_than_half_a_minute() -> None:
+    printed, now = io.StringIO(), [0.0]
+    display = PlainDisplay(printed, io.StringIO(), clock_s=lambda: now[0])
+    job = looked_at("RUNNING", ("a", [attempt("RUNNING")]))
+    for seconds in (0, 10, 29, 31, 40, 62, 3700):
+        now[0] = float(seconds)
+        display.update(job)
+
+    assert printed.getvalue().splitlines()[2:] == [
+        "revenue RUNNING, 0 of 1 region finished, after 31.0 s",
+        "revenue RUNNING, 0 of 1 region finished, after 1 min 02 s",
+        "revenue RUNNING, 0 of 1 region finished, after 1 h 01 min",
+    ]
 
 
 def test_the_line_of_a_job() -> None:

@@ -35,7 +35,6 @@ IN_WORDS = {
     "rest.bind-address",
     "jobmanager.bind-host",
     "taskmanager.bind-host",
-    "parallelism.default",
     "jobmanager.failure-enrichers",
     "pipeline.jobvertex-parallelism-overrides",
     "job.timeout",

@@ -182,7 +182,7 @@ def test_parallelism_becomes_slots() -> None:
 @pytest.mark.parametrize(
     ("parallelism", "config", "cluster", "at_most"),
     [
-        (None, {}, {}, None),
+        (None, {"parallelism.default": "0"}, {}, None),
         (3, {}, {}, 3),
         (None, {"parallelism.default": "4"}, {}, 4),
         (None, {}, {"parallelism.default": "5"}, 5),
@@ -190,7 +190,7 @@ def test_parallelism_becomes_slots() -> None:
         (3, {"parallelism.default": "4"}, {}, 3),
     ],
 )
-def test_unset_parallelism_means_one_task_manager_at_most_the_jobs(
+def test_a_region_without_parallelism_takes_one_task_manager_at_most_the_jobs_parallelism(
     parallelism: int | None, config: dict[str, str], cluster: dict[str, str], at_most: int | None
 ) -> None:
     graph = graph_of(source("orders"), result("top", "orders"), parallelism=parallelism, config=config)
@@ -199,6 +199,14 @@ def test_unset_parallelism_means_one_task_manager_at_most_the_jobs(
 
     (request,) = harness.job.declared
     assert (request.slots, request.at_most) == (None, at_most)
+
+
+def test_a_job_that_sets_no_parallelism_takes_one_slot() -> None:
+    harness = JobHarness(graph_of(source("orders"), result("top", "orders")))
+    harness.start()
+
+    (request,) = harness.job.declared
+    assert request.slots == 1
 
 
 def test_a_grant_that_answers_no_open_request_is_ignored() -> None:
@@ -227,7 +235,7 @@ def test_the_deployment_carries_what_the_task_needs() -> None:
     assert order.work_dir == f"/work/{'a' * 32}"
     assert order.region is harness.job.plan.regions[0]
     assert order.cancel_timeout_s == 3.0
-    assert order.slots == (0, 1)
+    assert order.slots == (0,)
 
 
 def test_the_first_regions_analyse_the_whole_graph() -> None:
@@ -407,7 +415,7 @@ def test_a_snapshot_shows_regions_attempts_and_times() -> None:
     assert snapshot.end_ms == -1
     assert snapshot.last_modified_ms == harness.now_ms
     first, second = snapshot.executions
-    assert (first.state, first.task_manager, first.address, first.slots) == (E.RUNNING, "tm-1", "tm-1:1", 2)
+    assert (first.state, first.task_manager, first.address, first.slots) == (E.RUNNING, "tm-1", "tm-1:1", 1)
     assert (second.state, second.task_manager) == (E.CREATED, None)
     assert snapshot.summary().tasks.total == len(CHAIN.vertices)
 

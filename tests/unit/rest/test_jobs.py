@@ -44,6 +44,21 @@ def test_jobs_are_listed_newest_first(rest: RestHarness) -> None:
     assert (second["end-time"], second["duration"]) == (T0 + 9000, 10_000)
 
 
+def test_a_running_job_of_which_nothing_runs_says_what_it_waits_for(rest: RestHarness) -> None:
+    """Flink's state stays RUNNING; `waits-for` is there while the job waits, and only then."""
+    job = running(A)
+    queued = (*job.executions[:2], structs.replace(job.executions[2], state=ExecutionState.SCHEDULED))
+    paths = (f"/jobs/{A}", f"/jobs/{A}/attempts")
+    assert [rest.get(path).get("waits-for") or "" for path in paths] == ["", ""]
+    assert "waits-for" not in rest.get("/jobs/overview")["jobs"][0]
+
+    rest.now_ms += 10_000  # what is cached has expired
+    rest.dispatcher.put(structs.replace(job, executions=queued, last_modified_ms=T0 + 6000))
+    assert [rest.get(path)["waits-for"] for path in paths] == ["slots", "slots"]
+    assert rest.get("/jobs/overview")["jobs"][0]["waits-for"] == "slots"
+    assert rest.get("/jobs/overview")["jobs"][0]["state"] == "RUNNING"
+
+
 def test_a_job_is_returned_with_its_steps(rest: RestHarness) -> None:
     """Each step is where its region is; what it wrote is returned where Spark has reported it."""
     job = rest.get(f"/jobs/{A}")

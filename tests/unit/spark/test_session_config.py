@@ -14,25 +14,34 @@ JOB = JobId("ab" * 16)
 KEY = SparkSessionKey(user_id="flintlock-1", session_id="9f0c9c1e-0000-4000-8000-000000000000")
 
 
-def task(**config: str) -> DeployTask:
+def task(*slots: int, parallelism: int | None = None, config: dict[str, str] | None = None) -> DeployTask:
     return DeployTask(
         attempt=AttemptId(job_id=JOB, region=RegionId(0), attempt=0),
-        graph=JobGraph(job_id=JOB, name="j", config=config),
-        slots=(0, 3, 4),
+        graph=JobGraph(job_id=JOB, name="j", config=config or {}, parallelism=parallelism),
+        slots=slots or (0, 3, 4),
         region=Region(id=RegionId(0), steps=()),
     )
 
 
 def test_utc_and_a_partition_for_each_slot() -> None:
-    assert session_config(task()) == {
+    assert session_config(task(), 8) == {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "3",
     }
 
 
+def test_a_task_whose_parallelism_nobody_set_uses_the_whole_engine() -> None:
+    """One slot admits it; a slot does not limit it."""
+    partitions = "spark.sql.shuffle.partitions"
+    assert session_config(task(0), 8)[partitions] == "8"
+    assert session_config(task(0, parallelism=1), 8)[partitions] == "1"
+    assert session_config(task(0, config={"parallelism.default": "1"}), 8)[partitions] == "1"
+    assert session_config(task(0, 1), 8)[partitions] == "2"
+
+
 def test_the_jobs_own_settings_replace_the_defaults() -> None:
     config = session_config(
-        task(**{"spark.sql.session.timeZone": "Europe/Vienna", "spark.x": "1", "parallelism.default": "7"})
+        task(config={"spark.sql.session.timeZone": "Europe/Vienna", "spark.x": "1", "parallelism.default": "7"}), 8
     )
     assert config["spark.sql.session.timeZone"] == "Europe/Vienna"
     assert config["spark.x"] == "1"

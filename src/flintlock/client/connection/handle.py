@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from flintlock.api.cluster import ClusterResources
 from flintlock.api.jobs import (
     ExecutionResultResponse,
     JobAttempts,
@@ -25,7 +26,7 @@ from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle
-from flintlock.client.display.progress import failure_lines, failure_of
+from flintlock.client.display.progress import failure_lines, failure_of, waiting_notes
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
@@ -89,6 +90,10 @@ class JobHandle:
     def changes(self) -> JobChanges:
         """Return who submitted the job, and who cancelled or rescaled it since."""
         return self._http.get(f"/jobs/{self.id}/changes", JobChanges)
+
+    def waiting_note(self) -> str:
+        """Return the job's place in the queue for slots, and what it needs; empty if it does not wait."""
+        return waiting_notes(self._http.get("/resources", ClusterResources)).get(self.id, "")
 
     def attempts(self) -> JobAttempts:
         """Return regions, attempts, progress and failures as they are now."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
 from flintlock.api.jobs import JobAttempts, ResultTable
 from flintlock.client.authoring.package import is_program
-from flintlock.client.display.progress import changes, job_line, publishing_line, region_rows
+from flintlock.client.display.progress import changes, duration_text, job_line, publishing_line, region_rows
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 _COLOURS: Final = {
     "FINISHED": "green", "RUNNING": "cyan", "FAILED": "red", "CANCELED": "yellow", "CANCELING": "yellow",
-    "CANCELLING": "yellow", "FAILING": "red", "RESTARTING": "yellow",
+    "CANCELLING": "yellow", "FAILING": "red", "RESTARTING": "yellow", "WAITING": "yellow",
 }  # fmt: skip
 _BAR_WIDTH: Final = 16
 _TITLE_WIDTH: Final = 40
 _UNCUT_WIDTH: Final = 100_000
+SILENCE_S: Final = 30.0
+"""After how long without a change a display off a terminal prints where the job is."""
 
 
 class Display(Protocol):
     """Shows one job from its submission to its end."""
 
-    def update(self, job: JobAttempts) -> None:
-        """Show where the job is now."""
+    def update(self, job: JobAttempts, note: str = "") -> None:
+        """Show where the job is now; `note` is the place in the queue of a job that waits for slots."""
         ...
 
     def output(self, text: str) -> None:
@@ -55,7 +57,7 @@ class SilentDisplay:
     def __init__(self, output: TextIO | None = None) -> None:
         self._output: Final = output
 
-    def update(self, job: JobAttempts) -> None:
+    def update(self, job: JobAttempts, note: str = "") -> None:
         """Show nothing."""
 
     def output(self, text: str) -> None:
@@ -89,20 +91,31 @@ class _CompleteLines:
 
 
 class PlainDisplay:
-    """A line for each change of state."""
+    """A line for each change of state, one for each new place in the queue, and one now and then if nothing changes."""
 
-    def __init__(self, stream: TextIO, output: TextIO) -> None:
+    def __init__(self, stream: TextIO, output: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._stream: Final = stream
         self._output: Final = output
         self._lines: Final = _CompleteLines() if output is stream else None
         self._last: JobAttempts | None = None  # what was shown last
+        self._note = ""  # the last one that was printed
+        self._clock_s: Final = clock_s
+        self._started_s: Final = clock_s()
+        self._printed_s = self._started_s  # when the last line was printed
 
-    def update(self, job: JobAttempts) -> None:
-        """Print what has changed."""
-        for line in changes(self._last, job):
-            self._stream.write(line + "\n")
-        self._stream.flush()
-        self._last = job
+    def update(self, job: JobAttempts, note: str = "") -> None:
+        """Print what has changed; if nothing has for half a minute, where the job is and since when."""
+        lines, now_s = changes(self._last, job), self._clock_s()
+        if note and note != self._note:
+            lines.append(f"{job.name}: {job.shown_state}, {note}")
+        elif not lines and not job.status.globally_terminal and now_s - self._printed_s >= SILENCE_S:
+            elapsed = duration_text(now_s - self._started_s)
+            lines.append(", ".join(filter(None, (job_line(job), note, f"after {elapsed}"))))
+        if lines:
+            self._stream.write("".join(f"{line}\n" for line in lines))
+            self._stream.flush()
+            self._printed_s = now_s
+        self._last, self._note = job, note
 
     def output(self, text: str) -> None:
         """Write it; by lines if progress goes to the same stream."""
@@ -132,11 +145,11 @@ class LiveDisplay:
             console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
         )
 
-    def update(self, job: JobAttempts) -> None:
+    def update(self, job: JobAttempts, note: str = "") -> None:
         """Draw the table."""
         if not self._live.is_started:
             self._live.start()
-        self._live.update(job_table(job, time.monotonic() - self._started), refresh=True)
+        self._live.update(job_table(job, time.monotonic() - self._started, note), refresh=True)
 
     def output(self, text: str) -> None:
         """Write it above the table, or where stdout goes elsewhere, there."""
@@ -180,7 +193,7 @@ def output_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _UNCUT_WIDTH)
 
 
-def job_table(job: JobAttempts, elapsed_s: float) -> RenderableType:
+def job_table(job: JobAttempts, elapsed_s: float, note: str = "") -> RenderableType:
     """Return the job as the live display draws it."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -200,7 +213,11 @@ def job_table(job: JobAttempts, elapsed_s: float) -> RenderableType:
             ProgressBar(total=1.0, completed=row.fraction, width=_BAR_WIDTH) if row.fraction is not None else Text("")
         )
         grid.add_row(Text(f"  {row.title}"), Text(row.state, _COLOURS.get(row.state, "dim")), bar, Text(row.detail))
-    head = Text.assemble((job.name, "bold"), " ", (job.status, _COLOURS.get(job.status, "")), f"  {elapsed_s:.1f} s")
+    head = Text.assemble(
+        (job.name, "bold"), " ", (job.shown_state, _COLOURS.get(job.shown_state, "")), f"  {elapsed_s:.1f} s"
+    )
+    if note:
+        head.append(f"  {note}")
     parts: list[RenderableType] = [head, grid]
     if job.publishing is not None:
         parts.append(Text(f"  {publishing_line(job)}"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import Event
 from typing import Final
 
@@ -14,6 +15,9 @@ from flintlock.api.jobs import JobAttempts, LogPart
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.display.console import Display
 from flintlock.model.errors import NotFound, Unavailable
+
+QUEUE_INTERVAL_S: Final = 2.0
+"""How often a display requests a waiting job's place in the queue."""
 
 #: How long the output of a job that has ended may take to be complete: its processes end after the job.
 _LAST_OUTPUT_S: Final = 2.0
@@ -61,6 +65,28 @@ class OutputReader:
                 return
 
 
+class _QueueNote:
+    """A waiting job's place in the queue, requested every few seconds, and only if the job has waited that long."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle: Final = handle
+        self._due_s: float | None = None  # when it is requested; None: the job does not wait
+        self._note = ""
+
+    def note(self, job: JobAttempts) -> str:
+        """Return what is known of it now."""
+        now_s = time.monotonic()
+        if not job.waits_for:
+            self._due_s, self._note = None, ""
+        elif self._due_s is None:
+            self._due_s = now_s + QUEUE_INTERVAL_S
+        elif now_s >= self._due_s:
+            self._due_s = now_s + QUEUE_INTERVAL_S
+            with suppress(Unavailable):
+                self._note = self._handle.waiting_note()
+        return self._note
+
+
 def follow(
     handle: JobHandle,
     display: Display,
@@ -71,11 +97,12 @@ def follow(
 ) -> JobAttempts:
     """Show the job until it has ended, and return its last state. `check` is called at each poll, and may raise."""
     last_output_s: float | None = None  # until when the end of its output is awaited
+    queue = _QueueNote(handle)
     while True:
         job = handle.attempts()
         for part in reader.new(job):
             display.output(part.text)
-        display.update(job)
+        display.update(job, queue.note(job))
         if job.status.globally_terminal:
             if last_output_s is None:
                 last_output_s = time.monotonic() + _LAST_OUTPUT_S

@@ -32,7 +32,7 @@ class RegionRow(Struct, frozen=True, kw_only=True):
 def job_line(job: JobAttempts) -> str:
     """Return the job's progress in one line."""
     done = sum(1 for region in job.regions if _state(region) is ExecutionState.FINISHED)
-    line = f"{job.name} {job.status}"
+    line = f"{job.name} {job.shown_state}"
     if job.regions:
         line += f", {done} of {_counted(len(job.regions), 'region')} finished"
     if job.publishing is not None:
@@ -81,15 +81,19 @@ def waiting_notes(seen: ClusterResources) -> dict[str, str]:
     order = list(dict.fromkeys(item.job_id for item in seen.waiting))
     starting = f"; {_counted(seen.starting, 'TaskManager')} starting" if seen.starting else ""
     return {
-        jobid: f"{place} of {len(order)} in the queue, for {_wanted(jobid, seen)}{starting}"
+        jobid: f"{_ordinal(place)} of {len(order)} in the queue; needs {_wanted(jobid, seen)}{starting}"
         for place, jobid in enumerate(order, 1)
     }
 
 
 def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
-    """Return what has changed between two responses: a line for each change of state, none for mere progress."""
+    """Return what has changed between two responses: a line for each change of state, none for mere progress.
+
+    A job that waits for slots has no line here: most wait for milliseconds, and a display shows the others with their
+    place in the queue.
+    """
     lines: list[str] = []
-    if before is None or before.status != after.status:
+    if not after.waits_for and (before is None or before.waits_for or before.status != after.status):
         lines.append(f"{after.name}: {after.status}")
     known = {} if before is None else {region.id: region for region in before.regions}
     for region in after.regions:
@@ -104,9 +108,18 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     return lines
 
 
+def duration_text(seconds: float) -> str:
+    """Write a duration so that its size is seen at once."""
+    if seconds < 60:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
 def _failure_line(line: FailureSummary, titles: Mapping[int, str]) -> str:
     at = datetime.fromtimestamp(line.timestamp / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    whose = "the job" if line.region is None else f"attempt {line.attempt + 1} at [{titles.get(line.region, '')}]"
+    whose = "the job" if line.region is None else f"attempt {line.attempt} at [{titles.get(line.region, '')}]"
     place = f" on {line.task_manager}" if line.task_manager else ""
     labels = ", ".join(f"{key}={value}" for key, value in sorted(line.labels.items()))
     also = "and " if line.concurrent else ""
@@ -119,7 +132,7 @@ def _wanted(jobid: str, seen: ClusterResources) -> str:
     slots = sum(slots for slots in requests if slots is not None)
     entire = sum(slots is None for slots in requests)
     parts = [_counted(slots, "slot")] if slots else []
-    parts += ["a TaskManager" if entire == 1 else _counted(entire, "TaskManager")] if entire else []
+    parts += ["all slots of " + ("a TaskManager" if entire == 1 else _counted(entire, "TaskManager"))] if entire else []
     return " and ".join(parts)
 
 
@@ -129,7 +142,7 @@ def _state(region: RegionAttempts) -> ExecutionState:
 
 def _detail(region: RegionAttempts, job: JobAttempts) -> str:
     attempt = region.latest
-    again = [f"attempt {attempt.attempt + 1}"] if attempt is not None and attempt.attempt > 0 else []
+    again = [f"attempt {attempt.attempt}"] if attempt is not None and attempt.attempt > 0 else []
     if attempt is None or attempt.state.waiting:
         return ", ".join([*again, _waiting_for(region, job)])
     match attempt.state:
@@ -183,6 +196,11 @@ def _fraction(region: RegionAttempts) -> float | None:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -53,6 +53,7 @@ def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
         status_counts=counts,
         plan=plan(job),
         pending_operators=0,
+        waits_for=job.summary().waits_for,
     )
 
 
@@ -177,6 +178,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         ),
         failures_omitted=job.exceptions_omitted,
         submitted_by=job.graph.submitted_by,
+        waits_for=job.summary().waits_for,
     )
 
 

@@ -34,7 +34,6 @@ from flintlock.spark.region.failures import TaskError, kind_of
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.rows import result_rows
 from flintlock.spark.region.schemas import check_output
-from flintlock.spark.region.session_config import session_config
 from flintlock.spark.runner_messages import TargetsChecked, Worked
 
 #: The mode names of Spark's writers, the same in both backends.
@@ -55,6 +54,7 @@ class RegionTask:
         backend: SparkBackend,
         frames: StepFrames,
         *,
+        config: Mapping[str, str],
         activity: Callable[[str], None],
         targets: Callable[[], TargetsChecked],
         written: Callable[[StagedSink | MaterialisedStep], None],
@@ -67,7 +67,7 @@ class RegionTask:
         self._activity: Final = activity
         self._targets: Final = targets
         self._written: Final = written
-        self._config: Final = session_config(task)
+        self._config: Final = config
         self._current_step: StepName | None = None  # the output whose action runs; stays on failure
         self._outputs: Final[list[StepOutput]] = []
         self._materialised: Final[dict[StepName, str]] = {}

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from flintlock.model.tasks import DeployTask, FailureKind, TaskMetrics
+from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.class_archive import archive_in_use
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jvm
@@ -21,25 +21,26 @@ from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ClassicBackend
 from flintlock.spark.region.failures import TaskError
 from flintlock.spark.region.programs import gateway_environment
-from flintlock.spark.region.session_config import session_config
-from flintlock.spark.runner_messages import DedicatedEngine
+from flintlock.spark.region.session_config import cores_of, session_config
+from flintlock.spark.runner_messages import Run
 
 _started: Final[list[DriverJvm]] = []  # the driver of this process, if it has one
 _counted: Final[dict[str, TaskMetrics]] = {}  # by application id, recorded when it is stopped or asked for
 
 
-def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_path: str, artifacts: Artifacts) -> None:
-    """Start the JVM with a core for each slot of the task, the job's settings over the cluster's. Raises TaskError."""
+def start(message: Run, artifacts: Artifacts) -> None:
+    """Start the JVM with the cores of the task, the job's settings over the cluster's. Raises TaskError."""
+    engine, task = message.dedicated, message.task
     if engine is None:
         raise TaskError(FailureKind.CONFIGURATION, "this TaskManager starts no dedicated engines")
     modules = ",".join(str(path) for path in artifacts.uploads)
     conf = {
-        "spark.master": f"local[{max(len(task.slots), 1)}]",
+        "spark.master": f"local[{cores_of(task, message.cores)}]",
         "spark.app.name": task.graph.name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **engine.conf,
-        **session_config(task),
+        **session_config(task, message.cores),
     }
     if modules:
         conf["spark.submit.pyFiles"] = ",".join(filter(None, (conf.get("spark.submit.pyFiles"), modules)))
@@ -47,8 +48,8 @@ def start(engine: DedicatedEngine | None, task: DeployTask, scratch: str, log_pa
     settings = JvmSettings(
         java=java,
         conf=conf,
-        scratch_dir=str(Path(scratch) / ".driver"),
-        log_file=log_path,
+        scratch_dir=str(Path(message.scratch) / ".driver"),
+        log_file=message.log_path,
         run_dir=engine.run_dir,
         name="driver",
         heap_bytes=engine.heap_bytes,

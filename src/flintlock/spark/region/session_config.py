@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flintlock.config.configuration import Configuration
+from flintlock.config.options import DEFAULT_PARALLELISM
 from flintlock.model.tasks import DeployTask
 
 
@@ -11,6 +12,17 @@ def default_config(slots: int) -> dict[str, str]:
     return {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": str(max(slots, 1))}
 
 
-def session_config(task: DeployTask) -> dict[str, str]:
-    """Return the settings of the task's session: the job's own over the defaults."""
-    return {**default_config(len(task.slots)), **Configuration(task.graph.config).spark()}
+def session_config(task: DeployTask, cores: int) -> dict[str, str]:
+    """Return the settings of the task's session: the job's own over the defaults. `cores`: of the TaskManager."""
+    return {**default_config(cores_of(task, cores)), **Configuration(task.graph.config).spark()}
+
+
+def cores_of(task: DeployTask, cores: int) -> int:
+    """Return for how many cores a task divides its work: its slots, or all cores if its user has set no parallelism.
+
+    A slot is admission, not a limit: the default of one slot lets many jobs run side by side, and one that is alone
+    still uses the whole engine.
+    """
+    graph, slots = task.graph, max(len(task.slots), 1)
+    chosen = slots > 1 or task.region.parallelism or graph.parallelism or DEFAULT_PARALLELISM.key in graph.config
+    return slots if chosen else max(cores, 1)

@@ -61,6 +61,7 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
     """The settings that all runners of a pool share."""
 
     scratch_dir: str
+    cores: int = 1  # of the TaskManager: its slots
     dedicated: DedicatedEngine | None = None
     memory: int = 0  # bytes that a runner may use unless its task has a limit of its own; 0: no limit
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, for messages

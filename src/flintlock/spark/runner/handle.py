@@ -202,6 +202,7 @@ class ForkedRunner:
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
                     limits=self._limits,
+                    cores=self._defaults.cores,
                     dedicated=self._defaults.dedicated if task.graph.engine is EngineKind.DEDICATED else None,
                     secrets=secrets,
                 )

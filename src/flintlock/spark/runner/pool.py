@@ -105,6 +105,7 @@ class ForkingPool:
         self._settings: Final = settings
         self._defaults: Final = RunnerDefaults(
             scratch_dir=settings.scratch_dir,
+            cores=settings.slots,
             dedicated=settings.dedicated,
             memory=settings.memory,
             worker_memory=settings.worker_memory,

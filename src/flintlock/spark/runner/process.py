@@ -190,7 +190,7 @@ class RunnerProcess:
             artifacts = self._begin(message)
             if task.graph.engine is EngineKind.DEDICATED:
                 # Before any other thread exists: the JVM is forked with code between fork and exec.
-                dedicated.start(message.dedicated, task, message.scratch, message.log_path, artifacts)
+                dedicated.start(message, artifacts)
             _limit_memory(message.limits)  # after the driver's JVM was started, whose heap has its own limit
             self._send(TaskRunning())
             self._start_receiving()
@@ -218,7 +218,7 @@ class RunnerProcess:
             dedicated.connect()
         else:
             backend = self._session()
-            backend.configure(session_config(message.task))
+            backend.configure(session_config(message.task, message.cores))
             artifacts.upload(backend.spark)
             ignore_masters()
         self._progress.begin(f"running {program.file}")
@@ -231,7 +231,7 @@ class RunnerProcess:
             backend = self._backend = dedicated.session()
         else:
             backend = self._session()
-            backend.configure(session_config(task))
+            backend.configure(session_config(task, message.cores))
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(backend.spark)
         attempt.inputs = task.inputs
@@ -240,6 +240,7 @@ class RunnerProcess:
             task,
             backend,
             attempt.frames,
+            config=session_config(task, message.cores),
             activity=self._progress.begin,
             targets=self._targets.get,
             written=self._send,

@@ -192,9 +192,11 @@ def _draw_output(random: Random, number: int, group: int, output: int) -> Operat
 
 
 def _strategy(retries: int) -> dict[str, str]:
+    whole = {"parallelism.default": "0"}  # jobs that set no parallelism ask for all slots of one TaskManager
     if not retries:
-        return {}
+        return whole
     return {
+        **whole,
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": str(retries),
         "restart-strategy.fixed-delay.delay": "200 ms",
