@@ -131,6 +131,7 @@ def _pair(state_dir: Path, cleanup: ExitStack) -> Deployment:
 
 
 def _started(deployment: Deployment, cleanup: ExitStack) -> None:
+    cleanup.callback(deployment.close)
     for member in deployment.jobmanagers:
         cleanup.callback(member.end)
         member.start()

@@ -5,6 +5,7 @@ environment, which it keeps when its parent dies and init adopts it. Rejected: l
 mention Flintlock or Spark; those may belong to another user of the machine.
 """
 
+import gc
 import os
 import signal
 import time
@@ -81,6 +82,18 @@ def no_process_left_behind() -> Iterator[None]:
     for process in left:
         end(process)
     pytest.fail(f"processes left behind by the tests (now killed):\n{report}", pytrace=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_socket_left_open(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the last test of a file that leaves a socket or a file open, and not a later test at random.
+
+    The collection finds what is left open; that is an error, since all warnings are. Files of unit tests, which are
+    many, do without it.
+    """
+    yield
+    if request.path.relative_to(TESTS).parts[0] not in MEASURED:
+        gc.collect()
 
 
 def leftovers(session: str) -> list[psutil.Process]:

@@ -148,6 +148,10 @@ class Deployment:
         self.servers: Final = servers
         self.storage: Final = storage  # the disk that all of them share, if there is one that can have faults
 
+    def close(self) -> None:
+        """Close the connections of the client."""
+        self.client.close()
+
     @property
     def members(self) -> list[Member]:
         """All processes of Flintlock."""
@@ -339,6 +343,7 @@ def running_deployment(
         deployment = zookeeper_deployment(
             home, ensemble, jobmanagers=jobmanagers, taskmanagers=taskmanagers, slots=slots, machines=machines
         )
+        leaving.callback(deployment.close)
         leaving.callback(deployment.copy_logs)
         for member in deployment.members:
             leaving.callback(member.end)
