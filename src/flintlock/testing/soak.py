@@ -32,7 +32,7 @@ def main() -> int:
             [sys.executable, "-m", "flintlock.testing.soak", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # A simulated process that dies leaves unfinished coroutines behind; a real one would take them with it, so the
     # warnings about them are noise.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
