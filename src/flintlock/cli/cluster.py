@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,7 +12,9 @@ import click
 
 from flintlock.cli.settings import cluster_options, define_option, json_option, place_options, print_json, read_settings
 from flintlock.config.extras import require_extra
-from flintlock.config.options import AUTHENTICATION
+from flintlock.config.files import LoadedConfiguration, environment_settings, split_assignment
+from flintlock.config.options import AUTHENTICATION, TM_SLOTS
+from flintlock.host.cluster_spec import ClusterSpec, read_cluster_spec
 from flintlock.model.errors import FlintlockError, Unavailable
 
 
@@ -22,33 +25,40 @@ def cluster() -> None:
 
 @cluster.command()
 @click.option(
-    "--jobmanagers", type=click.IntRange(1, 16), default=1, show_default=True,
-    help="Number of JobManagers; one leads, the others forward to it and take over.",
-)  # fmt: skip
-@click.option("--taskmanagers", type=click.IntRange(1, 64), default=1, show_default=True, help="How many TaskManagers.")
+    "--jobmanagers",
+    type=click.IntRange(1, 16),
+    metavar="N",
+    help="Number of JobManagers; one leads, the others forward to it and take over. [default: 1]",
+)
+@click.option("--taskmanagers", type=click.IntRange(1, 64), metavar="N", help="Number of TaskManagers. [default: 1]")
 @click.option("--slots", type=click.IntRange(1, 1024), help="Slots of each TaskManager (else as configured).")
 @click.option("--timeout", type=click.FloatRange(1), default=300.0, show_default=True, help="Seconds to wait for it.")
 @define_option
 @json_option
 @place_options
 def start(
-    *, jobmanagers: int, taskmanagers: int, slots: int | None, timeout: float, defines: tuple[str, ...], as_json: bool,
-    conf: Path | None, state_dir: str | None) -> None:  # fmt: skip
-    """Start a cluster in the background and wait until it is ready."""
+    *, jobmanagers: int | None, taskmanagers: int | None, slots: int | None, timeout: float, defines: tuple[str, ...],
+    as_json: bool, conf: Path | None, state_dir: str | None) -> None:  # fmt: skip
+    """Start a cluster in the background and wait until it is ready.
+
+    Starts what is missing: processes that run are left alone. Until `flintlock cluster stop`, numbers and settings that
+    are not given are those of the last start.
+    """
     from flintlock.client.clusters.local_cluster import start_cluster
     from flintlock.client.connection.client import Client
     from flintlock.client.connection.credentials import ClientCredentials
     from flintlock.host.pid_files import job_managers
 
     require_extra("cluster", "starting a cluster")
-    settings, directory = read_settings(conf, state_dir, defines)
-    if not as_json:
-        masters = "a JobManager" if jobmanagers == 1 else _counted(jobmanagers, "JobManager")
-        click.echo(f"starting {masters} and {_counted(taskmanagers, 'TaskManager')} …", err=True)
-    found = start_cluster(
-        settings, directory, defines, jobmanagers=jobmanagers, taskmanagers=taskmanagers, slots=slots,
-        patience_s=timeout,
-    )  # fmt: skip
+    given = defines if slots is None else (*defines, f"{TM_SLOTS.key}={slots}")
+    settings, directory, spec = _read_spec(conf, state_dir, given, jobmanagers, taskmanagers)
+
+    def starting(names: Sequence[str]) -> None:
+        if not as_json:
+            click.echo(f"starting {', '.join(names)} …", err=True)
+
+    done = start_cluster(settings, directory, spec, patience_s=timeout, starting=starting)
+    found = done.cluster
     standbys = [file.rest for file in job_managers(directory) if file.rest != found.rest]
     with Client([found.rest], credentials=ClientCredentials(settings.configuration, directory)) as client:
         overview = client.overview()
@@ -56,15 +66,41 @@ def start(
     if as_json:
         print_json({"cluster-id": found.cluster_id, "rest": found.rest, "standbys": standbys,
                     "state-dir": str(directory), "taskmanagers": overview.taskmanagers,
-                    "slots": overview.slots_total})  # fmt: skip
+                    "slots": overview.slots_total, "started": done.started})  # fmt: skip
         return
     has = f"{_counted(overview.taskmanagers, 'TaskManager')}, {_counted(overview.slots_total, 'slot')}"
     click.echo(f"cluster {found.cluster_id!r} is up at {found.rest}: {has}")
+    if not done.started:
+        click.echo("all its processes were running; nothing was started", err=True)
     for standby in standbys:
         click.echo(f"standby at {standby}")
     if link:
         click.echo(f"in a browser, once within ten minutes: {link}", err=True)
     click.echo(f"logs and state: {directory}", err=True)
+
+
+def _read_spec(
+    conf: Path | None,
+    state_dir: str | None,
+    defines: tuple[str, ...],
+    jobmanagers: int | None,
+    taskmanagers: int | None,
+) -> tuple[LoadedConfiguration, Path, ClusterSpec]:
+    """Return the settings, the state directory, and what is to run there: as given, else as it was started before."""
+    _, directory = read_settings(conf, state_dir, defines)
+    before = read_cluster_spec(directory) or ClusterSpec()
+    named = conf is not None or bool(os.environ.get("FLINTLOCK_CONF"))
+    file = Path(before.conf) if before.conf is not None and not named else conf
+    set_here = dict(split_assignment(text, "-D") for text in defines)
+    flags = {**before.settings, **environment_settings(), **set_here}
+    settings, _ = read_settings(file, state_dir, tuple(f"{key}={value}" for key, value in flags.items()))
+    spec = ClusterSpec(
+        jobmanagers=jobmanagers or before.jobmanagers,
+        taskmanagers=taskmanagers or before.taskmanagers,
+        conf=None if settings.file is None else str(settings.file),
+        settings=flags,
+    )
+    return settings, directory, spec
 
 
 @cluster.command()
@@ -89,21 +125,31 @@ def stop(as_json: bool, conf: Path | None, state_dir: str | None) -> None:
 @json_option
 @cluster_options
 def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> int:
-    """Show whether a cluster runs, and its resources. Exits with 3 if none responds."""
+    """Show whether a cluster runs, what it has, and what is missing.
+
+    Exits with 0 if everything that was started runs, with 1 if a part of it does not, with 3 if no cluster responds.
+    """
     from flintlock.client.clusters import local_cluster
     from flintlock.client.clusters.discovery import cluster_client
 
     settings, directory = read_settings(conf, state_dir)
     here = local_cluster.cluster_status(directory)
+    registered: tuple[str, ...] = ()
     try:
         with cluster_client(settings, urls, directory) as client:
             overview, address, why = client.overview(), client.http.answering, ""
+            registered = local_cluster.registered_here(client, directory) if here.task_managers else ()
     except Unavailable as error:
         overview, address, why = None, None, error.public
+    # Another cluster that -m names has nothing to do with the processes of this state directory.
+    missing = () if urls else here.missing
+    away = () if urls else tuple(name for name in here.expected if name in here.processes and _waits(name, registered))
     if as_json:
         leader = here.cluster.rest if here.cluster is not None and here.cluster.epoch else None
         print_json({"state-dir": str(directory), "processes": here.processes, "rest": address, "overview": overview,
-                    "leader": leader, "jobmanagers": [file.rest for file in here.job_managers]})  # fmt: skip
+                    "leader": leader, "jobmanagers": [file.rest for file in here.job_managers],
+                    "missing": {process.name: process.reason for process in missing},
+                    "unregistered": away})  # fmt: skip
     elif overview is None:
         click.echo(why, err=True)
     else:
@@ -117,7 +163,22 @@ def cluster_status(as_json: bool, urls: tuple[str, ...], conf: Path | None, stat
         for name, pid in here.processes.items():
             click.echo(f"process       {name} (pid {pid})")
         click.echo(f"state         {directory}")
-    return 0 if overview is not None else 3
+    if not as_json:
+        for process in missing:
+            click.echo(f"missing       {process.name}: {process.reason}", err=True)
+        for name in away if overview is not None else ():
+            log = directory / "log" / f"{name}.log"
+            click.echo(f"unregistered  {name}: it runs, and has no slots to offer; see {log}", err=True)
+        if missing and overview is not None:
+            click.echo("start what is missing with `flintlock cluster start`", err=True)
+    if overview is None:
+        return 3
+    return 1 if missing or away else 0
+
+
+def _waits(name: str, registered: Sequence[str]) -> bool:
+    """Return whether a process that runs is a TaskManager that the leader does not know."""
+    return name.startswith("taskmanager") and name not in registered
 
 
 @cluster.command()

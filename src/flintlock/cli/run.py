@@ -98,10 +98,11 @@ def run(
 
     TARGET is job.yaml, file.py:name (a job graph), or file.py (a program; ARGS are its own, and options of Flintlock
     come before it). Runs on the cluster named with -m, else on the configured one, else on the running one of the state
-    directory, else on an embedded one for the duration of the job.
+    directory. Where none is configured and none was ever started in the state directory, it runs on an embedded one for
+    the duration of the job.
     """
     from flintlock.client.authoring.targets import read_target
-    from flintlock.client.clusters.discovery import find_cluster
+    from flintlock.client.clusters.discovery import cluster_or_embedded
     from flintlock.client.running import RunOptions, run_job
 
     settings, directory = read_settings(conf, state_dir, given["defines"])
@@ -109,7 +110,7 @@ def run(
         raise Refused("--local starts its own cluster: give either --local or -m")
     if attached and detached:
         raise Refused("-d leaves the job running when this command ends, --attached does not: give one of them")
-    cluster = None if local else find_cluster(settings, urls, directory)
+    cluster = None if local else cluster_or_embedded(settings, urls, directory)
     if cluster is None and detached:
         why = "--local" if local else "no cluster runs: start one with `flintlock cluster start`"
         raise Refused(f"-d needs a cluster that outlives this command ({why})")

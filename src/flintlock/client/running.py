@@ -17,7 +17,12 @@ from msgspec import Struct
 
 from flintlock.api.jobs import JobAttempts
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
-from flintlock.client.clusters.discovery import ClusterConnection, RunningCluster, connected_cluster, find_cluster
+from flintlock.client.clusters.discovery import (
+    ClusterConnection,
+    RunningCluster,
+    cluster_or_embedded,
+    connected_cluster,
+)
 from flintlock.client.connection.attachment import Attachment, attached
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.results import ResultHandle
@@ -204,7 +209,8 @@ def run(
     """Run the job to its end, show its progress and print its results; the same as `flintlock run file.py:job`.
 
     It runs on the cluster at `url`, else on the configured one, else on the running one of the state directory, else on
-    an embedded one for the duration of the job (`local` forces that). Raises JobFailed with the structured failure,
+    an embedded one for the duration of the job (`local` forces that), unless the state directory belongs to a cluster
+    that does not run. Raises JobFailed with the structured failure,
     JobCanceled, Invalid for a job that cannot run, Unavailable if a named cluster does not respond. Interrupting it
     (Ctrl-C) cancels the job.
     """
@@ -215,7 +221,7 @@ def run(
         config={key: config_text(value) for key, value in (config or {}).items()},
     )
     urls = [url] if isinstance(url, str) else list(url)
-    cluster = None if local else find_cluster(settings, urls, state_directory(settings, state_dir))
+    cluster = None if local else cluster_or_embedded(settings, urls, state_directory(settings, state_dir))
     options = RunOptions(overrides=overrides)
     with run_job(job, cluster, settings, options, _ScriptHooks(quiet=quiet)) as outcome:
         handle = outcome.handle.require_success()

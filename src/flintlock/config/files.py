@@ -105,6 +105,12 @@ def variable_of(key: str) -> str:
     return PREFIX + key.upper().replace(".", "_").replace("-", "_")
 
 
+def environment_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options that environment variables set, by key. Problems in them are what `load` reports."""
+    found = _from_environment(os.environ if environ is None else environ, [])
+    return {key: value for key, (value, _) in found.items()}
+
+
 def split_assignment(text: str, flag: str) -> tuple[str, str]:
     """Split `key=value`. Raises Invalid that shows what was given."""
     key, equals, value = text.partition("=")

@@ -7,8 +7,10 @@ import logging
 import os
 import platform
 import signal
+import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,8 +22,10 @@ import structlog
 from flintlock import __version__
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import load
+from flintlock.host.cluster_spec import process_name, read_settings_file
 from flintlock.host.logs.log_output import QueuedLogOutput, stderr_output
 from flintlock.host.parent_death import die_with_parent
+from flintlock.host.pid_files import forget_exit, record_exit
 from flintlock.host.private_files import make_private_directory
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
@@ -36,7 +40,7 @@ EXIT_UNUSABLE: Final = 4
 EXIT_FATAL: Final = 5
 EXIT_FAILED: Final = 6
 
-#: How long a process that ends waits for the disk of its log, or for the reader of a pipe.
+#: How long a process that ends waits for the disk of its log and of its exit record, or for the reader of a pipe.
 _FLUSH_S: Final = 2.0
 
 #: The exit code of a process that ends without an error. UNKNOWN: it was stopped by a signal, which is no failure.
@@ -80,47 +84,82 @@ def start(
     if arguments.die_with_parent is not None:
         die_with_parent(arguments.die_with_parent or os.getppid())
     log_output = _configure_logs()
+    ending = ProcessEnd(Path(arguments.state_dir), name, arguments.index, log_output)
     try:
-        return _run(name, arguments, main, loop_factory, log_output)
+        code = _run(arguments, main, loop_factory, ending)
+        ending.write(code)
+        return code
     finally:
         log_output.flush(_FLUSH_S)
 
 
+class ProcessEnd:
+    """What this process leaves behind about its end, for whoever decides whether to start it again."""
+
+    def __init__(self, state_dir: Path, kind: str, index: int, log_output: QueuedLogOutput) -> None:
+        self.kind: Final = kind
+        self.log_output: Final = log_output
+        self._state_dir: Final = state_dir
+        self._name: Final = process_name(kind, index)
+        self.reason = ""  # as a clause; empty if it ends without an error
+
+    def fail(self, code: int, reason: str) -> int:
+        """Log why the process ends, and return the code."""
+        self.reason = reason
+        self.log_output.write(f"flintlock {self.kind}: {reason}")
+        return code
+
+    def forget_earlier(self) -> None:
+        """Remove what an earlier process of this name has left. Raises OSError."""
+        forget_exit(self._state_dir, self._name)
+
+    def write(self, code: int) -> None:
+        """Record the end; where the disk refuses or stalls, this process counts as killed."""
+        writing = threading.Thread(target=self._write, args=(code,), name="exit-record", daemon=True)
+        writing.start()
+        writing.join(_FLUSH_S)
+
+    def _write(self, code: int) -> None:
+        with suppress(OSError):
+            record_exit(self._state_dir, self._name, code, self.reason)
+
+
 def _run(
-    name: str,
     arguments: Namespace,
     main: Callable[[ProcessSettings], Coroutine[Any, Any, ApplicationStatus | None]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
-    log_output: QueuedLogOutput,
+    ending: ProcessEnd,
 ) -> int:
     try:
         state_dir = Path(arguments.state_dir).resolve()
-        configuration = load(arguments.D).configuration
+        settings_file: Path | None = arguments.settings_file
+        given = {} if settings_file is None else read_settings_file(settings_file)
+        configuration = load([*(f"{key}={value}" for key, value in given.items()), *arguments.D]).configuration
         make_private_directory(state_dir)
+        ending.forget_earlier()
         settings = ProcessSettings(
             state_dir=state_dir,
             configuration=configuration,
             secret=open_cluster_secret(configuration, state_dir),
             index=arguments.index,
-            log_output=log_output,
+            log_output=ending.log_output,
         )
         keep_collections_short()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            status = runner.run(_until_stopped(main(settings), name))
+            status = runner.run(_until_stopped(main(settings), ending.kind))
     except Invalid as error:
-        return _fail(log_output, name, EXIT_USAGE, "\n".join(error.problems))
+        return ending.fail(EXIT_USAGE, "\n".join(error.problems))
     except (Refused, Unavailable, Corrupt) as error:
-        return _fail(log_output, name, EXIT_UNUSABLE, error.public)
+        return ending.fail(EXIT_UNUSABLE, error.public)
     except OSError as error:
-        return _fail(log_output, name, EXIT_UNUSABLE, str(error))
+        return ending.fail(EXIT_UNUSABLE, str(error))
     except BaseExceptionGroup as group:
         invalid = [error for error in flatten_errors(group) if isinstance(error, Invalid)]
         if len(invalid) == len(flatten_errors(group)):
-            return _fail(
-                log_output, name, EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems)
-            )
+            return ending.fail(EXIT_USAGE, "\n".join(problem for error in invalid for problem in error.problems))
         if all(isinstance(error, Refused | Unavailable | Corrupt | OSError) for error in flatten_errors(group)):
-            return _fail(log_output, name, EXIT_UNUSABLE, "; ".join(str(error) for error in flatten_errors(group)))
+            return ending.fail(EXIT_UNUSABLE, "; ".join(str(error) for error in flatten_errors(group)))
+        ending.reason = "; ".join(str(error) or type(error).__name__ for error in flatten_errors(group))
         log.critical(log_events.PROCESS_FAILED, exc_info=group)
         return EXIT_FATAL
     return EXIT_CODES[status]
@@ -176,13 +215,9 @@ def _parser(name: str) -> ArgumentParser:
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--die-with-parent", type=int, nargs="?", const=0, metavar="PID")
+    parser.add_argument("--settings-file", type=Path)
     parser.add_argument("-D", action="append", default=[], metavar="key=value")
     return parser
-
-
-def _fail(log_output: QueuedLogOutput, name: str, code: int, reason: str) -> int:
-    log_output.write(f"flintlock {name}: {reason}")
-    return code
 
 
 def _json(event: object, default: Callable[[Any], Any]) -> str:

@@ -44,7 +44,7 @@ from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
 from flintlock.host.logs.process_logs import ProcessLogs
-from flintlock.host.pid_files import identity
+from flintlock.host.pid_files import TaskManagerFile, identity
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
 from flintlock.host.run_directory import locked_run_directory, permanent_id
@@ -136,7 +136,8 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)
         pid_file = state_dir / "run" / f"{name}.json"
-        write_json(pid_file, identity(os.getpid()))
+        own = identity(os.getpid())
+        write_json(pid_file, TaskManagerFile(pid=own.pid, start_time=own.start_time, rpc=rpc.address))
         try:
             await task_manager.run()
         finally:

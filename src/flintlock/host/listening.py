@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 from msgspec import Struct
 
+from flintlock.host.cluster_spec import read_settings_file
+from flintlock.model.errors import Invalid
+
 
 class ListeningJobManager(Struct, frozen=True, kw_only=True):
     """A JobManager's process, as its command line describes it."""
 
     state_dir: Path
-    settings: dict[str, str]  # those of `-D`
+    settings: dict[str, str]  # those that it was started with, apart from its configuration file
 
 
 def listening_jobmanager(port: int) -> ListeningJobManager | None:
@@ -41,7 +45,11 @@ def _described(command: list[str]) -> ListeningJobManager | None:
     if "--state-dir" not in command or not any("jobmanager" in part for part in command[:4]):
         return None
     state_dir = next(_values(command, "--state-dir"), "")
-    settings = dict(item.split("=", 1) for item in _values(command, "-D") if "=" in item)
+    settings: dict[str, str] = {}
+    for file in _values(command, "--settings-file"):
+        with suppress(Invalid):  # it has been removed: the process ends
+            settings |= read_settings_file(Path(file))
+    settings |= dict(item.split("=", 1) for item in _values(command, "-D") if "=" in item)
     return ListeningJobManager(state_dir=Path(state_dir), settings=settings)
 
 

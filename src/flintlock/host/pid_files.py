@@ -6,6 +6,7 @@ is ever signalled without that.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from flintlock.host.logs.log_tail import read_tail
 _TAIL_BYTES: Final = 4000
 _PAUSE_S: Final = 0.05
 _START_TIME_SLACK_S: Final = 1.0  # psutil rounds to clock ticks
+_STARTED: Final = "started"  # in `run`: the processes that were started in the background, recorded by their starter
+_EXITS: Final = "exits"  # in `run`: how processes have ended, recorded by themselves
 
 
 class PidFile(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -47,12 +50,26 @@ class ClusterFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
     epoch: int = 0  # in which it leads; 0 if it does not
 
 
+class TaskManagerFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
+    """A TaskManager: `run/taskmanager-*.json`."""
+
+    rpc: str = ""  # where it listens, as the leader lists it
+
+
+class ExitFile(PidFile, frozen=True, kw_only=True, rename="kebab"):
+    """How a process ended: `run/exits/*.json`. One that was killed has none."""
+
+    code: int
+    reason: str = ""
+
+
 class Started(Struct, frozen=True):
     """A process that was started here, and where its output goes."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    begins: int = 0  # the size of the log when it was started
 
     def ended_within(self, wait_s: float = _PAUSE_S) -> bool:
         """Wait up to `wait_s` for the process to end; return whether it has."""
@@ -63,8 +80,12 @@ class Started(Struct, frozen=True):
         return True
 
     def tail(self) -> str:
-        """Return the end of its output."""
-        return read_tail(self.log, _TAIL_BYTES).strip()
+        """Return the end of its output; nothing that an earlier process has written."""
+        try:
+            written = self.log.stat().st_size - self.begins
+        except OSError:
+            return ""
+        return read_tail(self.log, min(_TAIL_BYTES, written) if written >= 0 else _TAIL_BYTES).strip()
 
 
 def running(file: PidFile | None) -> psutil.Process | None:
@@ -123,11 +144,15 @@ def read_cluster_file(state_dir: Path) -> ClusterFile | None:
 
 
 def cluster_processes(state_dir: Path) -> dict[str, psutil.Process]:
-    """Return the running processes of a state directory by name (`jobmanager`, `taskmanager-0`, …)."""
+    """Return the running processes of a state directory by name (`jobmanager`, `taskmanager-0`, …).
+
+    A process writes its own file once it listens; until then it is known by what its starter has recorded.
+    """
     found: dict[str, psutil.Process] = {}
-    for path in sorted((state_dir / "run").glob("*.json")):
+    run = state_dir / "run"
+    for path in (*sorted(run.glob("*.json")), *sorted((run / _STARTED).glob("*.json"))):
         process = running(read_pid_file(path))
-        if process is not None:
+        if process is not None and process not in found.values():
             found[path.stem] = process
     process = running(read_leader_file(state_dir))
     if process is not None and process not in found.values():
@@ -135,11 +160,59 @@ def cluster_processes(state_dir: Path) -> dict[str, psutil.Process]:
     return found
 
 
+def task_managers(state_dir: Path) -> dict[str, TaskManagerFile]:
+    """Return the TaskManagers of a state directory that run and listen, by name."""
+    files = {path.stem: _read(path, TaskManagerFile) for path in sorted((state_dir / "run").glob("taskmanager-*.json"))}
+    return {name: file for name, file in files.items() if file is not None and running(file) is not None}
+
+
+def read_exit(state_dir: Path, name: str) -> ExitFile | None:
+    """Return how the last process of that name ended; None if it was killed, or runs."""
+    started = read_pid_file(state_dir / "run" / _STARTED / f"{name}.json")
+    found = _read(state_dir / "run" / _EXITS / f"{name}.json", ExitFile)
+    return found if found is None or started is None or found.pid == started.pid else None
+
+
+def record_exit(state_dir: Path, name: str, code: int, reason: str = "") -> None:
+    """Record that this process ends, for whoever wonders whether to start it again. Raises OSError."""
+    own = identity(os.getpid())
+    file = ExitFile(pid=own.pid, start_time=own.start_time, code=code, reason=reason)
+    _write(state_dir / "run" / _EXITS / f"{name}.json", file)
+
+
+def forget_exit(state_dir: Path, name: str) -> None:
+    """Remove what an earlier process of that name has recorded. Idempotent. Raises OSError."""
+    (state_dir / "run" / _EXITS / f"{name}.json").unlink(missing_ok=True)
+
+
+def forget_processes(state_dir: Path) -> None:
+    """Remove all that was recorded of processes that have ended. Raises OSError."""
+    run = state_dir / "run"
+    for path in (*(run / _STARTED).glob("*.json"), *(run / _EXITS).glob("*.json")):
+        path.unlink(missing_ok=True)
+
+
+def start_recorded(state_dir: Path, name: str, arguments: Sequence[str], environ: Mapping[str, str]) -> Started:
+    """Start a process of a state directory, with its log there, and record it before it can do so itself."""
+    forget_exit(state_dir, name)
+    started = start(name, arguments, state_dir / "log" / f"{name}.log", environ=environ, directory=state_dir)
+    try:
+        _write(state_dir / "run" / _STARTED / f"{name}.json", identity(started.process.pid))
+    except psutil.Error:  # it has ended already
+        return started
+    except OSError:
+        started.process.kill()
+        started.process.wait()
+        raise
+    return started
+
+
 def start(name: str, arguments: Sequence[str], log: Path, *, environ: Mapping[str, str] | None = None,
           directory: Path | None = None) -> Started:  # fmt: skip
     """Start an entrypoint as a session of its own (Ctrl-C in the terminal does not reach it), output into `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
+        begins = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             stdin=subprocess.DEVNULL,
@@ -149,7 +222,7 @@ def start(name: str, arguments: Sequence[str], log: Path, *, environ: Mapping[st
             cwd=directory,
             env=dict(environ) if environ is not None else None,
         )
-    return Started(name, process, log)
+    return Started(name, process, log, begins)
 
 
 def end(processes: Iterable[psutil.Process], patience_s: float) -> list[psutil.Process]:
@@ -181,3 +254,11 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):
         return None
+
+
+def _write(path: Path, file: PidFile) -> None:
+    """Write a file so that readers see all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(msgspec.json.encode(file))
+    fresh.replace(path)

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from flintlock.model.errors import Refused
+from flintlock.model.errors import Conflict, Refused
 
 _LOCK: Final = "lock"
 _ID: Final = "id"
 _ID_LENGTH: Final = 8
+_PAUSE_S: Final = 0.1
 
 
 @contextmanager
@@ -31,20 +33,47 @@ def locked_run_directory(directory: Path) -> Generator[None]:
 
     Raises Refused, with the holder's pid, if another process has it; nothing is changed then. Raises OSError.
     """
+    with _locked(directory) as holder:
+        if holder is not None:
+            raise Refused(
+                f"{directory} is in use by process {holder}: give each process of a state directory "
+                "its own --index, or its own --state-dir"
+            )
+        yield
+
+
+@contextmanager
+def start_lock(state_dir: Path, patience_s: float) -> Generator[None]:
+    """Be the only one that starts processes in the background of a state directory, while the context lasts.
+
+    Raises Conflict, with the holder's pid, if another process has it for longer than `patience_s`. Raises OSError.
+    """
+    directory = state_dir / "run" / "start"
+    deadline = time.monotonic() + patience_s
+    while True:
+        with _locked(directory) as holder:
+            if holder is None:
+                yield
+                return
+        if time.monotonic() >= deadline:
+            raise Conflict(f"process {holder} is starting processes in {state_dir}: try again when it has ended")
+        time.sleep(_PAUSE_S)  # noqa: TID251 a lock that is released sends no event
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[str | None]:
+    """Lock the directory and yield None; if another process has it, yield the pid of that."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            raise Refused(
-                f"{directory} is in use by process {holder or 'unknown'}: give each process of a state directory "
-                "its own --index, or its own --state-dir"
-            ) from None
+            yield os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            return
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
+        yield None
     finally:
         os.close(descriptor)
 

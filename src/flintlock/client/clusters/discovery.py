@@ -1,6 +1,8 @@
 """Finds the cluster to use: the one named, else the configured one, else the one of the state directory.
 
-If there is none, `connected_cluster` starts an embedded one.
+If there is none and never was one, a job may run on an embedded one (`cluster_or_embedded`). Where a cluster is
+configured, or the state directory belongs to one, its users mean that cluster: an embedded one in its place would take
+a minute for each job, and leave no trace of it.
 
 A cluster is configured by its ZooKeeper quorum (`high-availability.type: zookeeper`), or by `rest.address` and
 `rest.port`.
@@ -8,6 +10,7 @@ A cluster is configured by its ZooKeeper quorum (`high-availability.type: zookee
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +21,13 @@ from flintlock.client.clusters.local_cluster import EmbeddedCluster, embedded_cl
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials, Credentials
 from flintlock.config.configuration import Configuration
-from flintlock.config.files import LoadedConfiguration
+from flintlock.config.files import LoadedConfiguration, state_directory
 from flintlock.config.options import REST_ADDRESS, REST_PORT, TLS_AUTHORITIES, TLS_MEMBER
 from flintlock.ha.backends import ha_backend
-from flintlock.host.addresses import in_url, reached_at
-from flintlock.host.pid_files import announced, job_managers
+from flintlock.ha.embedded.backend import STORE_FILE
+from flintlock.host.addresses import in_url, is_loopback_host, reached_at
+from flintlock.host.cluster_spec import read_cluster_spec
+from flintlock.host.pid_files import announced, cluster_processes, job_managers
 from flintlock.model.errors import Unavailable
 
 _EMBEDDED_PATIENCE_S = 5.0  # an embedded JobManager is not restarted
@@ -46,6 +51,7 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
     state_dir: Path | None = None
     quorum: Configuration | None = None
     credentials: Credentials | None = None
+    advice: str = ""  # what to do if no address answers, as a clause
 
     def client(self) -> Client:
         """Return a client that follows the leader."""
@@ -55,6 +61,7 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
             discover=self._discover if discovers else None,
             replaceable=self.quorum is not None,
             credentials=self.credentials,
+            advice=self.advice,
         )
 
     def _discover(self) -> tuple[str, ...]:
@@ -91,22 +98,36 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     if (configuration.has(REST_ADDRESS) or configuration.has(REST_PORT)) and port:
         scheme = "https" if configuration.get(TLS_MEMBER) or configuration.get(TLS_AUTHORITIES) else "http"
         configured = f"{scheme}://{in_url(reached_at(configuration.get(REST_ADDRESS)))}:{port}"
+        advice = _configured_advice(settings, state_dir)
         if all(file.rest != configured for file in announced(state_dir)):
-            return RunningCluster(urls=(configured,), credentials=credentials)
-        return RunningCluster(urls=local or (configured,), state_dir=state_dir, credentials=credentials)
+            return RunningCluster(urls=(configured,), credentials=credentials, advice=advice)
+        urls = local or (configured,)
+        return RunningCluster(urls=urls, state_dir=state_dir, credentials=credentials, advice=advice)
     return RunningCluster(urls=local, state_dir=state_dir, credentials=credentials) if local else None
+
+
+def cluster_or_embedded(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster | None:
+    """Return the cluster to run a job on; None: an embedded one may be started for it.
+
+    Raises Unavailable if the state directory belongs to a cluster that does not run.
+    """
+    found = find_cluster(settings, urls, state_dir)
+    if found is None and _belongs_to_a_cluster(state_dir):
+        raise _unreachable(
+            f"the cluster of {state_dir} does not run: start it with `{_start_command(settings, state_dir)}`,"
+            " or use --local to run the job on an embedded cluster"
+        )
+    return found
 
 
 def cluster_client(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> Client:
     """Return a client of the cluster that `find_cluster` finds. Raises Unavailable if there is none."""
     found = find_cluster(settings, urls, state_dir)
     if found is None:
-        error = Unavailable(
+        raise _unreachable(
             f"no cluster runs in {state_dir}, and none is configured: "
-            "start one with `flintlock cluster start`, or name one with -m"
+            f"start one with `{_start_command(settings, state_dir)}`, or name one with -m"
         )
-        error.unreachable = True
-        raise error
     return found.client()
 
 
@@ -140,10 +161,39 @@ def _quorum_urls(configuration: Configuration, local: tuple[str, ...]) -> tuple[
         reason = error.public
     found = _leader_first(leader, local)
     if not found:
-        error = Unavailable(reason)
-        error.unreachable = True
-        raise error
+        raise _unreachable(reason)
     return found
+
+
+def _unreachable(text: str) -> Unavailable:
+    error = Unavailable(text)
+    error.unreachable = True
+    return error
+
+
+def _belongs_to_a_cluster(state_dir: Path) -> bool:
+    """Return whether a cluster was ever started in the state directory: stopped ones store their jobs there."""
+    return (
+        read_cluster_spec(state_dir) is not None
+        or bool(announced(state_dir))
+        or (state_dir / STORE_FILE).exists()
+        or bool(cluster_processes(state_dir))
+    )
+
+
+def _start_command(settings: LoadedConfiguration, state_dir: Path) -> str:
+    """Return the command that starts the cluster of a state directory, as the same user would type it."""
+    usual = state_dir == state_directory(settings)
+    return "flintlock cluster start" if usual else f"flintlock cluster start --state-dir {shlex.quote(str(state_dir))}"
+
+
+def _configured_advice(settings: LoadedConfiguration, state_dir: Path) -> str:
+    """Return what to do if the configured address does not answer."""
+    option = REST_ADDRESS if settings.configuration.has(REST_ADDRESS) else REST_PORT
+    place = f"it is configured by {option.key} ({settings.places.get(option.key, 'set')})"
+    if not is_loopback_host(reached_at(settings.configuration.get(REST_ADDRESS))):
+        return place
+    return f"{place}; start it with `{_start_command(settings, state_dir)}`"
 
 
 def _leader_first(leader: str | None, others: tuple[str, ...]) -> tuple[str, ...]:

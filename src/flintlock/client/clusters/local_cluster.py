@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,25 +19,48 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from flintlock.client.clusters.cluster_processes import (
+    MissingProcess,
+    command_of,
+    environment_of,
+    exit_text,
+    missing_processes,
+)
 from flintlock.client.connection.client import Client
 from flintlock.client.connection.credentials import ClientCredentials, Credentials
 from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
-from flintlock.config.files import LoadedConfiguration
-from flintlock.config.options import JM_RPC_PORT, REST_PORT, TM_SLOTS
+from flintlock.config.files import LoadedConfiguration, split_assignment
 from flintlock.ha.backends import ha_backend
 from flintlock.host import pid_files
-from flintlock.host.pid_files import ClusterFile, Started
+from flintlock.host.cluster_spec import (
+    ClusterSpec,
+    expected_cluster,
+    read_cluster_spec,
+    remove_cluster_spec,
+    write_cluster_spec,
+)
+from flintlock.host.pid_files import ClusterFile, Started, TaskManagerFile
 from flintlock.host.private_files import make_private_directory
-from flintlock.model.errors import Conflict, FlintlockError, Unavailable
+from flintlock.host.run_directory import start_lock
+from flintlock.model.errors import FlintlockError, Unavailable
 
-JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"
-TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"
 START_PATIENCE_S: Final = 300.0  # an engine is warm after 10 s, on a machine that is busy after minutes
 STOP_PATIENCE_S: Final = 20.0
 _EMBEDDED: Final = "flintlock-embedded-"
 _EMBEDDED_SETTINGS: Final = Configuration({})  # of what concerns its client: nothing that is configured applies
-_REASONS: Final = {2: "its configuration is invalid", 4: "a port is in use or the state directory cannot be used"}
+_PAUSE_S: Final = 0.05
+
+
+class StartedCluster(Struct, frozen=True, kw_only=True):
+    """A cluster that is ready, and the names of the processes that were started for that.
+
+    `cluster` is the JobManager that leads; with ZooKeeper the leader may be on another machine: then one of these,
+    which forwards to it.
+    """
+
+    cluster: ClusterFile
+    started: tuple[str, ...]
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
@@ -47,6 +70,9 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     cluster: ClusterFile | None
     processes: dict[str, int]  # name -> pid
     job_managers: list[ClusterFile]  # those that run, the one that leads first
+    expected: tuple[str, ...]  # what `flintlock cluster start` has started, and `cluster stop` has not stopped
+    missing: tuple[MissingProcess, ...]  # what of that does not run
+    task_managers: dict[str, TaskManagerFile]  # those that run and listen
 
 
 class EmbeddedCluster:
@@ -70,51 +96,50 @@ class EmbeddedCluster:
 
 
 def start_cluster(
-    settings: LoadedConfiguration, state_dir: Path, overrides: Sequence[str], *, jobmanagers: int = 1,
-    taskmanagers: int = 1, slots: int | None = None, patience_s: float = START_PATIENCE_S,
-) -> ClusterFile:  # fmt: skip
-    """Start a cluster in the background and return once it has its slots, and all its JobManagers listen.
+    settings: LoadedConfiguration, state_dir: Path, spec: ClusterSpec, *, patience_s: float = START_PATIENCE_S,
+    starting: Callable[[Sequence[str]], None] = lambda _: None,
+) -> StartedCluster:  # fmt: skip
+    """Start what is missing of a cluster, in the background; return once it has its slots and all JobManagers listen.
 
-    The first JobManager takes the configured ports, the others free ones. Returns the JobManager that leads; with
-    ZooKeeper the leader may be on another machine: then one of these, which forwards to it.
+    Processes that run are left alone, with the settings that they have. The first JobManager takes the configured
+    ports, the others free ones. Calls `starting` with the names of the processes that it starts, if there are any.
 
-    Raises Refused if the packages of a cluster are not installed, Conflict if one runs in the state directory already,
-    FlintlockError with the end of a log if a process ends early, Unavailable if it is not ready in time; what was
+    Raises Refused if the packages of a cluster are not installed, Conflict if someone else starts processes there,
+    FlintlockError with the cause if a process ends early, Unavailable if it is not ready in time; what this call has
     started is ended then.
     """
     require_extra("cluster", "starting a cluster")
-    running = pid_files.cluster_processes(state_dir)
-    if running:
-        raise Conflict(f"a cluster runs in {state_dir} already ({_listed({n: p.pid for n, p in running.items()})})")
-    _forget_jobmanagers(state_dir)
-    flags = [*overrides, *([f"{TM_SLOTS.key}={slots}"] if slots is not None else [])]
-    environ = dict(os.environ)
-    if settings.file is not None:
-        environ["FLINTLOCK_CONF"] = str(settings.file)
-    children: list[Started] = []
     make_private_directory(state_dir)
-    try:
-        for name, arguments in _commands(state_dir, flags, jobmanagers, taskmanagers):
-            log = state_dir / "log" / f"{name}.log"
-            children.append(pid_files.start(name, arguments, log, environ=environ, directory=state_dir))
-        expected = _Expected(
-            jobmanagers,
-            taskmanagers,
-            taskmanagers * (slots or settings.configuration.get(TM_SLOTS) or 1),
-            led_here=not ha_backend(settings.configuration).spans_hosts,
-        )
-        credentials = ClientCredentials(settings.configuration, state_dir)
-        return _ready(state_dir, children, expected, time.monotonic() + patience_s, credentials)
-    except BaseException:
-        _end(children)
-        raise
+    deadline = time.monotonic() + patience_s
+    with start_lock(state_dir, patience_s), expected_cluster(state_dir, spec):
+        missing = [process.name for process in missing_processes(state_dir, spec)]
+        if missing:
+            starting(missing)
+        if not pid_files.cluster_processes(state_dir):
+            _forget_jobmanagers(state_dir)
+        children: list[Started] = []
+        try:
+            for name in missing:
+                command = command_of(state_dir, name)
+                children.append(pid_files.start_recorded(state_dir, name, command, environment_of(spec)))
+            expected = _Expected(
+                spec.jobmanagers, spec.taskmanagers, led_here=not ha_backend(settings.configuration).spans_hosts
+            )
+            credentials = ClientCredentials(settings.configuration, state_dir)
+            cluster = _ready(state_dir, children, expected, deadline, credentials)
+        except BaseException:
+            _end(children)
+            raise
+    return StartedCluster(cluster=cluster, started=tuple(missing))
 
 
 def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[str, bool]:
     """End the cluster of a state directory; its jobs stay stored. Returns each process and whether it had to be killed.
 
-    TaskManagers end first, so that none of them searches for a JobManager that has ended.
+    TaskManagers end first, so that none of them searches for a JobManager that has ended. From the first moment on
+    nothing is expected there any more: what is ended is not missing, even if this process dies half-way.
     """
+    remove_cluster_spec(state_dir)
     found = pid_files.cluster_processes(state_dir)
     workers = [process for name, process in found.items() if not name.startswith("jobmanager")]
     masters = [process for name, process in found.items() if name.startswith("jobmanager")]
@@ -122,6 +147,7 @@ def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[s
     if found and not pid_files.cluster_processes(state_dir):
         for name in found:
             (state_dir / "run" / f"{name}.json").unlink(missing_ok=True)
+        pid_files.forget_processes(state_dir)
         _forget_jobmanagers(state_dir)
     return {name: process in killed for name, process in found.items()}
 
@@ -130,11 +156,15 @@ def cluster_status(state_dir: Path) -> ClusterStatus:
     """Return what runs in a state directory."""
     found = pid_files.cluster_processes(state_dir)
     masters = pid_files.job_managers(state_dir)
+    spec = read_cluster_spec(state_dir)
     return ClusterStatus(
         state_dir=str(state_dir),
         cluster=next(iter(masters), None),
         job_managers=masters,
         processes={name: process.pid for name, process in found.items()},
+        expected=() if spec is None else spec.names(),
+        missing=missing_processes(state_dir, spec),
+        task_managers=pid_files.task_managers(state_dir),
     )
 
 
@@ -151,21 +181,23 @@ def embedded_cluster(
     remove_leftovers(Path(tempfile.gettempdir()))
     state_dir = Path(tempfile.mkdtemp(prefix=_EMBEDDED))
     (state_dir / "owner.json").write_bytes(msgspec.json.encode(pid_files.identity(os.getpid())))
-    environ = dict(os.environ)
-    environ.pop("FLINTLOCK_STATE_DIR", None)
-    if settings.file is not None:
-        environ["FLINTLOCK_CONF"] = str(settings.file)
     flags = [*overrides, "high-availability.type=embedded", "rest.address=127.0.0.1", "rest.bind-address=127.0.0.1",
              "rest.port=0", "jobmanager.rpc.address=127.0.0.1", "jobmanager.bind-host=127.0.0.1",
              "jobmanager.rpc.port=0", "taskmanager.host=127.0.0.1", "taskmanager.bind-host=127.0.0.1",
              "taskmanager.rpc.port=0", "security.secret-file="]  # fmt: skip
+    conf = None if settings.file is None else str(settings.file)
+    spec = ClusterSpec(conf=conf, settings=dict(split_assignment(flag, "-D") for flag in flags))
+    environ = environment_of(spec)
+    environ.pop("FLINTLOCK_STATE_DIR", None)
     children: list[Started] = []
     try:
-        for name, arguments in _commands(state_dir, flags, 1, 1):
+        write_cluster_spec(state_dir, spec)
+        for name in spec.names():
+            arguments = [*command_of(state_dir, name), "--die-with-parent"]
             log = state_dir / "log" / f"{name}.log"
-            children.append(pid_files.start(name, [*arguments, "--die-with-parent"], log, environ=environ))
+            children.append(pid_files.start(name, arguments, log, environ=environ))
         credentials = ClientCredentials(_EMBEDDED_SETTINGS, state_dir)
-        cluster = _ready(state_dir, children, _Expected(1, 0, 0), time.monotonic() + patience_s, credentials)
+        cluster = _ready(state_dir, children, _Expected(1, 0), time.monotonic() + patience_s, credentials)
         yield EmbeddedCluster(cluster.rest, state_dir, children)
     finally:
         try:
@@ -178,25 +210,8 @@ class _Expected(Struct, frozen=True):
     """What a cluster has once it is ready."""
 
     job_managers: int
-    task_managers: int
-    slots: int
+    task_managers: int  # of the state directory
     led_here: bool = True
-
-
-def _commands(
-    state_dir: Path, flags: Sequence[str], jobmanagers: int, taskmanagers: int
-) -> list[tuple[str, list[str]]]:
-    own = ["--state-dir", str(state_dir), *_defines(flags)]
-    standby = [*own, *_defines([f"{REST_PORT.key}=0", f"{JM_RPC_PORT.key}=0"])]
-    return [
-        ("jobmanager", [JOB_MANAGER, *own]),
-        *((f"jobmanager-{n}", [JOB_MANAGER, *standby, "--index", str(n)]) for n in range(1, jobmanagers)),
-        *((f"taskmanager-{n}", [TASK_MANAGER, *own, "--index", str(n)]) for n in range(taskmanagers)),
-    ]
-
-
-def _defines(flags: Sequence[str]) -> list[str]:
-    return [part for flag in flags for part in ("-D", flag)]
 
 
 def _ready(
@@ -207,7 +222,10 @@ def _ready(
     while time.monotonic() < deadline:
         for child in children:
             _require_running(child)
-        children[0].ended_within()  # the pause between two polls; ends early if the JobManager ends
+        if children:
+            children[0].ended_within()  # the pause between two polls; ends early if the first process ends
+        else:
+            time.sleep(_PAUSE_S)  # noqa: TID251 they are no children of this process
         masters = pid_files.job_managers(state_dir)
         if len(masters) < expected.job_managers or (expected.led_here and not masters[0].epoch):
             continue
@@ -215,21 +233,32 @@ def _ready(
         with Client([cluster.rest], patience_s=0, credentials=credentials) as client:
             try:
                 client.http.call("GET", "/readyz")
-                overview = client.overview()
+                registered = registered_here(client, state_dir) if expected.task_managers else ()
             except Unavailable as error:
                 seen = error.public
                 continue
-        if overview.taskmanagers >= expected.task_managers and overview.slots_total >= expected.slots:
+        if len(registered) >= expected.task_managers:
             return pid_files.read_cluster_file(state_dir) or cluster
-        seen = f"it has {overview.taskmanagers} TaskManagers with {overview.slots_total} slots so far"
+        seen = f"{len(registered)} of {expected.task_managers} TaskManagers have registered"
     tails = "\n".join(f"--- {child.log}\n{child.tail()}" for child in children)
-    raise Unavailable(f"the cluster is not ready in time: {seen}\n{tails}")
+    raise Unavailable(f"the cluster is not ready in time: {seen}\n{tails}".rstrip())
+
+
+def registered_here(client: Client, state_dir: Path) -> tuple[str, ...]:
+    """Return the names of the running TaskManagers of a state directory that the leader knows, with their slots.
+
+    They are known by their addresses: a leader may still list a TaskManager that has died.
+    """
+    listed = {entry.path for entry in client.task_managers() if entry.slots_number}
+    return tuple(name for name, file in pid_files.task_managers(state_dir).items() if f"grpc://{file.rpc}" in listed)
 
 
 def _require_running(child: Started) -> None:
     code = child.process.poll()
     if code is not None:
-        why = _REASONS.get(code, f"signal {-code}" if code < 0 else f"exit code {code}")
+        state_dir = child.log.parent.parent
+        ended = pid_files.read_exit(state_dir, child.name)
+        why = exit_text(code, "" if ended is None or ended.pid != child.process.pid else ended.reason)
         raise FlintlockError(f"the {child.name} has ended: {why}\n--- {child.log}\n{child.tail()}")
 
 
@@ -259,7 +288,3 @@ def remove_leftovers(root: Path) -> None:
         owner = pid_files.read_pid_file(path / "owner.json")
         if owner is not None and path.stat().st_uid == os.getuid() and pid_files.running(owner) is None:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _listed(found: dict[str, int]) -> str:
-    return ", ".join(f"{name} {pid}" for name, pid in found.items())

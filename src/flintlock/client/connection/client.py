@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from flintlock.api.cluster import ClusterOverview, ClusterResources
+from flintlock.api.cluster import ClusterOverview, ClusterResources, TaskManagersResponse, TaskManagerSummary
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, LoginCode, TokenEntry, TokenListing
@@ -56,9 +56,15 @@ class Client:
         discover: Discover | None = None,
         replaceable: bool = False,
         credentials: Credentials | None = None,
+        advice: str = "",
     ) -> None:
         self.http: Final = Http(
-            urls, patience_s=patience_s, discover=discover, replaceable=replaceable, credentials=credentials
+            urls,
+            patience_s=patience_s,
+            discover=discover,
+            replaceable=replaceable,
+            credentials=credentials,
+            advice=advice,
         )
         self._versions: Versions | None = None  # of the cluster; requested once
 
@@ -140,6 +146,10 @@ class Client:
     def overview(self) -> ClusterOverview:
         """Return what the cluster has: TaskManagers, slots, how many jobs."""
         return self.http.get("/overview", ClusterOverview)
+
+    def task_managers(self) -> tuple[TaskManagerSummary, ...]:
+        """Return the TaskManagers that are registered."""
+        return tuple(self.http.get("/taskmanagers", TaskManagersResponse).taskmanagers)
 
     def resources(self) -> ClusterResources:
         """Return the jobs that wait for slots, in order."""

@@ -89,6 +89,7 @@ class Http:
         discover: Discover | None = None,
         replaceable: bool = False,
         credentials: Credentials | None = None,
+        advice: str = "",
     ) -> None:
         separate = [url for text in urls for url in text.split(",")]
         self.urls = tuple(_checked_url(url.strip()) for url in separate)  # replaced by what `discover` returns
@@ -96,6 +97,7 @@ class Http:
         self.discover: Final = discover
         self.credentials: Final = credentials
         self._replaceable: Final = replaceable
+        self._advice: Final = advice  # for a cluster that has never answered
         self._timeout_s: Final = timeout_s
         self._answered = False  # whether any address has answered; never becomes False again
         self._current = 0  # index of the address that answered last
@@ -172,7 +174,7 @@ class Http:
             deadline = begun + (limit_s if self._answered else min(limit_s, _UNKNOWN_PATIENCE_S))
             changed = self._rediscover()
             if (refused and not self._answered and not changed) or time.monotonic() + pause > deadline:
-                raise _unavailable(reason, refused)
+                raise _unavailable(reason, refused, "" if self._answered else self._advice)
             time.sleep(pause)  # noqa: TID251 there is no event for the return of a server
         raise AssertionError("the backoff never ends")
 
@@ -286,8 +288,9 @@ def _decoded(content: bytes, kind: type[T]) -> T:
         raise FlintlockError(f"the response is not one of a Flintlock cluster: {error}") from error
 
 
-def _unavailable(reason: str, refused: bool) -> Unavailable:
-    error = Unavailable(f"no cluster answers at {reason}" if refused else f"the cluster does not answer: {reason}")
+def _unavailable(reason: str, refused: bool, advice: str) -> Unavailable:
+    text = f"no cluster answers at {reason}" if refused else f"the cluster does not answer: {reason}"
+    error = Unavailable(f"{text}; {advice}" if advice and refused else text)
     error.unreachable = refused
     return error
 

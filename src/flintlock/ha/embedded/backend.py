@@ -16,6 +16,9 @@ from flintlock.ha.protocols import HaServices
 from flintlock.host.pid_files import job_managers, read_leader_file
 from flintlock.model.errors import Unavailable
 
+#: In the state directory: what the cluster stores.
+STORE_FILE: Final = "store.db"
+
 _POLL_S: Final = 0.2
 
 

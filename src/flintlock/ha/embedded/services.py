@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from flintlock.ha.embedded.backend import STORE_FILE
 from flintlock.ha.embedded.election import FileElection
 from flintlock.ha.embedded.leader import SqliteLeaderRegister
 from flintlock.ha.embedded.silent_holder import HeartbeatRow
@@ -32,7 +33,6 @@ from flintlock.model.ids import FencingToken
 
 log = structlog.get_logger(__name__)
 
-STORE_FILE: Final = "store.db"
 LOCK_FILE: Final = "leader.lock"
 
 

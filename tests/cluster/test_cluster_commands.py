@@ -1,0 +1,71 @@
+"""`flintlock cluster start|status|stop` with real processes: what is missing is found, said and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.cluster.commands import flintlock
+
+JOB = "version: 1\nname: small\nsteps:\n  one: {sql: SELECT 1 AS x}\n  r: {result: {}, inputs: [one]}\n"
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """A state directory whose processes are ended, whatever the test did."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    yield tmp_path / "c"
+    flintlock("cluster", "stop", "--state-dir", tmp_path / "c", cwd=tmp_path)
+
+
+def status_of(state_dir: Path, code: int) -> dict[str, Any]:
+    completed = flintlock("cluster", "status", "--json", "--state-dir", state_dir, cwd=state_dir.parent)
+    assert completed.returncode == code, completed.stdout + completed.stderr
+    return json.loads(completed.stdout)
+
+
+def start(state_dir: Path, *flags: str) -> list[str]:
+    """Start the cluster; return what was started."""
+    completed = flintlock(
+        "cluster", "start", "--json", "--state-dir", state_dir, *flags, cwd=state_dir.parent, timeout_s=300
+    )
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)["started"]
+
+
+def kill(pid: int) -> None:
+    process = psutil.Process(pid)
+    os.kill(pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def test_start_starts_what_is_missing_and_run_never_starts_a_cluster_of_its_own(state_dir: Path) -> None:
+    settings = ("-D", "rest.port=0", "-D", "taskmanager.numberOfTaskSlots=1")
+    assert start(state_dir, *settings) == ["jobmanager", "taskmanager-0"]
+    first = status_of(state_dir, 0)["processes"]
+
+    kill(first["taskmanager-0"])
+    assert status_of(state_dir, 1)["missing"].keys() == {"taskmanager-0"}
+    assert start(state_dir) == ["taskmanager-0"]
+    second = status_of(state_dir, 0)["processes"]
+    assert second["jobmanager"] == first["jobmanager"]
+    assert start(state_dir) == []
+
+    kill(second["jobmanager"])
+    assert status_of(state_dir, 3)["missing"].keys() == {"jobmanager"}
+    refused = flintlock("run", "-q", "job.yaml", "--state-dir", state_dir, cwd=state_dir.parent)
+    assert refused.returncode == 3
+    assert f"start it with `flintlock cluster start --state-dir {state_dir}`" in refused.stderr
+    assert start(state_dir) == ["jobmanager"]
+
+    third = status_of(state_dir, 0)
+    assert third["processes"]["taskmanager-0"] == second["taskmanager-0"]  # with its warm engine
+    assert third["overview"]["slots-total"] == 1  # the settings of the first start
+    ran = flintlock("run", "-q", "job.yaml", "--state-dir", state_dir, cwd=state_dir.parent)
+    assert ran.returncode == 0, ran.stderr
