@@ -49,11 +49,12 @@ class Processes:
         """Where REST is."""
         return str(msgspec.json.decode((self.state_dir / "cluster.json").read_bytes())["rest"])
 
-    def start_jobmanager(self, kill_at: str = "") -> None:
+    def start_jobmanager(self, kill_at: str = "", *, settings: Sequence[str] = ()) -> None:
         """Start a JobManager; with `kill_at`, one that dies there."""
         (self.state_dir / "cluster.json").unlink(missing_ok=True)
         command = [str(HERE / "killed_jobmanager.py")] if kill_at else ["-m", "flintlock.entrypoints.jobmanager"]
-        self.jobmanager = self._start("jobmanager", [*command], {"KILL_JOBMANAGER_AT": kill_at})
+        flags = [part for item in settings for part in ("-D", item)]
+        self.jobmanager = self._start("jobmanager", [*command, *flags], {"KILL_JOBMANAGER_AT": kill_at})
 
     def start_taskmanager(self, *, slots: int = 2, settings: Sequence[str] = ()) -> None:
         """Start the TaskManager."""
