@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,32 @@ def test_start_starts_what_is_missing_and_run_never_starts_a_cluster_of_its_own(
     assert third["overview"]["slots-total"] == 1  # the settings of the first start
     ran = flintlock("run", "-q", "job.yaml", "--state-dir", state_dir, cwd=state_dir.parent)
     assert ran.returncode == 0, ran.stderr
+
+
+def failed_start(state_dir: Path, *flags: str) -> list[str]:
+    """Start a cluster that cannot start, with five minutes to do so; return what was printed, long before that."""
+    completed = flintlock(
+        "cluster", "start", "--state-dir", state_dir, "-D", "rest.port=0", *flags, cwd=state_dir.parent, timeout_s=120
+    )
+    assert completed.returncode == 1, completed.stderr
+    assert not (state_dir / "cluster-spec.json").exists()
+    return [line for line in completed.stderr.splitlines() if not line.startswith("starting ")]
+
+
+def test_a_start_that_cannot_succeed_fails_within_seconds_with_the_cause_first(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cause, log = failed_start(state_dir, "-D", f"rest.port={port}")
+    assert cause.startswith(f"error: jobmanager has ended: cannot listen on 127.0.0.1:{port}")
+    assert log == f"(its log is {state_dir / 'log' / 'jobmanager.log'})"
+
+    cause, *_, log = failed_start(state_dir, "-D", "taskmanager.engine.memory=10m")
+    assert cause.startswith("error: taskmanager-0 cannot start its Spark engine: ")
+    assert "java.lang.OutOfMemoryError" in cause
+    assert log == f"(its log is {state_dir / 'log' / 'taskmanager-0.log'})"
+
+    monkeypatch.setenv("FLINTLOCK_JAVA_HOME", "/nonexistent")
+    (cause,) = failed_start(state_dir)
+    assert cause.startswith("error: no Spark engine can start: FLINTLOCK_JAVA_HOME is /nonexistent")

@@ -12,7 +12,7 @@ import click
 
 from flintlock.cli.settings import cluster_options, define_option, json_option, place_options, print_json, read_settings
 from flintlock.config.extras import require_extra
-from flintlock.config.files import LoadedConfiguration, environment_settings, split_assignment
+from flintlock.config.files import LoadedConfiguration, environment_settings, load, split_assignment
 from flintlock.config.options import AUTHENTICATION, TM_SLOTS
 from flintlock.host.cluster_spec import ClusterSpec, read_cluster_spec
 from flintlock.model.errors import FlintlockError, Unavailable
@@ -93,7 +93,7 @@ def _read_spec(
     file = Path(before.conf) if before.conf is not None and not named else conf
     set_here = dict(split_assignment(text, "-D") for text in defines)
     flags = {**before.settings, **environment_settings(), **set_here}
-    settings, _ = read_settings(file, state_dir, tuple(f"{key}={value}" for key, value in flags.items()))
+    settings = load((f"{key}={value}" for key, value in flags.items()), conf=file)
     spec = ClusterSpec(
         jobmanagers=jobmanagers or before.jobmanagers,
         taskmanagers=taskmanagers or before.taskmanagers,

@@ -62,8 +62,10 @@ def json_option(command: F) -> F:
 def read_settings(
     conf: Path | None, state_dir: str | None, defines: tuple[str, ...] = ()
 ) -> tuple[LoadedConfiguration, Path]:
-    """Return the settings in force and the state directory."""
+    """Return the settings in force and the state directory. Variables that are ignored are printed on stderr."""
     settings = load(defines, conf=conf)
+    for warning in settings.warnings:
+        click.echo(click.style("warning: ", fg="yellow") + warning, err=True)
     return settings, state_directory(settings, state_dir)
 
 

@@ -1,13 +1,15 @@
 """Where settings come from: defaults < flintlock.yaml < environment < `-D` and flags.
 
 Every process reads its configuration with `load`, so all of them agree on the precedence and on error messages.
-Unknown and ill-typed settings are reported all at once, each with the file and line, variable or flag that sets it.
+Unknown and ill-typed settings are reported all at once, each with the file and line, variable or flag that sets it; a
+variable `FLINTLOCK_…` that is no setting may be another program's, and is ignored with a warning.
 This module imports nothing heavy: a JobManager's start waits for it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,10 @@ PREFIX: Final = "FLINTLOCK_"
 #: Variables that are not options: where things are, rather than how they behave.
 RESERVED: Final = frozenset({"FLINTLOCK_CONF", "FLINTLOCK_STATE_DIR", "FLINTLOCK_JAVA_HOME"})
 
+_SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
+_SERVICE_PORT: Final = re.compile(r"_PORT(_\d+_(TCP|UDP|SCTP))?$")
+_SERVICE_PART: Final = re.compile(r"_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)$")
+
 
 class LoadedConfiguration(Struct, frozen=True, kw_only=True):
     """A configuration, and for each key that was set the place that set it."""
@@ -31,6 +37,7 @@ class LoadedConfiguration(Struct, frozen=True, kw_only=True):
     configuration: Configuration
     places: dict[str, str]
     file: Path | None = None
+    warnings: tuple[str, ...] = ()  # about variables that are ignored
 
 
 def load(
@@ -48,6 +55,7 @@ def load(
     variables = os.environ if environ is None else environ
     file = find_file(conf, variables, directory or Path.cwd())
     problems: list[str] = []
+    warnings: list[str] = []
     values: dict[str, str] = {}
     places: dict[str, str] = {}
 
@@ -60,11 +68,11 @@ def load(
 
     if file is not None:
         take(_from_file(file, problems))
-    take(_from_environment(variables, problems))
+    take(_from_environment(variables, warnings))
     take(_from_flags(overrides, problems))
     if problems:
         raise Invalid("\n".join(problems), problems=tuple(problems))
-    return LoadedConfiguration(configuration=Configuration(values), places=places, file=file)
+    return LoadedConfiguration(configuration=Configuration(values), places=places, file=file, warnings=tuple(warnings))
 
 
 def find_file(conf: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -106,7 +114,7 @@ def variable_of(key: str) -> str:
 
 
 def environment_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the options that environment variables set, by key. Problems in them are what `load` reports."""
+    """Return the options that environment variables set, by key."""
     found = _from_environment(os.environ if environ is None else environ, [])
     return {key: value for key, (value, _) in found.items()}
 
@@ -152,20 +160,32 @@ def _from_file(file: Path, problems: list[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, tuple[str, str]]:
+def _from_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[str, tuple[str, str]]:
+    """Return the options that variables set. A variable of someone else's stops nothing: it is ignored."""
     keys = {variable_of(option.key): option.key for option in OPTIONS}
     found: dict[str, tuple[str, str]] = {}
     suggestions = Suggestions()
     for name in sorted(environ):
-        if not name.startswith(PREFIX) or name in RESERVED:
+        if not name.startswith(PREFIX) or name in RESERVED or _is_service_link(name, environ[name]):
             continue
         if name in keys:
             found[keys[name]] = (environ[name], name)
         elif name.startswith(PREFIX + "SPARK_"):
-            problems.append(f"{name}: Spark's settings cannot stand in the environment; use {FILE_NAME} or -D")
+            warnings.append(f"{name} is ignored: Spark's settings are set in {FILE_NAME} or with -D")
         else:
-            problems.append(f"{name}: unknown setting" + suggestions.suggestion(name, [*keys, *RESERVED]))
+            known = suggestions.suggestion(name, [*keys, *RESERVED])
+            warnings.append(f"{name} is ignored: it sets no option" + known)
     return found
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Return whether Kubernetes has set the variable, as it does in each pod for a Service whose name begins so.
+
+    `FLINTLOCK_REST_PORT` is one for a Service `flintlock-rest`, and the option `rest.port`: the values tell them apart.
+    """
+    if _SERVICE_ADDRESS.match(value) and _SERVICE_PORT.search(name):
+        return True
+    return _SERVICE_PART.search(name) is not None
 
 
 def _from_flags(overrides: Iterable[str], problems: list[str]) -> dict[str, tuple[str, str]]:

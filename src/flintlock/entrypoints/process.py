@@ -134,7 +134,10 @@ def _run(
         state_dir = Path(arguments.state_dir).resolve()
         settings_file: Path | None = arguments.settings_file
         given = {} if settings_file is None else read_settings_file(settings_file)
-        configuration = load([*(f"{key}={value}" for key, value in given.items()), *arguments.D]).configuration
+        loaded = load([*(f"{key}={value}" for key, value in given.items()), *arguments.D])
+        configuration = loaded.configuration
+        for warning in loaded.warnings:
+            log.warning(log_events.VARIABLE_IGNORED, reason=warning)
         make_private_directory(state_dir)
         ending.forget_earlier()
         settings = ProcessSettings(

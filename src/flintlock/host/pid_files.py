@@ -79,13 +79,13 @@ class Started(Struct, frozen=True):
             return False
         return True
 
-    def tail(self) -> str:
+    def tail(self, max_bytes: int = _TAIL_BYTES) -> str:
         """Return the end of its output; nothing that an earlier process has written."""
         try:
             written = self.log.stat().st_size - self.begins
         except OSError:
             return ""
-        return read_tail(self.log, min(_TAIL_BYTES, written) if written >= 0 else _TAIL_BYTES).strip()
+        return read_tail(self.log, min(max_bytes, written) if written >= 0 else max_bytes).strip()
 
 
 def running(file: PidFile | None) -> psutil.Process | None:

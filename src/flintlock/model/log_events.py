@@ -268,6 +268,9 @@ EVENT_LOOP_BLOCKED: Final = _event(
     "One step of the event loop took long, and nothing else ran meanwhile; the stack shows what did.",
 )
 PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was asked to end.")
+VARIABLE_IGNORED: Final = _event(
+    "Processes", "variable-ignored", "An environment variable begins with FLINTLOCK_ and sets no option."
+)
 PROCESS_ABORTED: Final = _event(
     "Processes", "process-aborted", "A server process ends at once because of an error that it cannot clean up after."
 )

@@ -56,10 +56,8 @@ def test_all_mistakes_are_reported_at_once_with_their_places(tmp_path: Path) -> 
         tmp_path / "flintlock.yaml",
         "rest.prot: 1\nheartbeat.interval: soon\nrest:\n  port: 99999\ncluster.id: [a]\nspark.anything: goes\n",
     )
-    environ = {"FLINTLOCK_REST_PROT": "1", "FLINTLOCK_SPARK_SQL_X": "1", "FLINTLOCK_JAVA_HOME": "/java", "HOME": "/h"}
-
     with pytest.raises(Invalid) as caught:
-        load(["rest.port", "restart-strategy.type=often"], environ=environ, directory=tmp_path)
+        load(["rest.port", "restart-strategy.type=often"], environ={"HOME": "/h"}, directory=tmp_path)
 
     assert caught.value.problems == (
         f"{file}:5:1: 'cluster.id': needs one value",
@@ -69,8 +67,6 @@ def test_all_mistakes_are_reported_at_once_with_their_places(tmp_path: Path) -> 
             "(the option takes a duration, such as '10 s')"
         ),
         f"{file}:4:3: 'rest.port': 99999 is not from 0 to 65535 (the option takes a whole number)",
-        "FLINTLOCK_REST_PROT: unknown setting; did you mean 'FLINTLOCK_REST_PORT'?",
-        "FLINTLOCK_SPARK_SQL_X: Spark's settings cannot stand in the environment; use flintlock.yaml or -D",
         "-D rest.port: must have the form key=value",
         (
             "-D restart-strategy.type=often: 'restart-strategy.type': 'often' is not one of none, off, disable, "
@@ -78,6 +74,42 @@ def test_all_mistakes_are_reported_at_once_with_their_places(tmp_path: Path) -> 
             "(the option takes none, fixed-delay, failure-rate or exponential-delay)"
         ),
     )
+
+
+def test_a_variable_that_is_no_setting_is_ignored_with_a_warning(tmp_path: Path) -> None:
+    environ = {"FLINTLOCK_REST_PROT": "1", "FLINTLOCK_SPARK_SQL_X": "1", "FLINTLOCK_JAVA_HOME": "/java", "HOME": "/h"}
+
+    loaded = load(environ=environ, directory=tmp_path)
+
+    assert loaded.configuration.as_dict() == {}
+    assert loaded.warnings == (
+        "FLINTLOCK_REST_PROT is ignored: it sets no option; did you mean 'FLINTLOCK_REST_PORT'?",
+        "FLINTLOCK_SPARK_SQL_X is ignored: Spark's settings are set in flintlock.yaml or with -D",
+    )
+
+
+def test_the_variables_of_a_kubernetes_service_are_ignored_without_a_word(tmp_path: Path) -> None:
+    """Those of Services `flintlock` and `flintlock-rest`, in each pod beside them."""
+    service = {
+        f"{prefix}_{name}": value
+        for prefix in ("FLINTLOCK", "FLINTLOCK_REST")
+        for name, value in {
+            "SERVICE_HOST": "10.0.0.1",
+            "SERVICE_PORT": "8081",
+            "SERVICE_PORT_HTTP": "8081",
+            "PORT": "tcp://10.0.0.1:8081",
+            "PORT_8081_TCP": "tcp://10.0.0.1:8081",
+            "PORT_8081_TCP_PROTO": "tcp",
+            "PORT_8081_TCP_PORT": "8081",
+            "PORT_8081_TCP_ADDR": "10.0.0.1",
+        }.items()
+    }
+
+    loaded = load(environ={**service, "HOME": "/h"}, directory=tmp_path)
+
+    assert (loaded.configuration.as_dict(), loaded.warnings) == ({}, ())
+    own = load(environ={"FLINTLOCK_REST_PORT": "9", "HOME": "/h"}, directory=tmp_path)
+    assert own.configuration.as_dict() == {"rest.port": "9"}
 
 
 def test_a_key_set_flat_and_nested_is_set_twice(tmp_path: Path) -> None:

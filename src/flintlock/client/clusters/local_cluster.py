@@ -44,12 +44,14 @@ from flintlock.host.pid_files import ClusterFile, Started, TaskManagerFile
 from flintlock.host.private_files import make_private_directory
 from flintlock.host.run_directory import start_lock
 from flintlock.model.errors import FlintlockError, Unavailable
+from flintlock.model.log_events import ENGINE_START_FAILED
 
 START_PATIENCE_S: Final = 300.0  # an engine is warm after 10 s, on a machine that is busy after minutes
 STOP_PATIENCE_S: Final = 20.0
 _EMBEDDED: Final = "flintlock-embedded-"
 _EMBEDDED_SETTINGS: Final = Configuration({})  # of what concerns its client: nothing that is configured applies
 _PAUSE_S: Final = 0.05
+_START_LOG_BYTES: Final = 64 << 10  # what a TaskManager logs while it starts, with room for a stack trace
 
 
 class StartedCluster(Struct, frozen=True, kw_only=True):
@@ -110,9 +112,21 @@ def start_cluster(
     """
     require_extra("cluster", "starting a cluster")
     make_private_directory(state_dir)
+    try:
+        return _start_missing(settings, state_dir, spec, patience_s, starting)
+    except OSError as error:
+        raise FlintlockError(f"the cluster cannot be started in {state_dir}: {error}") from error
+
+
+def _start_missing(
+    settings: LoadedConfiguration, state_dir: Path, spec: ClusterSpec, patience_s: float,
+    starting: Callable[[Sequence[str]], None],
+) -> StartedCluster:  # fmt: skip
     deadline = time.monotonic() + patience_s
     with start_lock(state_dir, patience_s), expected_cluster(state_dir, spec):
         missing = [process.name for process in missing_processes(state_dir, spec)]
+        if any(name.startswith("taskmanager") for name in missing):
+            _require_java()
         if missing:
             starting(missing)
         if not pid_files.cluster_processes(state_dir):
@@ -222,6 +236,7 @@ def _ready(
     while time.monotonic() < deadline:
         for child in children:
             _require_running(child)
+            _require_engine(child)
         if children:
             children[0].ended_within()  # the pause between two polls; ends early if the first process ends
         else:
@@ -253,13 +268,46 @@ def registered_here(client: Client, state_dir: Path) -> tuple[str, ...]:
     return tuple(name for name, file in pid_files.task_managers(state_dir).items() if f"grpc://{file.rpc}" in listed)
 
 
+def _require_java() -> None:
+    """Raise FlintlockError if no engine could start: its TaskManager would try again and again."""
+    from flintlock.spark.engine.java import find_java
+
+    try:
+        find_java(os.environ)
+    except Unavailable as error:
+        raise FlintlockError(f"no Spark engine can start: {error.public}") from error
+
+
 def _require_running(child: Started) -> None:
+    """Raise FlintlockError, with the cause first, if a process has ended."""
     code = child.process.poll()
-    if code is not None:
-        state_dir = child.log.parent.parent
-        ended = pid_files.read_exit(state_dir, child.name)
-        why = exit_text(code, "" if ended is None or ended.pid != child.process.pid else ended.reason)
-        raise FlintlockError(f"the {child.name} has ended: {why}\n--- {child.log}\n{child.tail()}")
+    if code is None:
+        return
+    ended = pid_files.read_exit(child.log.parent.parent, child.name)
+    known = "" if ended is None or ended.pid != child.process.pid else ended.reason
+    text = f"{child.name} has ended: {exit_text(code, known)}"
+    raise FlintlockError(f"{text}\n(its log is {child.log})" if known else f"{text}\n--- {child.log}\n{child.tail()}")
+
+
+def _require_engine(child: Started) -> None:
+    """Raise FlintlockError if the Spark engine of a TaskManager has failed to start."""
+    if not child.name.startswith("taskmanager"):
+        return
+    for line in child.tail(_START_LOG_BYTES).splitlines():
+        reason = _engine_failure(line)
+        if reason is not None:
+            raise FlintlockError(f"{child.name} cannot start its Spark engine: {reason}\n(its log is {child.log})")
+
+
+def _engine_failure(line: str) -> str | None:
+    """Return why an engine could not start, if that is what a line of a log says."""
+    if ENGINE_START_FAILED not in line:
+        return None
+    try:
+        entry = msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return None
+    return str(entry.get("reason", "")) if entry.get("event") == ENGINE_START_FAILED else None
 
 
 def _end(children: Sequence[Started]) -> None:
