@@ -251,7 +251,6 @@ def running_harness(
         secrets=(SecretFiles(home / "secrets"),),
         dedicated=DedicatedEngine(
             run_dir=str(home / "run"),
-            working_dir=str(home),
             heap_bytes=512 << 20,
             archive_dir=str(cache_directory()),
         ),

@@ -997,12 +997,14 @@ def test_no_relative_path_leads_to_the_directories_of_the_engine(b: RunnerHarnes
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
 for name in ("local", "tmp", "warehouse"):
-    spark.range(1).write.mode("overwrite").parquet(name)
+    try:
+        spark.range(1).write.mode("overwrite").parquet(name)
+    except Exception as error:
+        print(error)
 """
     before = {path.name for path in (b.home / "engine" / "local").iterdir()}
-    assert b.run(b.program(script)).finished
+    assert b.run(b.program(script)).log.count("is relative, and the job was submitted without a directory") == 3
     assert before <= {path.name for path in (b.home / "engine" / "local").iterdir()}
-    assert {path.name for path in (b.home / "engine" / "relative").iterdir()} >= {"local", "tmp", "warehouse"}
 
 
 def test_a_secret_reaches_the_program_that_names_it_and_no_failure(b: RunnerHarness) -> None:

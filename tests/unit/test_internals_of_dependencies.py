@@ -81,6 +81,22 @@ def test_connect_sets_several_settings_at_once() -> None:
     assert parameters(configuration._set_all) == ["configs", "silent"]
 
 
+def test_all_connect_plans_pass_through_one_method() -> None:
+    import inspect
+
+    from pyspark.sql.connect.client import SparkConnectClient
+    from pyspark.sql.connect.plan import LogicalPlan
+
+    client: Any = SparkConnectClient
+
+    assert parameters(client._try_compress_and_set_plan) == ["plan", "message", "op_type"]
+    for way in (client._set_relation_in_plan, client._set_command_in_plan):
+        assert "self._try_compress_and_set_plan(" in inspect.getsource(way)
+    assert "session._set_relation_in_plan(" in inspect.getsource(LogicalPlan.to_proto)
+    for way in (client.execute_command, client.execute_command_as_iterator):
+        assert "self._set_command_in_plan(" in inspect.getsource(way)
+
+
 def test_a_connect_frame_is_made_from_a_plan_with_named_views() -> None:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.plan import SQL, SubqueryAlias

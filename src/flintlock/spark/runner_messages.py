@@ -91,7 +91,6 @@ class DedicatedEngine(Struct, frozen=True, kw_only=True):
     """The settings of a Spark driver that serves one task only."""
 
     run_dir: str  # where its JVM is recorded
-    working_dir: str = ""  # where relative paths start, as they do for the shared engine
     heap_bytes: int = 1 << 30
     conf: dict[str, str] = {}  # spark.* of the cluster; the job's own takes precedence
     archive_dir: str = ""  # of class archives; none are used where empty

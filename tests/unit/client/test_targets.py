@@ -127,3 +127,21 @@ def test_a_graph_can_have_a_dedicated_engine() -> None:
     packed = read_target("graph.py:job").package(Overrides(engine=EngineKind.DEDICATED))
 
     assert packed.spec.engine is EngineKind.DEDICATED
+
+
+def test_a_job_carries_the_directory_that_it_was_submitted_from(folder: Path) -> None:
+    (folder / "script.py").write_text("print(1)\n")
+    assert read_target("script.py").package().graph.directory == str(folder)
+    assert read_target("graph.py:job").package().graph.directory == str(folder)
+
+
+def test_the_directory_of_a_document_is_where_its_relative_paths_start(folder: Path) -> None:
+    document = (
+        "name: j\ndirectory: data\nsteps:\n"
+        "  a: {source: {format: csv, path: in}}\n"
+        "  b: {sink: {format: csv, path: out}, inputs: [a]}\n"
+    )
+    (folder / "j.yaml").write_text(document)
+    package = read_target("j.yaml").package()
+    assert package.graph.directory == str(folder / "data")
+    assert package.graph.vertex("b").operation.target == str(folder / "data" / "out")

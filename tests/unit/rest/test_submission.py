@@ -24,9 +24,9 @@ SPEC: dict[str, Any] = {
     "name": "revenue",
     "params": {"day": "2026-01-01", "n": 3},
     "steps": {
-        "out": {"sink": {"format": "parquet", "path": "out/${day}"}, "inputs": ["clean"]},
+        "out": {"sink": {"format": "parquet", "path": "/out/${day}"}, "inputs": ["clean"]},
         "clean": {"sql": "SELECT * FROM orders", "inputs": ["orders"]},
-        "orders": {"source": {"format": "csv", "path": "in"}},
+        "orders": {"source": {"format": "csv", "path": "/in"}},
     },
 }
 LIB = b"PK a zip"
@@ -267,7 +267,7 @@ def test_every_problem_is_reported_and_nothing_is_stored(rest: RestHarness) -> N
         "config": {"rest.port": 1, "restart-strategy.typ": "none"},
         "steps": {
             "orders": {"source": {"format": "csv", "path": "${dya}"}},
-            "out": {"sink": {"format": "parquet", "path": "out"}, "inputs": ["order"]},
+            "out": {"sink": {"format": "parquet", "path": "/out"}, "inputs": ["order"]},
         },
     }
 
@@ -484,3 +484,17 @@ def test_a_body_in_an_encoding_that_is_not_read_is_415(rest: RestHarness) -> Non
         headers={"content-encoding": "identity", "content-type": "application/json"},
     )
     assert plain.status_code == 202
+
+
+def test_relative_data_paths_are_refused_with_the_step(rest: RestHarness) -> None:
+    """A client makes them absolute; the cluster has no directory that they could start in."""
+    steps = {
+        "orders": {"source": {"format": "csv", "path": ["in", "s3a://bucket/in"]}},
+        "out": {"sink": {"format": "parquet", "path": "out"}, "inputs": ["orders"]},
+    }
+    errors = rest.refused(400, "POST", "/jobs", json={"name": "j", "directory": "here", "steps": steps})
+    assert errors == [
+        "job, field 'directory': 'here' is not an absolute path",
+        "step 'orders', field 'source': the path 'in' is relative: give an absolute one",
+        "step 'out', field 'sink': the path 'out' is relative: give an absolute one",
+    ]

@@ -126,3 +126,12 @@ def test_only_the_end_of_a_long_log_is_reported(tmp_path: Path) -> None:
 
 def test_a_death_without_a_log_is_reported(tmp_path: Path) -> None:
     assert cause_of_death(1, tmp_path / "none") == "the JVM ended with exit code 1"
+
+
+def test_a_jvm_without_a_directory_refuses_relative_paths() -> None:
+    def directories(working_dir: str) -> list[str]:
+        command = jvm_command(msgspec.structs.replace(settings(), working_dir=working_dir))
+        return [option for option in command if option.startswith("-Duser.dir=")]
+
+    assert directories("") == ["-Duser.dir=/dev/null/no-directory-for-relative-paths"]
+    assert directories("/home/of/a/job") == []

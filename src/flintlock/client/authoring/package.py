@@ -10,7 +10,6 @@ Rejected: leaving the checks to the server. It knows neither the file nor the li
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -27,6 +26,7 @@ from flintlock.model.errors import Invalid, Refused
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Scalar
 from flintlock.model.operations import Program, Sink, Source
+from flintlock.model.operations.kind import is_relative
 
 Locate: TypeAlias = Callable[[tuple[str, ...]], str]
 """Returns the location in the user's file (`file:line`) of the value under these keys; empty if it has none."""
@@ -34,7 +34,6 @@ Locate: TypeAlias = Callable[[tuple[str, ...]], str]
 UNSENT: Final = JobId("0" * 32)
 """The job id in a graph that no cluster has accepted yet."""
 
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NO_FILE_PATHS: Final = frozenset({"iceberg"})  # its "path" may name a table
 
 
@@ -83,12 +82,10 @@ def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Override
     problems: list[Problem] = []
     files = _by_name([*artifacts, *_py_files(overrides.py_files, problems)], problems)
     spec = _overridden(spec, overrides, problems)
-    spec = structs.replace(spec, artifacts=_listed(spec, files))
+    spec = structs.replace(spec, artifacts=_listed(spec, files), directory=_directory(spec))
     contents = {name: described(file) for name, file in files.items()} | _uploaded(spec)
+    spec = _with_absolute_paths(spec, draft_graph(spec, UNSENT, contents)[0])
     draft, found = draft_graph(spec, UNSENT, contents)
-    if not found:
-        spec = _with_absolute_paths(spec, draft)
-        draft, found = draft_graph(spec, UNSENT, contents)
     problems += [*found, *job_problems(draft)]
     if problems:
         raise located_error(spec.name, problems, locate)
@@ -108,22 +105,31 @@ def with_location(place: str, text: str) -> str:
 
 def absolute_path(path: str, base: Path | None = None) -> str:
     """Return a local path (one without a scheme) as an absolute one, from `base` or the current directory."""
-    if not path.strip() or _SCHEME.match(path):
+    if not path.startswith("/") and not is_relative(path):
         return path
     return os.path.normpath(os.path.join(base or Path.cwd(), os.path.expanduser(path)))  # noqa: PTH118, PTH111 globs stay
+
+
+def _directory(spec: JobSpec) -> str:
+    """Return where relative paths start: the document's own directory, else the current one if there is one."""
+    try:
+        return absolute_path(spec.directory) if spec.directory.strip() else str(Path.cwd())
+    except FileNotFoundError:  # it was removed
+        return ""
 
 
 def _with_absolute_paths(spec: JobSpec, draft: JobGraph) -> JobSpec:
     """Write the paths that `draft` has filled in back into the document, absolute."""
     steps = dict(spec.steps)
+    base = Path(spec.directory) if spec.directory else None
     for vertex in draft.vertices:
         step = steps[vertex.name]
         match vertex.operation:
             case Source(paths=paths, format=form) if paths and step.source and form not in _NO_FILE_PATHS:
-                absolute = tuple(absolute_path(path) for path in paths)
+                absolute = tuple(absolute_path(path, base) for path in paths)
                 steps[vertex.name] = _with(step, source=structs.replace(step.source, path=absolute))
             case Sink(path=str(path), format=form) if step.sink and form not in _NO_FILE_PATHS:
-                steps[vertex.name] = _with(step, sink=structs.replace(step.sink, path=absolute_path(path)))
+                steps[vertex.name] = _with(step, sink=structs.replace(step.sink, path=absolute_path(path, base)))
             case _:
                 pass
     return structs.replace(spec, steps=steps)

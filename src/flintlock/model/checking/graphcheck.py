@@ -23,6 +23,8 @@ from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, Exchange, JobGraph, JobType, JobVertex
+from flintlock.model.operations import Sink, Source
+from flintlock.model.operations.kind import is_file_format, is_relative
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
 from flintlock.model.secret_references import reference_problems
 
@@ -81,6 +83,21 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
     yield from _region_parallelism(graph, steps)
 
 
+def relative_path_problems(graph: JobGraph) -> Iterator[Problem]:
+    """Yield the relative data paths of a job that is submitted. A client makes them absolute; a cluster cannot."""
+    for vertex in graph.vertices:
+        match vertex.operation:
+            case Source(paths=paths, format=form) if is_file_format(form):
+                found = [path for path in paths if is_relative(path) and "${" not in path]
+            case Sink(path=str(path), format=form) if is_file_format(form) and is_relative(path) and "${" not in path:
+                found = [path]
+            case _:
+                continue
+        for path in found:
+            message = f"the path {abbreviated(path)!r} is relative: give an absolute one"
+            yield Problem(step=vertex.name, field=vertex.operation.kind, message=message)
+
+
 def _job_problems(graph: JobGraph) -> Iterator[Problem]:
     if not graph.name.strip():
         yield Problem(field="name", message="the job needs a name")
@@ -90,6 +107,8 @@ def _job_problems(graph: JobGraph) -> Iterator[Problem]:
         yield Problem(field="steps", message="the job has no steps")
     if graph.parallelism is not None and not 1 <= graph.parallelism <= MAX_PARALLELISM:
         yield Problem(field="parallelism", message=_parallelism_message(graph.parallelism))
+    if graph.directory and (not graph.directory.startswith("/") or "\0" in graph.directory):
+        yield Problem(field="directory", message=f"{abbreviated(graph.directory)!r} is not an absolute path")
     if graph.job_type is JobType.STREAMING:
         yield Problem(
             field="type",

@@ -85,6 +85,7 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     type: JobType = JobType.BATCH
     parallelism: int | None = None
     engine: EngineKind = EngineKind.SHARED
+    directory: str = ""  # where relative paths start; a client sets the one that it runs in
     params: dict[str, Scalar] = field(default_factory=dict)
     artifacts: tuple[str | ArtifactSpec, ...] = ()
     config: dict[str, ConfigValue] = field(default_factory=dict)
@@ -181,6 +182,7 @@ def draft_graph(
         config={key: config_text(value) for key, value in spec.config.items()},
         artifacts=tuple(artifacts),
         engine=spec.engine,
+        directory=spec.directory,
         client=spec.client,
         client_timeout_s=spec.client_timeout,
     )

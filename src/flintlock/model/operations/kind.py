@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from typing import ClassVar, Final, TypeAlias
@@ -21,6 +22,7 @@ STAGED_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avr
 #: The table format whose commits carry an application's transaction id: a write that was committed is not repeated.
 #: Iceberg and Hudi commit atomically, too, but know no such id: a retried append would add its rows again.
 DELTA: Final = "delta"
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class Guarantee(StrEnum):
@@ -82,6 +84,11 @@ def filled(text: str | None, fill: Fill) -> str | None:
 def is_file_format(name: str | None) -> bool:
     """Return whether Spark reads and writes this format as files at a path."""
     return name is not None and name.lower() in STAGED_FORMATS
+
+
+def is_relative(path: str) -> bool:
+    """Return whether a path has neither a scheme nor a root."""
+    return bool(path.strip()) and not path.startswith("/") and not _SCHEME.match(path)
 
 
 def empty_texts(kind: str, **texts: tuple[str | None, ...]) -> Iterator[Problem]:

@@ -76,6 +76,11 @@ logger.native.level = error
 """
 
 
+#: What relative paths of a JVM without a working directory start with: nothing can be read or written below it.
+NO_DIRECTORY_ROOT: Final = "/dev/null"
+NO_DIRECTORY: Final = f"{NO_DIRECTORY_ROOT}/no-directory-for-relative-paths"
+
+
 class JvmSettings(Struct, frozen=True, kw_only=True):
     """How one driver's JVM is started."""
 
@@ -87,7 +92,7 @@ class JvmSettings(Struct, frozen=True, kw_only=True):
     name: str = "jvm"  # the record's
     heap_bytes: int = DEFAULT_HEAP_BYTES  # unless conf has spark.driver.memory
     python: str  # of Spark's Python workers
-    working_dir: str = ""  # relative paths in jobs start here; where empty: an empty directory in the scratch directory
+    working_dir: str = ""  # relative paths in jobs start here; where empty: they are refused
     environment: dict[str, str]  # the JVM's, and so that of the Python workers
     class_archive: str = ""  # a file of `class_archive` for this Java and this Spark; none where empty
     record_archive: str = ""  # write one there when the JVM ends, which then takes a minute
@@ -167,7 +172,7 @@ class DriverJvm:
 def start_jvm(settings: JvmSettings) -> DriverJvm:
     """Start the JVM without waiting for it. The calling process must have one thread; see `children.spawn`."""
     scratch = Path(settings.scratch_dir)
-    # Not the scratch directory itself: a job that writes to the relative path 'local' would remove Spark's own files.
+    # Not the scratch directory itself, where Python workers could overwrite Spark's own files.
     working_dir = Path(settings.working_dir or scratch / "relative")
     needed = (scratch / "tmp", scratch / "local", working_dir, Path(settings.run_dir), Path(settings.log_file).parent)
     for directory in needed:
@@ -209,6 +214,7 @@ def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
         *collector_flags(settings, wanted),
         "-XX:+ExitOnOutOfMemoryError",  # an engine that ran out of memory is restarted, not left half working
         f"-Djava.io.tmpdir={scratch / 'tmp'}",
+        *(() if settings.working_dir else (f"-Duser.dir={NO_DIRECTORY}",)),
         f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
         *archive_flags(settings),
         *wanted,

@@ -37,7 +37,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}  # spark.* of the cluster; a spark.master here makes the engine a driver of that cluster
     sync_files: bool = True  # whether local files that Spark wrote are made durable
     work_root: str = ""  # Flintlock may remove directories below it, as those named .flintlock-*
-    working_dir: str = ""  # relative paths in jobs start here; where empty: an empty directory in the scratch directory
+    working_dir: str = ""  # relative paths in jobs start here; where empty: they are refused
     environment: dict[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
     python: str = sys.executable
     start_timeout_s: float = 300.0  # an engine that is not ready by then is ended

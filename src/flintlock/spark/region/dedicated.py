@@ -28,8 +28,11 @@ _started: Final[list[DriverJvm]] = []  # the driver of this process, if it has o
 _counted: Final[dict[str, TaskMetrics]] = {}  # by application id, recorded when it is stopped or asked for
 
 
-def start(message: Run, artifacts: Artifacts) -> None:
-    """Start the JVM with the cores of the task, the job's settings over the cluster's. Raises TaskError."""
+def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
+    """Start the JVM with the cores of the task, the job's settings over the cluster's. Raises TaskError.
+
+    `directory`: where its relative paths start; where empty, they are refused.
+    """
     engine, task = message.dedicated, message.task
     if engine is None:
         raise TaskError(FailureKind.CONFIGURATION, "this TaskManager starts no dedicated engines")
@@ -54,7 +57,7 @@ def start(message: Run, artifacts: Artifacts) -> None:
         name="driver",
         heap_bytes=engine.heap_bytes,
         python=sys.executable,
-        working_dir=engine.working_dir,
+        working_dir=directory,
         environment=dict(os.environ),
         class_archive=archive_in_use(engine.archive_dir, java),
     )

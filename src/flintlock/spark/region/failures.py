@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
+from flintlock.spark.engine.jvm import NO_DIRECTORY_ROOT
 from flintlock.spark.region.spark_errors import SparkError
 
 MESSAGE_LIMIT: Final = 16 << 10
@@ -105,6 +106,8 @@ def failure_of(
         ]
     )
     message, context = _plain(spark.message, contexts)
+    if spark.is_spark and f"file:{NO_DIRECTORY_ROOT}" in message:
+        message += "\nA relative path has no directory in an engine: give an absolute one"
     return Failure(
         kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
         message=_cut(worker.message if worker else message, MESSAGE_LIMIT),

@@ -1,4 +1,4 @@
-"""Decides without Spark whether a SQL text is a query, or a command that changes something.
+"""What can be seen in a SQL text without Spark: whether it is a query or a command, and the paths in it.
 
 A step's query is analysed before anything runs, and again whenever its plan is used. For a query that costs little; a
 command would be executed each time. So a step must be a query; data is changed by a sink or a program.
@@ -7,7 +7,10 @@ command would be executed each time. So a step must be a query; data is changed 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
+
+from flintlock.model.operations.kind import STAGED_FORMATS, is_relative
 
 _TOKEN: Final = re.compile(
     r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)|(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)"""
@@ -23,6 +26,10 @@ _COMMANDS: Final = frozenset({
 })  # fmt: skip
 #: Pairs of keywords that make a statement that begins like a query (`WITH …`, `FROM …`) a command.
 _CHANGES: Final = frozenset({("INSERT", "INTO"), ("INSERT", "OVERWRITE"), ("MERGE", "INTO"), ("DELETE", "FROM")})
+#: The keywords of commands that a path follows.
+_BEFORE_A_PATH: Final = frozenset({"LOCATION", "INPATH", "DIRECTORY"})
+#: The formats that may stand for a catalog in the name of a table: parquet.`some/path`.
+_FORMATS_AS_NAMES: Final = frozenset(name.upper() for name in STAGED_FORMATS | {"binaryfile", "delta"})
 _BEFORE_A_NAME: Final = frozenset({"SELECT", "AS", ",", "."})
 
 
@@ -43,3 +50,44 @@ def command_of(query: str) -> str | None:
             return seen[-1]
         seen.append(text)
     return None
+
+
+def with_absolute_paths(query: str, absolute: Callable[[str], str]) -> str:
+    """Return the text with `absolute` applied to each relative path that it has as a table, location or option."""
+    command = command_of(query) is not None
+    seen = ["", "", ""]  # the last tokens, in upper case
+    options_depth = 0  # of parentheses, from those of OPTIONS on
+    parts: list[str] = []
+    for match in _TOKEN.finditer(query):
+        kind, text = match.lastgroup, match[0]
+        if kind == "skip":
+            parts.append(text)
+            continue
+        if kind == "open" and (options_depth or seen[-1] == "OPTIONS"):
+            options_depth += 1
+        elif kind == "close" and options_depth:
+            options_depth -= 1
+        if kind == "text" and (
+            (text[0] == "`" and seen[-1] == "." and seen[-2] in _FORMATS_AS_NAMES and seen[-3] != ".")
+            or (command and text[0] != "`" and (seen[-1] in _BEFORE_A_PATH or (options_depth and _is_path_key(seen))))
+        ):
+            text = _absolute_text(text, absolute)
+        parts.append(text)
+        seen = [*seen[1:], match[0].upper()]
+    return "".join(parts)
+
+
+def _is_path_key(seen: list[str]) -> bool:
+    """Return whether what was read last is the key `path` of an option."""
+    key = seen[-2] if seen[-1] == "=" else seen[-1]
+    return key.strip("'\"`") == "PATH"
+
+
+def _absolute_text(quoted: str, absolute: Callable[[str], str]) -> str:
+    """Return a quoted path as an absolute one; one that begins with a variable is left to Spark."""
+    quote, path = quoted[0], quoted[1:-1]
+    if not is_relative(path) or path.startswith("${"):
+        return quoted
+    directory = absolute(path).removesuffix(path)
+    escaped = directory.replace("`", "``") if quote == "`" else re.sub(r"(['\"\\])", r"\\\1", directory)
+    return f"{quote}{escaped}{path}{quote}"

@@ -55,6 +55,7 @@ from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.programs import ExitCode, ignore_masters, run_program
 from flintlock.spark.region.progress import Progress
+from flintlock.spark.region.relative_paths import RelativePaths
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.runner.answers import answer
 from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
@@ -186,20 +187,21 @@ class RunnerProcess:
         message = structs.replace(message, task=task)
         program = next((v for v in task.graph.vertices if isinstance(v.operation, Program)), None)
         attempt = _Attempt(message.limits, step=program.name if program is not None else None)
+        paths = RelativePaths(task.graph.directory)
         try:
             artifacts = self._begin(message)
             if task.graph.engine is EngineKind.DEDICATED:
                 # Before any other thread exists: the JVM is forked with code between fork and exec.
-                dedicated.start(message, artifacts)
+                dedicated.start(message, artifacts, directory=paths.directory)
             _limit_memory(message.limits)  # after the driver's JVM was started, whose heap has its own limit
             self._send(TaskRunning())
             self._start_receiving()
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
-                    self._program(message, program.operation, artifacts)
+                    self._program(message, program.operation, artifacts, paths)
                     done = Worked(finished=TaskFinished())
                 else:
-                    done = self._region(message, artifacts, attempt)
+                    done = self._region(message, artifacts, attempt, paths)
             metrics = dedicated.metrics() if task.graph.engine is EngineKind.DEDICATED else self._progress.metrics
             return structs.replace(done, finished=structs.replace(done.finished, metrics=metrics))
         except Interrupted:
@@ -213,7 +215,7 @@ class RunnerProcess:
                 return TaskFailed(failure=_INTERRUPTED)
             return TaskFailed(failure=redacted(attempt.failure(error, message.scratch), self._hidden(message)))
 
-    def _program(self, message: Run, program: Program, artifacts: Artifacts) -> None:
+    def _program(self, message: Run, program: Program, artifacts: Artifacts, paths: RelativePaths) -> None:
         if message.task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
         else:
@@ -221,10 +223,15 @@ class RunnerProcess:
             backend.configure(session_config(message.task, message.cores))
             artifacts.upload(backend.spark)
             ignore_masters()
+            paths.install()
+        if paths.directory:
+            os.chdir(paths.directory)
+        elif paths.submitted_from:
+            sys.stderr.write(f"[flintlock: {paths.problem}: relative paths are refused]\n")
         self._progress.begin(f"running {program.file}")
         run_program(program, artifacts)
 
-    def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt) -> Worked:
+    def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
         if task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
@@ -234,6 +241,7 @@ class RunnerProcess:
             backend.configure(session_config(task, message.cores))
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(backend.spark)
+                paths.install()
         attempt.inputs = task.inputs
         attempt.frames = StepFrames(backend, task.graph, artifacts, task.inputs)
         attempt.region_task = RegionTask(
@@ -262,6 +270,7 @@ class RunnerProcess:
                 backend.configure(backend.modifiable(config) if dedicated_engine else config)
                 if _has_functions(graph, None):
                     artifacts.upload(backend.spark)
+                    RelativePaths(graph.directory).install()
                 attempt.frames = StepFrames(backend, graph, artifacts)
                 analyzed = analyze_schemas(attempt.frames, graph, config)
             if analyzed.failure is not None:

@@ -1,0 +1,73 @@
+"""Programs as people have them: unmodified PySpark scripts, run with a plain `flintlock run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cluster.commands import flintlock
+from tests.cluster.processes import Processes
+
+RELATIVE = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("relative").getOrCreate()
+orders = spark.read.option("header", True).csv("in/orders.csv")
+orders.write.mode("overwrite").parquet("out/orders")
+assert spark.sql("SELECT * FROM parquet.`out/orders`").count() == 2
+spark.sql("CREATE TEMPORARY VIEW v USING parquet OPTIONS (path 'out/orders')")
+print("rows", spark.table("v").count(), "first line", open("in/orders.csv").readline().strip())
+open("out/done.txt", "w").write("done")
+"""
+
+
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+def test_a_program_sees_the_directory_it_was_submitted_from_in_python_and_in_spark(
+    standing: Processes, tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "orders.csv").write_text("id,name\n1,a\n2,b\n")
+    (tmp_path / "relative.py").write_text(RELATIVE)
+    ran = flintlock("run", "-m", standing.url, "--engine", engine, "relative.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "rows 2 first line id,name" in ran.stdout
+    assert (tmp_path / "out" / "orders" / "_SUCCESS").is_file()
+    assert (tmp_path / "out" / "done.txt").read_text() == "done"
+
+
+def test_relative_paths_without_a_directory_are_refused_before_anything_runs(
+    standing: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "write.py").write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "print('count', spark.range(3).count())\n"
+        "spark.range(10).write.mode('overwrite').parquet('out')\n"
+    )
+    gone = tmp_path / "gone"
+    (tmp_path / "job.yaml").write_text(
+        f"name: elsewhere\ndirectory: {gone}\nsteps:\n  w: {{program: {{file: write.py}}}}\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "job.yaml", cwd=tmp_path)
+
+    assert ran.returncode == 1
+    assert "count 3" in ran.stdout
+    assert "the path 'out' is relative" in ran.stderr
+    assert f"the directory '{gone}', from which the job was submitted, does not exist" in ran.stderr
+    assert 'File "write.py", line 4' in ran.stderr, ran.stderr
+
+
+def test_no_relative_path_reaches_the_directories_of_an_engine(standing: Processes, tmp_path: Path) -> None:
+    """A path that is not recognised in the plan is refused by the engine itself."""
+    (tmp_path / "odd.py").write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "name = 'org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat'\n"
+        "spark.range(10).write.mode('overwrite').format(name).save('local')\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "odd.py", cwd=tmp_path)
+
+    assert ran.returncode == 1
+    assert "A relative path has no directory in an engine" in ran.stderr, ran.stderr
