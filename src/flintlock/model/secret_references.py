@@ -33,6 +33,11 @@ def is_secret_reference(parameter: str) -> bool:
     return parameter.startswith("secret:")
 
 
+def is_one_reference(value: object) -> bool:
+    """Return whether a value is one reference to a secret, and nothing else."""
+    return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
+
+
 def secret_names(graph: JobGraph) -> frozenset[str]:
     """Return the names of the secrets that a graph refers to."""
     if _MARK not in msgspec.json.encode(graph):

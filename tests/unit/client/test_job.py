@@ -131,6 +131,22 @@ def test_a_schema_may_be_a_struct_type() -> None:
     assert StructType.fromJson(json.loads(operation.schema)).fieldNames() == ["a"]
 
 
+def test_a_secret_parameter_is_given_by_reference_and_its_value_is_not_quoted() -> None:
+    job = Job("j", params={"pw": "${secret:DB}"}, secret_params=["pw"])
+    job.result("top", job.sql("n", "SELECT :pw AS pw"))
+    assert job.package(Overrides(params={"pw": "${secret:OTHER}"})).graph.params["pw"] == "${secret:OTHER}"
+
+    with pytest.raises(Invalid, match="'pw' is a secret, and its value would be stored") as refused:
+        job.package(Overrides(params={"pw": "hunter2"}))
+    assert "hunter2" not in repr((refused.value, refused.value.public, refused.value.problems))
+
+    number = Job("j", params={"pin": 0}, secret_params=["pin"])
+    number.result("top", number.sql("n", "SELECT :pin AS pin"))
+    with pytest.raises(Invalid, match="'pin' must be of type int") as refused:
+        number.package(Overrides(params={"pin": "hunter2"}))
+    assert "hunter2" not in refused.value.public
+
+
 def test_parameters_given_as_text_take_the_type_of_the_jobs_own() -> None:
     assert small_job().package(Overrides(params={"n": "7"})).graph.params["n"] == 7
 

@@ -74,6 +74,43 @@ def test_a_graph_without_references_is_left_as_it_is() -> None:
     assert with_secrets(plain, {}) is plain
 
 
+@pytest.mark.parametrize("value", ["hunter2", "x${secret:DB}", "${secret:DB}${secret:S3}", "${secret}", 7, None, ""])
+def test_a_parameter_that_is_declared_secret_is_refused_unless_it_is_a_reference(value: str | int | None) -> None:
+    document = {
+        "name": "secretive",
+        "params": {"pw": value},
+        "secretParams": ["pw"],
+        "steps": {
+            "a": {"source": {"format": "parquet", "path": "/d/${pw}"}},
+            "b": {"sink": {"format": "parquet", "path": "/o/${pw}"}, "inputs": ["a"]},
+            "c": {"sink": {"format": "parquet", "path": "/o/${pw}"}, "inputs": ["a"]},
+        },
+    }
+    spec, _ = read_spec(document)
+    assert spec is not None
+    drafted, (refusal,) = draft_graph(spec, JOB, {})
+
+    assert refusal.field == "params"
+    assert "'pw' is a secret" in refusal.message
+    assert "set the parameter to '${secret:NAME}'" in refusal.message
+    assert "hunter2" not in repr((drafted, refusal, *problems_of(drafted)))
+
+
+def test_a_parameter_that_is_declared_secret_takes_a_reference() -> None:
+    assert graph(secretParams=["pw"]).params["pw"] == "${secret:DB}"
+    spec, _ = read_spec({"name": "s", "params": {"pw": ""}, "secretParams": ["pw"], "steps": {}})
+    assert spec is not None
+    assert not draft_graph(spec, JOB, {}, {"pw": "${secret:S3}"})[1]
+    assert len(draft_graph(spec, JOB, {}, {"pw": "hunter2"})[1]) == 1
+
+
+def test_a_secret_parameter_that_the_job_does_not_have_is_a_problem() -> None:
+    spec, _ = read_spec({"name": "s", "params": {"pw": "${secret:DB}"}, "secretParams": ["pwd"], "steps": {}})
+    assert spec is not None
+    (problem,) = draft_graph(spec, JOB, {})[1]
+    assert str(problem) == "job, field 'secretParams': the job has no parameter 'pwd'; did you mean 'pw'?"
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [

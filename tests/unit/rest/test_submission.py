@@ -288,6 +288,18 @@ def test_every_problem_is_reported_and_nothing_is_stored(rest: RestHarness) -> N
     assert rest.dispatcher.submissions == []
 
 
+def test_the_value_of_a_secret_parameter_is_refused_and_neither_stored_nor_quoted(rest: RestHarness) -> None:
+    document = {**SPEC, "params": {**SPEC["params"], "n": "hunter2"}, "secretParams": ["n"]}
+    refused = rest.call("POST", "/jobs", json=document)
+    assert refused.status_code == 400
+    assert "'n' is a secret" in refused.text
+    assert "hunter2" not in refused.text
+    assert rest.dispatcher.submissions == []
+
+    submit(rest, {**SPEC, "params": {**SPEC["params"], "n": "${secret:N}"}, "secretParams": ["n"]})
+    assert rest.dispatcher.submissions[0].graph.params["n"] == "${secret:N}"
+
+
 def test_an_unknown_key_is_reported_with_the_nearest_one(rest: RestHarness) -> None:
     """Nothing in a document is passed over."""
     assert rest.refused(400, "POST", "/jobs", json={**SPEC, "parallelizm": 2}) == [

@@ -71,9 +71,10 @@ class Job:
     """A job graph under construction. Steps are added by `source`, `sql`, `step`, `sink` and `result`.
 
     `params` are bound in SQL as `:name`, fill `${name}` in paths, tables, schemas and options, and reach step
-    functions that have an argument `params`. `config` has job options and `spark.*`. `py_files` (Python files,
-    folders, zips, wheels) are found relative to the file that makes the job. Local data paths (those without a
-    scheme) are relative to the current directory at the time the job is packaged.
+    functions that have an argument `params`. Those in `secret_params` are accepted as `${secret:NAME}` only. `config`
+    has job options and `spark.*`. `py_files` (Python files, folders, zips, wheels) are found relative to the file that
+    makes the job. Local data paths (those without a scheme) are relative to the current directory at the time the job
+    is packaged.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Job:
         *,
         parallelism: int | None = None,
         params: Mapping[str, Scalar] | None = None,
+        secret_params: Iterable[str] = (),
         config: Mapping[str, ConfigValue] | None = None,
         py_files: Iterable[str | Path] = (),
     ) -> None:
@@ -95,6 +97,7 @@ class Job:
             "name": name,
             "parallelism": parallelism,
             "params": params or {},
+            "secretParams": tuple(secret_params),
             "config": config or {},
         }
         self._spec = _read(document, self._place)

@@ -163,7 +163,8 @@ def _params(spec: JobSpec, given: Mapping[str, str], problems: list[Problem]) ->
             params[name] = _typed(text, spec.params[name])
         except ValueError:
             kind = type(spec.params[name]).__name__
-            problems.append(Problem(field="params", message=f"{name!r} must be of type {kind}, not {text!r}"))
+            shown = "" if name in spec.secret_params else f", not {text!r}"
+            problems.append(Problem(field="params", message=f"{name!r} must be of type {kind}{shown}"))
     return params
 
 

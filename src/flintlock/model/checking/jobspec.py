@@ -46,7 +46,7 @@ from flintlock.model.operations import (
     config_text,
 )
 from flintlock.model.quantities import memory_bytes
-from flintlock.model.secret_references import is_secret_reference
+from flintlock.model.secret_references import REDACTED, is_one_reference, is_secret_reference
 
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
 
@@ -87,6 +87,7 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     engine: EngineKind = EngineKind.SHARED
     directory: str = ""  # where relative paths start; a client sets the one that it runs in
     params: dict[str, Scalar] = field(default_factory=dict)
+    secret_params: tuple[str, ...] = ()  # those whose values are secrets: they are given as `${secret:NAME}` only
     artifacts: tuple[str | ArtifactSpec, ...] = ()
     config: dict[str, ConfigValue] = field(default_factory=dict)
     steps: dict[str, StepSpec] = field(default_factory=dict)
@@ -129,6 +130,13 @@ def draft_graph(
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []
     suggestions = Suggestions()
+    for secret in dict.fromkeys(spec.secret_params):
+        if secret not in values:
+            message = f"the job has no parameter {abbreviated(secret)!r}{suggestions.suggestion(secret, values)}"
+            problems.append(Problem(field="secretParams", message=message))
+        elif not is_one_reference(values[secret]):
+            problems.append(Problem(field="params", message=_not_a_reference(secret)))
+            values[secret] = REDACTED  # so that no other problem quotes it
 
     def filled(name: str, step: StepSpec) -> Fill:
         def fill(text: str) -> str:
@@ -187,6 +195,15 @@ def draft_graph(
         client_timeout_s=spec.client_timeout,
     )
     return graph, problems
+
+
+def _not_a_reference(parameter: str) -> str:
+    shown = abbreviated(parameter)
+    return (
+        f"{shown!r} is a secret, and its value would be stored with the job: put the value into the file `secrets/NAME`"
+        f" of the state directory of the TaskManagers (mode 0600), or their environment variable SECRET_NAME, and set"
+        f" the parameter to '${{secret:NAME}}'"
+    )
 
 
 def _operation(step: StepSpec, fill: Fill) -> Operation:
