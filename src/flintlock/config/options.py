@@ -252,8 +252,8 @@ EXP_ATTEMPTS: Final = Option(
 )  # fmt: skip
 INFRASTRUCTURE_ATTEMPTS: Final = Option(
     key="restart.infrastructure-attempts", parse=integer(0), kind=_WHOLE, default=3, scope=Scope.JOB,
-    description="Restarts allowed for lost TaskManagers and engines, in addition to those of the restart strategy: such"
-    " a loss is not the job's fault.",
+    description="Restarts allowed for lost TaskManagers and engines and for full disks, in addition to those of the"
+    " restart strategy: they are not the job's fault.",
 )  # fmt: skip
 FAILURE_ENRICHERS: Final = Option(
     key="jobmanager.failure-enrichers", parse=names, kind="names, with commas between them", default=(),

@@ -30,7 +30,7 @@ from flintlock.jobmaster import adoption
 from flintlock.jobmaster.events import CancelAnswered, CancelDue, RestartDue, SendCommand, StartTimer
 from flintlock.jobmaster.execution_graph import UNCONFIRMED, ExecutionGraph, RegionState
 from flintlock.jobmaster.publication import forced_end, request_publisher
-from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, restart_delay
+from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, infrastructure_delay_s, restart_delay
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, StepName
@@ -296,7 +296,7 @@ def _delay_s(transition: Transition, failure: Failure) -> float | None:
     used = transition.job.infrastructure_restarts
     if failure.kind in INFRASTRUCTURE and used < transition.job.plan.infrastructure_attempts:
         transition.job = structs.replace(transition.job, infrastructure_restarts=used + 1)
-        return 0.0
+        return infrastructure_delay_s(failure.kind, used)
     history, delay_s = restart_delay(
         transition.job.plan.strategy,
         transition.job.restarts,

@@ -29,8 +29,19 @@ NEVER_RETRIED: Final = frozenset(
 
 #: Failures that the job did not cause: a few restarts after them are allowed in addition to the strategy.
 INFRASTRUCTURE: Final = frozenset(
-    {FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT},
+    {FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT, FailureKind.NO_SPACE},
 )
+
+#: The delay before the first restart after a full disk; each further one is twice as long.
+_NO_SPACE_DELAY_S: Final = 30.0
+
+
+def infrastructure_delay_s(kind: FailureKind, restarts: int) -> float:
+    """Return the delay before a restart in addition to the strategy, after so many of them.
+
+    What was lost is replaced at once. Room on a disk has to be made first.
+    """
+    return _NO_SPACE_DELAY_S * 2.0**restarts if kind is FailureKind.NO_SPACE else 0.0
 
 
 class NoRestart(Struct, frozen=True):

@@ -90,6 +90,7 @@ class FailureKind(StrEnum):
     CONFIGURATION = "configuration"
     SPARK_TASK = "spark task failure"
     OUT_OF_MEMORY = "out of memory"
+    NO_SPACE = "no space left"  # on a disk that the task writes to
     RUNNER_LOST = "runner lost"
     ENGINE_LOST = "engine lost"
     TASK_MANAGER_LOST = "TaskManager lost"

@@ -171,6 +171,20 @@ async def test_job_whose_client_sends_no_heartbeats_is_cancelled() -> None:
 
 
 @virtual_time
+async def test_clock_that_jumps_cancels_no_job_whose_client_is_alive() -> None:
+    """A heartbeat whose expiry is past by the leader's clock has arrived all the same."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await attached(harness, dispatcher)
+        await asyncio.sleep(50)
+        await dispatcher.client_heartbeat(ClientHeartbeat(job_id=A, expires_ms=now_ms() - 3_600_000))
+        await asyncio.sleep(50)
+        assert runner.cancels == 0
+        await asyncio.sleep(11)
+        assert runner.cancels == 1
+
+
+@virtual_time
 async def test_client_has_the_whole_timeout_again_after_a_change_of_leader() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:

@@ -82,6 +82,19 @@ def test_a_loss_of_infrastructure_is_retried_at_once_though_there_is_no_strategy
     assert (harness.status, harness.attempt()) == (J.FINISHED, 1)
 
 
+def test_a_full_disk_gets_time_to_be_emptied_before_each_restart() -> None:
+    harness = JobHarness(SMALL, cluster={"restart.infrastructure-attempts": "2"})
+    harness.start()
+    for attempt, delay_s in enumerate((30.0, 60.0)):
+        harness.run_region()
+        harness.fail(FailureKind.NO_SPACE)
+        assert harness.of(StartTimer)[-1] == StartTimer(delay_s, RestartDue(attempt_id(0, attempt)))
+        harness.restart()
+    harness.run_region()
+    harness.fail(FailureKind.NO_SPACE)
+    assert harness.status is J.FAILED
+
+
 def engine_died(harness: JobHarness, region: int = 0) -> None:
     """Let the engine of the region's TaskManager die, as a TaskManager reports it."""
     lost = Failure(kind=FailureKind.ENGINE_LOST, message="the Spark engine died", exception=ENGINE_DIED)

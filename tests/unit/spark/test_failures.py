@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from types import CodeType
 from typing import Any
@@ -305,6 +306,22 @@ def test_a_worker_out_of_memory_has_that_kind() -> None:
 def test_a_spark_task_out_of_memory_has_that_kind(message: str) -> None:
     assert kind_of(SparkException(message)) is FailureKind.OUT_OF_MEMORY
     assert kind_of(ValueError(message), in_user_code=True) is FailureKind.USER_CODE, "only Spark's own messages count"
+
+
+def test_a_full_disk_is_not_the_fault_of_the_job() -> None:
+    """Whether Spark, a Python worker or the user's own code meets it."""
+    spark = SparkException("Task 0 failed: java.io.IOException: No space left on device")
+    worker = PythonException(
+        message="Traceback (most recent call last):\n"
+        '  File "/work/job.py", line 3, in write\n'
+        "OSError: [Errno 28] No space left on device"
+    )
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    assert kind_of(spark) is FailureKind.NO_SPACE
+    assert failure_of(worker).kind is FailureKind.NO_SPACE
+    assert kind_of(full, in_user_code=True) is FailureKind.NO_SPACE
+    assert kind_of(ValueError("No space left on device"), in_user_code=True) is FailureKind.USER_CODE
 
 
 def test_a_worker_that_exited_is_a_spark_task_failure() -> None:

@@ -12,6 +12,7 @@ failed is named.
 
 from __future__ import annotations
 
+import errno
 import linecache
 import re
 import sysconfig
@@ -53,6 +54,7 @@ _MEMORY: Final = (
     "GC overhead limit exceeded",
     "Not enough memory to build and broadcast",
 )
+_NO_SPACE: Final = "No space left on device"  # the operating system's words, which Java and Python both quote
 
 
 class TaskError(Exception):
@@ -130,6 +132,10 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
         return FailureKind.ENGINE_LOST  # also where user code wraps it in an exception of its own
     if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
         return FailureKind.OUT_OF_MEMORY
+    if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _with_causes(error)):
+        return FailureKind.NO_SPACE
+    if spark.is_spark and _NO_SPACE in spark.message:
+        return FailureKind.NO_SPACE
     if not spark.is_spark:
         from_user = in_user_code or isinstance(error, Interrupted | ImportError)
         return FailureKind.USER_CODE if from_user else FailureKind.INTERNAL
