@@ -7,15 +7,16 @@ each response.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Final, cast
 
 import msgspec
 from msgspec import Struct
 
-from flintlock.api.jobs import JobsOverviewEntry, OverviewTasks
+from flintlock.api.jobs import WAITING, JobsOverviewEntry, OverviewTasks
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType
-from flintlock.model.jobs import JobSummary, TaskCounts
+from flintlock.model.jobs import JobFilter, JobSummary, TaskCounts
 from flintlock.model.states import ExecutionState, JobStatus
 
 _encoder: Final = msgspec.json.Encoder()
@@ -23,6 +24,17 @@ _entry: Final = msgspec.json.Decoder(JobsOverviewEntry)
 
 #: The fields of OverviewTasks and their states, as plain str: enums are slow to hash, and this is done often.
 _COUNTED: Final = tuple((state.value.lower(), cast("ExecutionState", state.value)) for state in ExecutionState)
+
+
+class _Filtered(Struct):
+    """What a filter reads of a line."""
+
+    name: str
+    state: str
+    labels: dict[str, str] = {}
+
+
+_filtered: Final = msgspec.json.Decoder(_Filtered)
 
 
 class _IdAndState(Struct):
@@ -51,6 +63,8 @@ def overview_entry(job: JobSummary, now_ms: int) -> JobsOverviewEntry:
         tasks=OverviewTasks(total=job.tasks.total, **{field: count.get(state, 0) for field, state in _COUNTED}),
         pending_operators=0,
         waits_for=job.waits_for,
+        labels=job.labels,
+        submitted_by=job.submitted_by,
     )
 
 
@@ -82,4 +96,20 @@ def summary_of(job: JobSummary | bytes) -> JobSummary:
         end_ms=entry.end_time,
         last_modified_ms=entry.last_modification,
         tasks=TaskCounts(total=entry.tasks.total, by_state=counted),
+        labels=entry.labels,
+        submitted_by=entry.submitted_by,
+    )
+
+
+def is_selected(job: JobSummary | bytes, selection: JobFilter) -> bool:
+    """Return whether a line fulfils the conditions of a filter about name, state and labels."""
+    if isinstance(job, bytes):
+        found = _filtered.decode(job)
+        name, state, labels = found.name, found.state, found.labels
+    else:
+        name, state, labels = job.name, WAITING if job.waits_for else job.status, job.labels
+    return (
+        (not selection.name or name == selection.name or fnmatchcase(name, selection.name))
+        and (not selection.states or state in selection.states)
+        and all(key in labels and value in ("", labels[key]) for key, value in selection.labels.items())
     )

@@ -75,6 +75,8 @@ class JobsOverviewEntry(ApiStruct, frozen=True, kw_only=True, omit_defaults=True
     tasks: OverviewTasks
     pending_operators: int = field(name="pending-operators")
     waits_for: str = field(default="", name="waits-for")
+    labels: dict[str, str] = field(default_factory=dict)  # not dict[…]: msgspec omits this default only
+    submitted_by: str = field(default="", name="submitted-by")
 
     @property
     def shown_state(self) -> str:
@@ -178,6 +180,8 @@ class JobDetails(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     plan: Plan
     pending_operators: int = field(name="pending-operators")
     waits_for: str = field(default="", name="waits-for")
+    labels: dict[str, str] = field(default_factory=dict)  # not dict[…]: msgspec omits this default only
+    submitted_by: str = field(default="", name="submitted-by")
 
 
 class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
@@ -435,6 +439,9 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
     submitted_by: str = field(default="", name="submitted-by")
     waits_for: str = field(default="", name="waits-for")  # what a RUNNING job waits for, if none of its regions runs
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    start_time: int = field(default=0, name="start-time")
+    end_time: int = field(default=-1, name="end-time")
 
     @property
     def shown_state(self) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from flintlock.cli.jobs import find_job
 from flintlock.cli.settings import cluster_options, connect, json_option, print_json
 from flintlock.model.errors import Conflict, NotFound, Refused
 from flintlock.model.states import ExecutionState
@@ -25,13 +24,16 @@ _TICK_S: Final = 0.5
 @json_option
 @cluster_options
 def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
-    """Print the output of a job's own code, attempt by attempt. JOB is an id, the beginning of one, or a name."""
+    """Print the output of a job's own code, attempt by attempt.
+
+    JOB is an id, the beginning of one, a name (its latest job), or latest.
+    """
     if follows and as_json:
         raise Refused("--json prints one complete document: it cannot follow the job")
     from flintlock.client.display.following import OutputReader
 
     with connect(urls, conf, state_dir) as client:
-        handle = find_job(client, job)
+        handle = client.find(job)
         reader, printer, parts = OutputReader(handle), Printer(), list[object]()
         while True:
             state = handle.attempts()
@@ -52,9 +54,12 @@ def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf:
 @json_option
 @cluster_options
 def threads(*, job: str, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
-    """Print the stack of every Python thread of each running task. JOB is an id, the beginning of one, or a name."""
+    """Print the stack of every Python thread of each running task.
+
+    JOB is an id, the beginning of one, a name (its latest job), or latest.
+    """
     with connect(urls, conf, state_dir) as client:
-        handle = find_job(client, job)
+        handle = client.find(job)
         regions = handle.attempts().regions
         dumps: list[dict[str, object]] = []
         for number, region in enumerate(regions):
@@ -84,9 +89,12 @@ def threads(*, job: str, as_json: bool, urls: tuple[str, ...], conf: Path | None
 @json_option
 @cluster_options
 def result(*, job: str, name: str | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
-    """Print the result NAME of a job (not needed if it has one only). JOB is an id, the beginning of one, or a name."""
+    """Print the result NAME of a job (not needed if it has one only).
+
+    JOB is an id, the beginning of one, a name (its latest job), or latest.
+    """
     with connect(urls, conf, state_dir) as client:
-        handle = find_job(client, job)
+        handle = client.find(job)
         table = handle.result(name or only_name(handle.results())).table
     if as_json:
         print_json(table)

@@ -50,6 +50,8 @@ def job_options(command: F) -> F:
         click.option("-p", "--parallelism", type=click.IntRange(1), metavar="N", help="Set the job's parallelism."),
         click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="Set a parameter; repeatable."),
         click.option("--name", metavar="NAME", help="Set the job's name."),
+        click.option("--label", "labels", multiple=True, metavar="KEY=VALUE",
+                     help="Set a label, to find the job by; repeatable."),
         click.option("--engine", type=click.Choice([kind.value for kind in EngineKind]),
                      help="Use the TaskManager's shared Spark driver, or a dedicated one."),
         click.option("--py-files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
@@ -140,6 +142,7 @@ def overrides_of(
     parallelism: int | None,
     params: Sequence[str],
     name: str | None,
+    labels: Sequence[str],
     engine: str | None,
     py_files: Sequence[Path],
     defines: tuple[str, ...],
@@ -153,6 +156,7 @@ def overrides_of(
         engine=EngineKind(engine) if engine else None,
         params=dict(split_assignment(text, "--param") for text in params),
         config=split_defines(defines)[0],
+        labels=dict(split_assignment(text, "--label") for text in labels),
         py_files=tuple(py_files),
     )
 

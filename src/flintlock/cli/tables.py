@@ -37,6 +37,6 @@ def moment(ms: int) -> str:
 
 def duration(ms: int) -> str:
     """Write a duration so that its size is seen at once."""
-    from flintlock.client.display.progress import duration_text
+    from flintlock.client.display.progress import elapsed_text
 
-    return duration_text(ms / 1000)
+    return elapsed_text(ms / 1000)

@@ -27,6 +27,7 @@ from flintlock.dispatcher.ended import EndedJobs
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.listing.job_listing import JobListing
 from flintlock.dispatcher.listing.listing_loader import ListingLoader
+from flintlock.dispatcher.listing.listing_pages import ListingPages
 from flintlock.dispatcher.operations import known_operation
 from flintlock.dispatcher.quarantine import Quarantine
 from flintlock.dispatcher.recovery import JobRecovery, Recovery
@@ -116,6 +117,7 @@ class Dispatcher:
         self._tasks: Final = tasks
         self._listing: Final = JobListing(version=services.clock_ms() * 1000)
         self._loader: Final = ListingLoader(self._listing, term.stores.ended, term.gate)
+        self._pages: Final = ListingPages(self._listing, self._loader, self._refresh_listing)
         self._ended: Final = EndedJobs(term.stores)
         self._shared: Final = JobServices(
             term=term,
@@ -209,12 +211,7 @@ class Dispatcher:
 
     async def list_jobs(self, message: JobsQuery) -> JobsPage:
         """Return a page of the listing; waits until no ended job can be missing on it."""
-        while True:
-            await self._refresh_listing()
-            page = self._listing.page(message)
-            if self._listing.is_exact(message, page):
-                return page
-            await self._loader.progressed()
+        return await self._pages.page(message)
 
     async def job_counts(self) -> JobCounts:
         """Return how many jobs are in each state; the same object until something changes."""

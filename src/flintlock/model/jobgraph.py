@@ -141,6 +141,7 @@ class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     engine: EngineKind = EngineKind.SHARED
     client: Versions | None = None  # the versions of the client that pickled the functions, if any are pickled
     client_timeout_s: float | None = None  # an attached client: the job is cancelled this long after its last heartbeat
+    labels: dict[str, str] = {}  # for people and their tools; Flintlock lists and filters by them
     submitted_by: str = ""  # the name of the caller who submitted it; "" for jobs of older versions
     directory: str = ""  # the one that it was submitted from, where relative paths of user code start; "" for none
     format_version: int = 1

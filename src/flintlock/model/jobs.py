@@ -139,6 +139,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     last_modified_ms: int
     tasks: TaskCounts
     stale: bool = False
+    labels: dict[str, str] = {}
+    submitted_by: str = ""
 
     @property
     def waits_for(self) -> str:
@@ -220,6 +222,8 @@ class JobSnapshot(Struct, frozen=True, kw_only=True, dict=True):
             last_modified_ms=self.last_modified_ms,
             tasks=TaskCounts(total=len(self.graph.vertices), by_state=counts),
             stale=self.stale,
+            labels=self.graph.labels,
+            submitted_by=self.graph.submitted_by,
         )
 
 
@@ -302,12 +306,27 @@ class JobPosition(Struct, frozen=True, kw_only=True):
     job_id: JobId
 
 
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs a listing shows: those that fulfil every condition that is set."""
+
+    name: str = ""  # the name, or a pattern with `*`
+    states: frozenset[str] = frozenset()  # one of these; WAITING for a job that waits, which is then not RUNNING
+    labels: dict[str, str] = {}  # all of these; an empty value stands for any
+    since_ms: int = 0  # started then or later
+    id_prefix: str = ""
+
+
 class JobsQuery(Struct, frozen=True, kw_only=True):
-    """A page of the listing: at most `limit` jobs behind a position; only those that have not ended if not `ended`."""
+    """A page of the listing: at most `limit` jobs behind a position; only those that have not ended if not `ended`.
+
+    With a filter, a page may have fewer jobs than its limit, and yet a next one: it is the work of finding them that
+    is limited, too.
+    """
 
     limit: int
     after: JobPosition | None = None
     ended: bool = True
+    filter: JobFilter | None = None
 
 
 JobLine: TypeAlias = JobSummary | bytes

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from tests.unit.client.answering import Server, job_entry, serving, wait_for
@@ -72,26 +73,55 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("flintlock 0.")
 
 
-def test_the_list_shows_what_has_not_ended_or_all(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "waits", "CREATED"), line_of("f" * 32, "ended", "FAILED")]
+def test_the_list_is_a_table_of_what_has_not_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [line_of(JOB, "runs", "RUNNING"), line_of(OTHER, "waits", "CREATED")]
     none_waiting: dict[str, Any] = {"waiting": [], "starting": 0}
     with serving({"GET /jobs/overview": [(200, {"jobs": jobs})], "GET /resources": [(200, none_waiting)]}) as server:
-
-        def names(*flags: str) -> list[str]:
-            assert run_app(["list", "-m", server.url, "--json", *flags]) == 0
-            return [job["name"] for job in json.loads(capsys.readouterr().out)["jobs"]]
-
-        assert names() == ["runs", "waits"]
-        assert names("-r") == ["runs"]
-        assert names("-s") == ["waits"]
-        assert names("-r", "-s") == ["runs", "waits"]
-        assert names("-a") == ["runs", "waits", "ended"]
         assert run_app(["list", "-m", server.url]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["JOB", "ID", "NAME", "STATE", "STARTED", "DURATION", "STEPS"]
     assert lines[1].startswith(f"{JOB}  runs   RUNNING  20")
     assert lines[1].endswith("1 min 01 s  1/2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "query"),
+    [
+        ("", "limit=1000&ended=false"),
+        ("-a", "limit=1000"),
+        ("-a --limit 7", "limit=7"),
+        ("-r", "limit=1000&ended=false&state=RUNNING,FAILING,CANCELLING,RESTARTING,SUSPENDED,RECONCILING"),
+        ("-s", "limit=1000&ended=false&state=INITIALIZING,CREATED,WAITING"),
+        ("--state failed --state waiting", "limit=1000&state=FAILED,WAITING"),
+        ("--name daily-*", "limit=1000&ended=false&name=daily-*"),
+        ("-a --label team=core --label nightly", "limit=1000&label=team=core,nightly"),
+        ("--since 2023-11-14T22:13:20+00:00", "limit=1000&since=1700000000000"),
+    ],
+)
+def test_the_cluster_selects_the_jobs_of_a_list(flags: str, query: str) -> None:
+    with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server:
+        assert run_app(["list", "-m", server.url, *flags.split()]) == 0
+        assert [unquote(seen.path) for seen in server.seen] == [f"/jobs/overview?{query}"]
+
+
+def test_a_time_since_then_may_be_a_duration(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server:
+        assert run_app(["list", "-m", server.url, "--since", "2h"]) == 0
+        since_ms = int(server.seen[0].path.partition("since=")[2])
+        assert abs(time.time() - 7200 - since_ms / 1000) < 60
+        assert run_app(["list", "-m", server.url, "--since", "yesterday"]) == 2
+    assert "--since: 'yesterday' is neither a duration such as '2h' nor a time" in capsys.readouterr().err
+
+
+def test_the_list_shows_labels_and_who_submitted_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    job = line_of(JOB, "daily", "FINISHED") | {"labels": {"team": "core", "env": "prod"}, "submitted-by": "airflow"}
+    with serving({"GET /jobs/overview": [(200, {"jobs": [job]})]}) as server:
+        assert run_app(["list", "-a", "-m", server.url]) == 0
+
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split()[-3:] == ["SUBMITTED", "BY", "LABELS"]
+    assert line.endswith("1/2    airflow       env=prod, team=core")
 
 
 def test_the_list_shows_what_jobs_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,8 +160,6 @@ def test_a_job_of_which_nothing_runs_is_listed_as_waiting(capsys: pytest.Capture
             return [line.split()[1:3] for line in capsys.readouterr().out.splitlines()[1:]]
 
         assert lines() == [["runs", "RUNNING"], ["queued", "WAITING"]]
-        assert lines("-r") == [["runs", "RUNNING"]]
-        assert lines("-s") == [["queued", "WAITING"]]
 
 
 def test_a_list_is_read_page_by_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +176,7 @@ def test_a_list_is_read_page_by_page(capsys: pytest.CaptureFixture[str]) -> None
     assert "second" in capsys.readouterr().out
     with serving({"GET /jobs/overview": [(200, first)]}) as server:
         assert run_app(["list", "-a", "--limit", "1", "-m", server.url]) == 0
-        assert len(server.seen) == 1
+        assert [seen.path for seen in server.seen] == ["/jobs/overview?limit=1"]
     with serving({"GET /jobs/overview": [(200, {"jobs": []})]}) as server:
         assert run_app(["list", "-m", server.url]) == 0
         assert [seen.path for seen in server.seen] == ["/jobs/overview?limit=1000&ended=false"]
@@ -162,7 +190,8 @@ def test_a_list_without_living_jobs_asks_for_no_queue(capsys: pytest.CaptureFixt
 
 
 def test_a_job_may_be_named_by_the_beginning_of_its_id_or_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [line_of(JOB, "one", "RUNNING"), line_of(OTHER, "two", "RUNNING"), line_of("a" * 32, "two", "FAILED")]
+    """A name stands for its latest job."""
+    jobs = [line_of(JOB, "one", "RUNNING"), line_of(OTHER, "two", "FAILED"), line_of("a" * 32, "two", "FAILED")]
     answers = {"GET /jobs/overview": [(200, {"jobs": jobs})]} | {
         f"GET /jobs/{jid}/attempts": [(200, {"jobid": jid, "name": "n", "status": "RUNNING"})] for jid in (JOB, OTHER)
     }
@@ -175,8 +204,24 @@ def test_a_job_may_be_named_by_the_beginning_of_its_id_or_its_name(capsys: pytes
 
         assert shown("012345") == JOB
         assert shown("two") == OTHER
-        assert shown("0123").startswith("2 error: '0123' matches 2 jobs")
+        assert shown("two@latest") == OTHER
+        assert shown("latest") == JOB
+        assert shown("0123").startswith("2 error: '0123' matches several jobs; use more of its digits: 0123")
         assert shown("three").startswith("2 error: there is no job 'three'")
+
+
+def test_a_name_of_several_active_jobs_cancels_none_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [line_of(JOB, "two", "RUNNING"), line_of(OTHER, "two", "RUNNING")]
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /jobs/overview": [(200, {"jobs": jobs})],
+        f"PATCH /jobs/{JOB}": [(202, {})],
+        f"GET /jobs/{JOB}/status": [(200, {"status": "CANCELLING"})],
+    }
+    with serving(answers) as server:
+        assert run_app(["cancel", "two", "--no-wait", "-m", server.url]) == 2
+        assert f"'two' matches several jobs; use an id, or two@latest for the latest: {JOB}" in capsys.readouterr().err
+        assert run_app(["cancel", "two@latest", "--no-wait", "-m", server.url]) == 0
+        assert capsys.readouterr().out == f"{JOB} CANCELLING\n"
 
 
 def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +231,8 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     attempt = {"attempt": 0, "state": "FAILED", "taskmanager-id": "tm-1", "failure": failure}
     job: dict[str, Any] = {"jobid": JOB, "name": "small", "status": "FAILED", "failure": failure,
            "regions": [{"region": 0, "steps": ["orders", "priced"], "attempts": [attempt]}]}  # fmt: skip
-    job["submitted-by"] = "airflow"
+    job |= {"submitted-by": "airflow", "labels": {"team": "core"}, "start-time": 1_700_000_000_000}
+    job["end-time"] = 1_700_000_061_000
     change = {"kind": "cancel", "requested": 1_700_000_000_000, "requested-by": "maria"}
     answers = {
         f"GET /jobs/{JOB}/attempts": [(200, job)],
@@ -203,7 +249,9 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     assert 'File "job.py", line 7, in priced' in output
     assert "Traceback: whole" not in output
     assert "Traceback: whole" in verbose
-    assert "submitted by airflow" in output
+    assert "submitted by airflow\nlabels: team=core\n" in output
+    assert "started 2023-11-14" in output
+    assert ", 1 min 01 s\n" in output
     assert "cancel requested by maria, 2023-11-14" in verbose
     assert json.loads(capsys.readouterr().out)["jobid"] == JOB
 

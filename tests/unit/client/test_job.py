@@ -258,3 +258,10 @@ def test_py_files_must_be_there_and_be_python() -> None:
         Job("files", py_files=["nope"])
     with pytest.raises(Invalid, match="must be a list of paths"):
         Job("files", py_files="lib")
+
+
+def test_a_job_has_labels() -> None:
+    job = Job("labelled", labels={"team": "core", "attempt": 2})
+    job.result("top", job.sql("one", "SELECT 1 AS x"))
+
+    assert job.package().graph.labels == {"team": "core", "attempt": "2"}

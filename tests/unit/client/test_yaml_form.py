@@ -176,3 +176,11 @@ def test_the_schema_accepts_what_the_reader_accepts_and_refuses_what_it_refuses(
     assert not validator.is_valid({"name": "x", "steps": {"a": {"sql": "x", "inptus": []}}})
     assert not validator.is_valid({"name": "x", "steps": {"a": {}}})
     assert not validator.is_valid({"name": "x", "steps": {"a": {"sql": "x", "result": {}}}})
+
+
+def test_labels_are_texts_and_can_be_added_to(folder: Path) -> None:
+    Path("job.yaml").write_text(GOOD + "labels: {team: core, run: 7}\n")
+    package = read_yaml_job(Path("job.yaml")).package(Overrides(labels={"run": "8", "by": "me"}))
+
+    assert package.graph.labels == {"team": "core", "run": "8", "by": "me"}
+    assert read_yaml_job(Path("job.yaml")).package().graph.labels == {"team": "core", "run": "7"}

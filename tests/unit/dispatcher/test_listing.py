@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,10 +15,10 @@ from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import A, B
 
 from flintlock.api.job_lines import summary_of
-from flintlock.dispatcher.listing.job_listing import MAX_CHANGES, JobListing, MakeLine
+from flintlock.dispatcher.listing.job_listing import MAX_CHANGES, MAX_SCANNED, JobListing, MakeLine
 from flintlock.model.ids import JobId
 from flintlock.model.jobgraph import JobType
-from flintlock.model.jobs import JobCounts, JobsQuery, JobSummary, TaskCounts
+from flintlock.model.jobs import JobCounts, JobFilter, JobsQuery, JobSummary, TaskCounts
 from flintlock.model.states import ExecutionState, JobStatus
 
 JOBS = st.integers(0, 9).map(lambda number: JobId(f"{number:032x}"))
@@ -288,3 +289,68 @@ def test_lines_of_many_changed_jobs_are_computed_in_parts() -> None:
     for _ in second:
         pass
     assert len(computed) == len(set(computed))
+
+
+def selected(listing: JobListing, limit: int = 3, **conditions: Any) -> list[int]:
+    """The numbers of the jobs that a filter selects, page by page."""
+    query, found = JobsQuery(limit=limit, filter=JobFilter(**conditions)), list[int]()
+    while True:
+        page = listing.page(query)
+        assert len(page.lines) <= limit
+        found += [int(summary_of(each).job_id, 16) for each in page.lines]
+        if page.next is None:
+            return found
+        query = structs.replace(query, after=page.next)
+
+
+def labelled(number: int) -> JobSummary:
+    """Of five jobs one waits; every second one is called odd, and has ended."""
+    made = numbered(number, JobStatus.FINISHED if number % 2 else JobStatus.RUNNING)
+    scheduled = {**TASKS.by_state, ExecutionState.SCHEDULED: 1}
+    waits = number % 5 == 0 and made.status is JobStatus.RUNNING
+    return structs.replace(
+        made,
+        name="odd" if number % 2 else "even",
+        labels={"third": str(number % 3), "env": "test"},
+        submitted_by="me",
+        tasks=TaskCounts(total=1, by_state=scheduled) if waits else TASKS,
+    )
+
+
+def test_a_filter_selects_ended_and_running_jobs_alike() -> None:
+    listing = JobListing()
+    for number in range(1, 21):
+        listing.put(labelled(number))
+    listing.load((), None)
+
+    assert selected(listing, name="odd") == list(range(19, 0, -2))
+    assert selected(listing, name="e*n") == list(range(20, 0, -2))
+    assert selected(listing, states=frozenset({"WAITING"})) == [20, 10]
+    assert selected(listing, states=frozenset({"RUNNING"})) == [18, 16, 14, 12, 8, 6, 4, 2]
+    assert selected(listing, labels={"third": "0"}) == [18, 15, 12, 9, 6, 3]
+    assert selected(listing, labels={"env": "", "third": "1"}, since_ms=10) == [19, 16, 13, 10]
+    assert selected(listing, labels={"nightly": ""}) == []
+    assert selected(listing, id_prefix=f"{17:032x}"[:31], limit=1) == list(range(20, 15, -1))
+    assert selected(listing, name="odd", states=frozenset({"RUNNING"})) == []
+
+
+def test_a_filter_that_selects_nothing_costs_the_loop_no_more_than_a_part_of_the_listing() -> None:
+    """A page that is not full has a next one, which begins behind what was compared."""
+    listing = JobListing()
+    listing.load((numbered(number) for number in range(MAX_SCANNED * 2)), None)
+    page = listing.page(JobsQuery(limit=5, filter=JobFilter(name="none")))
+
+    assert not page.lines
+    assert page.next is not None
+    assert page.next.start_ms == MAX_SCANNED
+    assert selected(listing, name="none") == []
+    assert selected(listing, name="job", limit=1000)[-1] == 0
+
+
+def test_a_filtered_page_is_exact_once_no_job_that_started_since_can_be_missing() -> None:
+    listing = JobListing()
+    listing.load((numbered(number) for number in range(50, 60)), 50)
+    recent, older = (JobsQuery(limit=99, filter=JobFilter(since_ms=since_ms)) for since_ms in (50, 49))
+
+    assert listing.is_exact(recent, listing.page(recent))
+    assert not listing.is_exact(older, listing.page(older))

@@ -379,3 +379,24 @@ def test_a_problem_has_its_path_in_the_document() -> None:
     assert Problem(message="m", field="name").path == ("name",)
     assert Problem(message="m").path == ()
     assert str(Problem(message="m")) == "job: m"
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        (
+            {"a b": "x"},
+            "job, field 'labels': 'a b' cannot be the key of a label: use letters (a-z), digits, '-', ",
+        ),
+        ({"": "x"}, "job, field 'labels': '' cannot be the key of a label"),
+        ({"team": "a,b"}, "job, field 'labels': the value 'a,b' of 'team' has a comma, or characters that"),
+        (
+            {"team": "a\nb"},
+            "job, field 'labels': the value 'a\\nb' of 'team' has a comma, or characters that",
+        ),
+    ],
+)
+def test_labels_that_no_filter_could_name_are_refused(labels: dict[str, str], text: str) -> None:
+    """A filter separates labels by commas, and key from value by the first equals sign."""
+    assert only(structs.replace(FINE, labels=labels)).startswith(text)
+    assert problem_texts(structs.replace(FINE, labels={"team/x.y-z": "Größe = 7", "flag": ""})) == []

@@ -68,6 +68,14 @@ def texts(bad: JobGraph) -> list[str]:
             "job, field 'params': the value of 'p' has 262145 characters; at most 262144 are allowed",
         ),
         (
+            structs.replace(FINE, labels={f"k{n}": "" for n in range(17)}),
+            "job, field 'labels': there are 17 labels; at most 16 are allowed",
+        ),
+        (
+            structs.replace(FINE, labels={"team": "x" * 64}),
+            "job, field 'labels': the value of 'team' has 64 characters; at most 63 are allowed",
+        ),
+        (
             graph(*(source(f"s{n}") for n in range(1001))),
             "job, field 'steps': there are 1001 steps; at most 1000 are allowed",
         ),

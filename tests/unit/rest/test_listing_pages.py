@@ -69,6 +69,10 @@ def test_jobs_that_have_not_ended_are_listed_alone(rest: RestHarness) -> None:
         ("after=7", "query parameter 'after': give what a page has as 'next'"),
         ("after=x-" + "a" * 32, "query parameter 'after': give what a page has as 'next'"),
         ("after=" + "9" * 30 + "-" + "a" * 32, "query parameter 'after': give what a page has as 'next'"),
+        ("state=busy", f"query parameter 'state': 'BUSY' is none of {', '.join(JobStatus)}, WAITING"),
+        ("id=xyz", "query parameter 'id': 'xyz' is not the beginning of a job id: up to 32 hex digits"),
+        ("name=" + "n" * 256, "query parameter 'name': has more than 255 characters"),
+        ("label=" + ",".join(f"k{n}" for n in range(17)), "query parameter 'label': there are more than 16 labels"),
         ("ended=maybe", "query parameter 'ended': 'maybe' is neither 'true' nor 'false'"),
     ],
 )  # fmt: skip
@@ -134,3 +138,23 @@ def test_events_begin_with_running_jobs_and_the_latest_ended_ones() -> None:
     seen = asyncio.run(read())
 
     assert len(seen) == MAX_PAGE + 1
+
+
+def test_the_list_is_filtered(rest: RestHarness) -> None:
+    """By state, name, label, time and the beginning of an id, and by all of them together."""
+    graph = structs.replace(job(20).graph, name="daily", labels={"team": "core"}, submitted_by="airflow")
+    rest.dispatcher.put(structs.replace(job(20), graph=graph))
+
+    assert ids(rest.get("/jobs/overview?state=RUNNING")) == [10, 5, 0]
+    assert ids(rest.get("/jobs/overview?state=waiting,failed")) == []
+    assert ids(rest.get("/jobs/overview?name=dai*&label=team=core")) == [20]
+    assert ids(rest.get("/jobs/overview?label=team")) == [20]
+    assert ids(rest.get("/jobs/overview?label=team=other")) == []
+    assert ids(rest.get(f"/jobs/overview?since={T0 + 10}")) == [20, 11, 10]
+    assert ids(rest.get("/jobs/overview?id=" + f"{20:032x}")) == [20]
+    assert ids(rest.get("/jobs/overview?state=RUNNING&limit=2")) == [10, 5]
+    (found,) = rest.get("/jobs/overview?name=daily")["jobs"]
+    assert (found["labels"], found["submitted-by"]) == ({"team": "core"}, "airflow")
+    details = rest.get(f"/jobs/{20:032x}")
+    assert (details["labels"], details["submitted-by"]) == ({"team": "core"}, "airflow")
+    assert rest.get(f"/jobs/{20:032x}/attempts")["labels"] == {"team": "core"}

@@ -72,9 +72,9 @@ class Job:
 
     `params` are bound in SQL as `:name`, fill `${name}` in paths, tables, schemas and options, and reach step
     functions that have an argument `params`. Those in `secret_params` are accepted as `${secret:NAME}` only. `config`
-    has job options and `spark.*`. `py_files` (Python files, folders, zips, wheels) are found relative to the file that
-    makes the job. Local data paths (those without a scheme) are relative to the current directory at the time the job
-    is packaged.
+    has job options and `spark.*`. `labels` are texts to find the job by. `py_files` (Python files, folders, zips,
+    wheels) are found relative to the file that makes the job. Local data paths (those without a scheme) are relative to
+    the current directory at the time the job is packaged.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Job:
         params: Mapping[str, Scalar] | None = None,
         secret_params: Iterable[str] = (),
         config: Mapping[str, ConfigValue] | None = None,
+        labels: Mapping[str, ConfigValue] | None = None,
         py_files: Iterable[str | Path] = (),
     ) -> None:
         frame = caller()
@@ -99,6 +100,7 @@ class Job:
             "params": params or {},
             "secretParams": tuple(secret_params),
             "config": config or {},
+            "labels": labels or {},
         }
         self._spec = _read(document, self._place)
         self._py_files: Final = self._found(py_files)

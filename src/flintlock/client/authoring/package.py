@@ -45,6 +45,7 @@ class Overrides(Struct, frozen=True, kw_only=True):
     engine: EngineKind | None = None
     params: dict[str, str] = {}
     config: dict[str, str] = {}
+    labels: dict[str, str] = {}
     py_files: tuple[Path, ...] = ()
 
 
@@ -147,6 +148,7 @@ def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) ->
         engine=overrides.engine or spec.engine,
         params=_params(spec, overrides.params, problems),
         config={**spec.config, **overrides.config},
+        labels={**spec.labels, **overrides.labels},
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,12 +22,15 @@ from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
 from flintlock.client.connection.versions import own_versions, require_compatible
-from flintlock.model.errors import Refused
+from flintlock.model.errors import NotFound, Refused
 from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
 
 _PAGE: Final = 1000  # jobs that are requested at once
+_LATEST: Final = "@latest"
+_SHORTEST_PREFIX: Final = 4
+_SHOWN_IDS: Final = 5
 
 
 def connect(url: str | Sequence[str] = (), *, state_dir: str | Path | None = None) -> Client:
@@ -101,13 +105,74 @@ class Client:
             raise Refused(f"{job_id!r} is not a job id: they have 32 hexadecimal digits")
         return JobHandle(self.http, JobId(job_id))
 
-    def jobs(self, *, ended: bool = True, limit: int | None = None) -> tuple[JobsOverviewEntry, ...]:
-        """Return the jobs that the cluster knows, newest first; `ended=False`: only those that have not ended."""
-        return tuple(islice(self._jobs(ended=ended), limit))
+    def jobs(
+        self,
+        *,
+        ended: bool = True,
+        limit: int | None = None,
+        name: str | None = None,
+        states: Collection[str] = (),
+        labels: Mapping[str, str] | None = None,
+        since: datetime | None = None,
+    ) -> tuple[JobsOverviewEntry, ...]:
+        """Return the jobs that the cluster knows, newest first; `ended=False`: only those that have not ended.
 
-    def _jobs(self, *, ended: bool) -> Generator[JobsOverviewEntry]:
+        `name` may have `*` in it. `states` are Flink's, and WAITING for jobs that wait for slots. Of `labels` a job has
+        all; an empty value stands for any. The cluster selects the jobs.
+        """
+        conditions: dict[str, str] = {
+            "name": name or "",
+            "state": ",".join(states),
+            "label": ",".join(f"{key}={value}" if value else key for key, value in (labels or {}).items()),
+            "since": "" if since is None else str(int(since.timestamp() * 1000)),
+        }
+        return tuple(islice(self._jobs(conditions, ended=ended, limit=limit), limit))
+
+    def find(self, text: str, *, unambiguous: bool = False) -> JobHandle:
+        """Return the job with this id, the only one whose id begins so, or the latest job of this name.
+
+        `latest` is the latest job of the cluster, and `NAME@latest` the latest one of that name. If `unambiguous`, a
+        name alone must not stand for several jobs that have not ended. Raises NotFound, and Refused for several.
+        """
+        if is_job_id(text.lower()):
+            return self.job(text.lower())
+        name = text.removesuffix(_LATEST)
+        if name == text and len(text) >= _SHORTEST_PREFIX and _is_hexadecimal(text):
+            beginning = (job for job in self._jobs({"id": text.lower()}) if job.jid.startswith(text.lower()))
+            prefixed = tuple(islice(beginning, _SHOWN_IDS + 1))
+            if prefixed:
+                return self._only(text, prefixed)
+        wanted = {} if text == "latest" else {"name": name}
+        named = (job for job in self._jobs(wanted) if text == "latest" or job.name == name)
+        if unambiguous and name == text != "latest":
+            active = (job for job in self._jobs(wanted, ended=False) if job.name == name)
+            several = tuple(islice(active, _SHOWN_IDS + 1))
+            if several:
+                return self._only(text, several)
+        latest = next(named, None)
+        if latest is None and text == "latest":
+            raise NotFound("the cluster has no jobs")
+        if latest is None:
+            raise NotFound(f"there is no job {name!r}; `flintlock list -a` shows all")
+        return self._handle(latest)
+
+    def _only(self, text: str, found: Sequence[JobsOverviewEntry]) -> JobHandle:
+        if len(found) > 1:
+            ids = ", ".join(job.jid for job in found[:_SHOWN_IDS]) + (" …" if len(found) > _SHOWN_IDS else "")
+            by_name = any(job.name == text for job in found)
+            remedy = f"use an id, or {text}{_LATEST} for the latest" if by_name else "use more of its digits"
+            raise Refused(f"{text!r} matches several jobs; {remedy}: {ids}")
+        return self._handle(found[0])
+
+    def _handle(self, job: JobsOverviewEntry) -> JobHandle:
+        return JobHandle(self.http, JobId(job.jid), job.name)
+
+    def _jobs(
+        self, conditions: Mapping[str, str], *, ended: bool = True, limit: int | None = None
+    ) -> Generator[JobsOverviewEntry]:
         """Yield the jobs, page by page."""
-        params: dict[str, str | int] = {"limit": _PAGE} | ({} if ended else {"ended": "false"})
+        params: dict[str, str | int] = {"limit": min(limit or _PAGE, _PAGE)} | ({} if ended else {"ended": "false"})
+        params |= {key: value for key, value in conditions.items() if value}
         while True:
             page = self.http.get("/jobs/overview", JobsOverviewResponse, params=params)
             yield from page.jobs
@@ -177,3 +242,7 @@ def _body(package: JobPackage, streams: ExitStack) -> dict[str, Any]:
         stream = streams.enter_context(content.open("rb")) if isinstance(content, Path) else content
         parts.append(("file", (name, stream, "application/octet-stream")))
     return {"files": parts}
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return all(letter in "0123456789abcdef" for letter in text.lower())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 
 from flintlock.api.jobs import JobAttempts, ResultTable
 from flintlock.client.authoring.package import is_program
-from flintlock.client.display.progress import changes, duration_text, job_line, publishing_line, region_rows
+from flintlock.client.display.progress import changes, elapsed_text, job_line, publishing_line, region_rows
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -109,7 +109,7 @@ class PlainDisplay:
         if note and note != self._note:
             lines.append(f"{job.name}: {job.shown_state}, {note}")
         elif not lines and not job.status.globally_terminal and now_s - self._printed_s >= SILENCE_S:
-            elapsed = duration_text(now_s - self._started_s)
+            elapsed = elapsed_text(now_s - self._started_s)
             lines.append(", ".join(filter(None, (job_line(job), note, f"after {elapsed}"))))
         if lines:
             self._stream.write("".join(f"{line}\n" for line in lines))

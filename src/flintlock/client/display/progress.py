@@ -108,7 +108,7 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     return lines
 
 
-def duration_text(seconds: float) -> str:
+def elapsed_text(seconds: float) -> str:
     """Write a duration so that its size is seen at once."""
     if seconds < 60:
         return f"{max(0.0, seconds):.1f} s"

@@ -21,10 +21,19 @@ from heapq import merge
 from itertools import islice
 from typing import Final, TypeAlias
 
-from flintlock.api.job_lines import encoded_line, id_and_status
+from flintlock.api.job_lines import encoded_line, id_and_status, is_selected
 from flintlock.dispatcher.listing.ended_lines import EndedLines, key_of, position_of
 from flintlock.model.ids import JobId
-from flintlock.model.jobs import JobCounts, JobLine, JobPosition, JobsPage, JobsQuery, JobSummary, ListingChanges
+from flintlock.model.jobs import (
+    JobCounts,
+    JobFilter,
+    JobLine,
+    JobPosition,
+    JobsPage,
+    JobsQuery,
+    JobSummary,
+    ListingChanges,
+)
 from flintlock.model.states import JobStatus
 
 MakeLine: TypeAlias = Callable[[JobId, JobSummary | None], JobSummary | None]
@@ -32,6 +41,9 @@ MakeLine: TypeAlias = Callable[[JobId, JobSummary | None], JobSummary | None]
 
 MAX_CHANGES: Final = 10_000
 """The changed lines that are remembered."""
+
+MAX_SCANNED: Final = 1_000
+"""The lines that are compared with a filter in one step: some milliseconds."""
 
 _COMPUTED_AT_ONCE: Final = 200
 
@@ -142,6 +154,8 @@ class JobListing:
         both: Iterator[tuple[bytes, JobLine]] = (
             merge(live, self._ended.after(after), key=_first) if query.ended else live
         )
+        if query.filter is not None:
+            return _filtered_page(both, query.limit, query.filter)
         found = list(islice(both, query.limit + 1))
         more = len(found) > query.limit
         shown = found[: query.limit]
@@ -153,6 +167,8 @@ class JobListing:
         """Return whether no job that belongs on the page can be missing."""
         if self.loaded_to_ms is None or not query.ended:
             return True
+        if query.filter is not None and query.filter.since_ms >= self.loaded_to_ms:
+            return True  # what started since then has ended since then
         return page.next is not None and page.next.start_ms >= self.loaded_to_ms
 
     def counts(self) -> JobCounts:
@@ -200,6 +216,22 @@ class JobListing:
         line = self._live[position_of(key).job_id]
         assert line is not None  # noqa: S101  # a key is in the order as long as its job has a line
         return line
+
+
+def _filtered_page(lines: Iterator[tuple[bytes, JobLine]], limit: int, selection: JobFilter) -> JobsPage:
+    """Return the lines that a filter selects among the next ones, at most `MAX_SCANNED`."""
+    shown: list[JobLine] = []
+    last: JobPosition | None = None
+    for scanned, (key, line) in enumerate(lines):
+        position = position_of(key)
+        if position.start_ms < selection.since_ms:
+            break
+        if last is not None and (scanned == MAX_SCANNED or len(shown) == limit):
+            return JobsPage(lines=tuple(shown), next=last)
+        last = position
+        if position.job_id.startswith(selection.id_prefix) and is_selected(line, selection):
+            shown.append(line)
+    return JobsPage(lines=tuple(shown))
 
 
 def _key(line: JobSummary) -> bytes:

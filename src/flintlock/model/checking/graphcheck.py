@@ -29,6 +29,7 @@ from flintlock.model.regions import regions_of, shared_steps, topological, value
 from flintlock.model.secret_references import reference_problems
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+LABEL_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
 _LONG: Final = range(-(1 << 63), 1 << 63)  # the integers that Spark and msgpack can represent
 
@@ -59,6 +60,7 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
     if exceeded:
         return  # the other checks are made for jobs within the limits
     yield from _job_problems(graph)
+    yield from _label_problems(graph)
     yield from _artifact_problems(graph)
     yield from reference_problems(graph)
     suggestions = Suggestions()
@@ -96,6 +98,16 @@ def relative_path_problems(graph: JobGraph) -> Iterator[Problem]:
         for path in found:
             message = f"the path {abbreviated(path)!r} is relative: give an absolute one"
             yield Problem(step=vertex.name, field=vertex.operation.kind, message=message)
+
+
+def _label_problems(graph: JobGraph) -> Iterator[Problem]:
+    for key, value in graph.labels.items():
+        if not LABEL_KEY.fullmatch(key):
+            message = f"{key!r} cannot be the key of a label: use letters (a-z), digits, '-', '_', '.' and '/'"
+            yield Problem(field="labels", message=message)
+        elif not value.isprintable() or "," in value:
+            message = f"the value {value!r} of {key!r} has a comma, or characters that cannot be printed"
+            yield Problem(field="labels", message=message)
 
 
 def _job_problems(graph: JobGraph) -> Iterator[Problem]:

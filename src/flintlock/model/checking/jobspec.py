@@ -90,6 +90,7 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     secret_params: tuple[str, ...] = ()  # those whose values are secrets: they are given as `${secret:NAME}` only
     artifacts: tuple[str | ArtifactSpec, ...] = ()
     config: dict[str, ConfigValue] = field(default_factory=dict)
+    labels: dict[str, ConfigValue] = field(default_factory=dict)
     steps: dict[str, StepSpec] = field(default_factory=dict)
     client: Versions | None = None
     client_timeout: float | None = None  # seconds; set by a client that stays attached
@@ -188,6 +189,7 @@ def draft_graph(
         parallelism=spec.parallelism,
         params=values,
         config={key: config_text(value) for key, value in spec.config.items()},
+        labels={key: config_text(value) for key, value in spec.labels.items()},
         artifacts=tuple(artifacts),
         engine=spec.engine,
         directory=spec.directory,

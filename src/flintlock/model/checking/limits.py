@@ -31,6 +31,10 @@ MAX_ARTIFACTS: Final = 1_000
 MAX_KEY: Final = 255
 """The length of a configuration key and of a parameter's name."""
 
+MAX_LABELS: Final = 16
+MAX_LABEL: Final = 63
+"""The length of a label's key and of its value. Labels are part of a job's line in the listing, which is in memory."""
+
 MAX_ARTIFACT_NAME: Final = 1_024
 MAX_VALUE: Final = 1 << 18
 """The length of a parameter's text and of a configuration value."""
@@ -44,6 +48,7 @@ def limit_problems(graph: JobGraph) -> Iterator[Problem]:
     yield from _counted("config", graph.config, MAX_CONFIG_KEYS, "settings")
     yield from _counted("params", graph.params, MAX_PARAMS, "parameters")
     yield from _counted("artifacts", graph.artifacts, MAX_ARTIFACTS, "artifacts")
+    yield from _counted("labels", graph.labels, MAX_LABELS, "labels")
     total = 0
     for vertex in graph.vertices:
         total += len(vertex.inputs)
@@ -58,6 +63,7 @@ def limit_problems(graph: JobGraph) -> Iterator[Problem]:
             yield Problem(field="artifacts", message=f"{message}; at most {MAX_ARTIFACT_NAME} are allowed")
     yield from _texts("config", graph.config.items())
     yield from _texts("params", graph.params.items())
+    yield from _texts("labels", graph.labels.items(), longest_key=MAX_LABEL, longest_value=MAX_LABEL)
 
 
 def _counted(field: str, items: Sized, limit: int, what: str) -> Iterator[Problem]:
@@ -65,11 +71,13 @@ def _counted(field: str, items: Sized, limit: int, what: str) -> Iterator[Proble
         yield Problem(field=field, message=f"there are {len(items)} {what}; at most {limit} are allowed")
 
 
-def _texts(field: str, items: Iterable[tuple[str, object]]) -> Iterator[Problem]:
+def _texts(
+    field: str, items: Iterable[tuple[str, object]], *, longest_key: int = MAX_KEY, longest_value: int = MAX_VALUE
+) -> Iterator[Problem]:
     for key, value in items:
-        if len(key) > MAX_KEY:
-            message = f"the key {abbreviated(key)!r} has {len(key)} characters; at most {MAX_KEY} are allowed"
+        if len(key) > longest_key:
+            message = f"the key {abbreviated(key)!r} has {len(key)} characters; at most {longest_key} are allowed"
             yield Problem(field=field, message=message)
-        if isinstance(value, str) and len(value) > MAX_VALUE:
-            message = f"the value of {abbreviated(key)!r} has {len(value)} characters; at most {MAX_VALUE} are allowed"
-            yield Problem(field=field, message=message)
+        if isinstance(value, str) and len(value) > longest_value:
+            message = f"the value of {abbreviated(key)!r} has {len(value)} characters"
+            yield Problem(field=field, message=f"{message}; at most {longest_value} are allowed")

@@ -13,11 +13,13 @@ from typing import Final
 import msgspec
 
 from flintlock.api.job_lines import encoded_line, id_and_status
-from flintlock.api.jobs import JobIdStatus
+from flintlock.api.jobs import WAITING, JobIdStatus
 from flintlock.gateways.dispatcher import DispatcherGateway
+from flintlock.model.checking.limits import MAX_JOB_NAME, MAX_LABELS
 from flintlock.model.errors import Fenced, Invalid, Unavailable
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.jobs import JobLine, JobPosition, JobQuery, JobsPage, JobsQuery, ListingChangesQuery
+from flintlock.model.jobs import JobFilter, JobLine, JobPosition, JobQuery, JobsPage, JobsQuery, ListingChangesQuery
+from flintlock.model.states import JobStatus
 from flintlock.rest.server.http import HttpResponse, RestCall
 
 MAX_PAGE: Final = 1000
@@ -30,21 +32,23 @@ _EVENT_INTERVAL_S: Final = 0.25
 _EVENT_SILENCE_S: Final = 10.0
 _ENDED_AT_FIRST: Final = 1000
 _ALL: Final = -1  # a version before every other: the answer has the current one, and is not complete
+_ID_DIGITS: Final = 32
+_STATES: Final = (*JobStatus, WAITING)
 _encoder: Final = msgspec.json.Encoder()
 
 
 async def overview(call: RestCall) -> HttpResponse:
-    """All jobs, a line each, newest first; with `limit` one page of them, and `next` where there are more."""
+    """All jobs, a line each, newest first; with `limit` or a filter one page, and `next` where there may be more."""
 
     def encoded(line: JobLine) -> bytes:
         return encoded_line(line, call.services.clock_ms())
 
-    limit, after = call.integer("limit", minimum=1), _position(call)
-    if limit is None and after is None:
+    limit, after, selection = call.integer("limit", minimum=1), _position(call), read_filter(call)
+    if limit is None and after is None and selection is None:
         return await _whole(call, encoded)
     if limit is not None and limit > MAX_PAGE:
         raise Invalid(f"query parameter 'limit': {limit} is more than {MAX_PAGE}; use 'after' for the next page")
-    query = JobsQuery(limit=limit or MAX_PAGE, after=after, ended=_with_ended(call))
+    query = JobsQuery(limit=limit or MAX_PAGE, after=after, ended=_with_ended(call), filter=selection)
     page = await call.services.dispatcher.list_jobs(query)
     end = b"]}" if page.next is None else b'],"next":' + _encoder.encode(_text(page.next)) + b"}"
     return HttpResponse(body=b'{"jobs":[' + b",".join([encoded(line) for line in page.lines]) + end)
@@ -94,6 +98,28 @@ def _with_ended(call: RestCall) -> bool:
     if text not in ("true", "false"):
         raise Invalid(f"query parameter 'ended': {text!r} is neither 'true' nor 'false'")
     return text == "true"
+
+
+def read_filter(call: RestCall) -> JobFilter | None:
+    """Return the conditions that a request sets; None if there are none. Raises Invalid."""
+    values = call.request.query_params
+    name, prefix, since = values.get("name", ""), values.get("id", "").lower(), call.integer("since") or 0
+    states = [text for item in values.getlist("state") for text in item.upper().split(",") if text]
+    unknown = [text for text in states if text not in _STATES]
+    if unknown:
+        raise Invalid(f"query parameter 'state': {unknown[0]!r} is none of {', '.join(_STATES)}")
+    if len(name) > MAX_JOB_NAME:
+        raise Invalid(f"query parameter 'name': has more than {MAX_JOB_NAME} characters")
+    if not all(letter in "0123456789abcdef" for letter in prefix) or len(prefix) > _ID_DIGITS:
+        raise Invalid(f"query parameter 'id': {prefix!r} is not the beginning of a job id: up to 32 hex digits")
+    labels: dict[str, str] = {}
+    for text in (text for item in values.getlist("label") for text in item.split(",") if text):
+        key, _, value = text.partition("=")
+        labels[key] = value
+    if len(labels) > MAX_LABELS:
+        raise Invalid(f"query parameter 'label': there are more than {MAX_LABELS} labels")
+    selection = JobFilter(name=name, states=frozenset(states), labels=labels, since_ms=since, id_prefix=prefix)
+    return None if selection == JobFilter() else selection
 
 
 def _text(position: JobPosition) -> str:

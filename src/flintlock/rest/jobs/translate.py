@@ -54,6 +54,8 @@ def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
         plan=plan(job),
         pending_operators=0,
         waits_for=job.summary().waits_for,
+        labels=job.graph.labels,
+        submitted_by=job.graph.submitted_by,
     )
 
 
@@ -179,6 +181,9 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         failures_omitted=job.exceptions_omitted,
         submitted_by=job.graph.submitted_by,
         waits_for=job.summary().waits_for,
+        labels=job.graph.labels,
+        start_time=job.timestamps.get(JobStatus.INITIALIZING, 0),
+        end_time=job.end_ms,
     )
 
 

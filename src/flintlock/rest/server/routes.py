@@ -60,6 +60,17 @@ _LIMIT = Parameter(
 )
 _AFTER = Parameter(name="after", description="Return the page behind this position: the `next` of the page before it.")
 _ENDED = Parameter(name="ended", description="`false`: only jobs that have not ended.", pattern="^(true|false)$")
+_NAME = Parameter(name="name", description="Only jobs of this name, in which `*` stands for any text.")
+_STATE = Parameter(
+    name="state",
+    description="Only jobs in one of these states, separated by commas. `WAITING`: jobs that wait for slots, which are"
+    " then not among the `RUNNING` ones.",
+)
+_LABEL = Parameter(
+    name="label", description="Only jobs with all of these labels, `key=value` or `key`; separated by commas."
+)
+_SINCE = Parameter(name="since", description="Only jobs that started at this time (ms) or later.", kind="integer")
+_ID = Parameter(name="id", description="Only jobs whose id begins so.")
 _EVENTS_OF = Parameter(name="job", description="Only events of this job, beginning with its present state.")
 _METRICS: Final = list[of_cluster.Metric]
 _AGGREGATED: Final = list[of_cluster.AggregatedMetric]
@@ -118,7 +129,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="GET", path="/jobs/overview", handler=listing.overview, role=_VIEWER,
         answers=shapes.JobsOverviewResponse,
-        query=(_LIMIT, _AFTER, _ENDED), errors=(400, 503), cache_s=_CACHE_S, cache_version=_job_listing,
+        query=(_LIMIT, _AFTER, _ENDED, _NAME, _STATE, _LABEL, _SINCE, _ID), errors=(400, 503),
+        cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(
         method="POST", path="/jobs", handler=jobs.submit, role=_SUBMITTER,
