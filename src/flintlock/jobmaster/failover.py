@@ -101,12 +101,19 @@ def refusal_to_cancel(job: ExecutionGraph, *, force: bool = False) -> str | None
         return None
     if job.status.terminal:
         return f"is {job.status} and can no longer be cancelled"
-    unended = [region for region in job.regions if region.restart_pending or not region.current.state.terminal]
+    unended = [region for region in job.regions if _has_work_left(job, region)]
     if not all(region.committed for region in unended):
         return None
     if any(region.publishing for region in unended):
         return None if force else "is publishing its output and can no longer be cancelled"
     return "has done its work and can no longer be cancelled"
+
+
+def _has_work_left(job: ExecutionGraph, region: RegionState) -> bool:
+    """Whether the region has not finished, and its attempt runs or another one follows it (`try_interrupted_again`)."""
+    if job.status is J.FAILING:
+        return not region.current.state.terminal
+    return region.restart_pending or region.current.state is not E.FINISHED
 
 
 def cancel_job(transition: Transition, *, force: bool = False) -> None:

@@ -17,6 +17,7 @@ from flintlock.jobmaster.events import (
     SendProbe,
     StartTimer,
 )
+from flintlock.jobmaster.failover import refusal_to_cancel
 from flintlock.jobmaster.snapshot import outcome_of, snapshot_of
 from flintlock.model.ids import InstanceId, RegionId, RequestId, TaskManagerId
 from flintlock.model.jobgraph import JobGraph
@@ -98,6 +99,20 @@ def test_a_heartbeat_that_names_the_attempt_adopts_it_before_it_is_answered() ->
     assert harness.state() is E.RUNNING
     harness.wait_for(ReconcileTimedOut)
     assert (harness.state(), harness.attempt()) == (E.RUNNING, 0)
+
+
+def test_recovered_job_whose_attempt_was_given_up_can_be_cancelled_before_it_starts() -> None:
+    """Its next attempt is still to come: the work is not done."""
+    first = JobHarness(FILES)
+    first.start()
+    first.run_region()
+    given_up = structs.replace(first.durable[RegionId(0)], address="")
+    second = JobHarness(FILES, progress=(given_up,))
+
+    assert refusal_to_cancel(second.job) is None
+    second.cancel()
+    second.start()
+    assert (second.status, second.deployed) == (J.CANCELED, [])
 
 
 @pytest.mark.parametrize(("recorded_s", "own_s", "waits_s"), [(50, 10, 50.0), (10, 50, 50.0), (0, 20, 20.0)])
