@@ -1,114 +1,18 @@
-"""`flintlock list`, `status`, `cancel`, `rescale`."""
+"""`flintlock status`, `cancel`, `rescale`."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from flintlock.api.jobs import WAITING
 from flintlock.cli.settings import cluster_options, connect, json_option, print_json
-from flintlock.cli.tables import aligned, coloured, duration, moment
-from flintlock.model.errors import Refused
-from flintlock.model.quantities import duration_s
-from flintlock.model.states import ExecutionState, JobStatus
+from flintlock.cli.tables import aligned, coloured, duration, label_text, moment
+from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from flintlock.api.jobs import AttemptInfo, JobsOverviewEntry
-
-STATES: Final = (*JobStatus, WAITING)
-_SCHEDULED: Final = (JobStatus.INITIALIZING, JobStatus.CREATED, WAITING)
-_RUNNING: Final = tuple(state for state in JobStatus if not state.globally_terminal and not state.not_started)
-
-
-@click.command("list")
-@click.option("-r", "--running", is_flag=True, help="Only jobs of which something runs.")
-@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that wait: for slots, or to be started.")
-@click.option("-a", "--all", "everything", is_flag=True, help="Include ended jobs.")
-@click.option("--name", metavar="PATTERN", help="Only jobs of this name; * stands for any text.")
-@click.option("--state", "states", multiple=True, metavar="STATE", type=click.Choice(STATES, case_sensitive=False),
-              help=f"Only jobs in this state ({', '.join(STATES)}); repeatable. Includes ended jobs.")  # fmt: skip
-@click.option("--label", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only jobs with this label; repeatable.")
-@click.option("--since", metavar="TIME", help="Only jobs started since then: a duration such as 2h, or a date and time."
-              " Includes ended jobs.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most the newest N jobs.")
-@json_option
-@cluster_options
-def list_jobs(
-    *,
-    running: bool, scheduled: bool, everything: bool, name: str | None, states: tuple[str, ...],
-    labels: tuple[str, ...], since: str | None, limit: int | None, as_json: bool, urls: tuple[str, ...],
-    conf: Path | None, state_dir: str | None,
-) -> None:  # fmt: skip
-    """List the jobs of the cluster that have not ended, newest first, and what they wait for."""
-    from flintlock.api.cluster import ClusterResources
-    from flintlock.client.display.progress import waiting_notes
-
-    ended = everything or bool(states) or since is not None
-    wanted = [*states, *(_RUNNING if running else ()), *(_SCHEDULED if scheduled else ())]
-    with connect(urls, conf, state_dir) as client:
-        jobs = client.jobs(
-            ended=ended,
-            limit=limit,
-            name=name,
-            states=wanted,
-            labels=dict(_label(text) for text in labels),
-            since=None if since is None else moment_of(since),
-        )
-        seen = client.resources() if any(not job.state.globally_terminal for job in jobs) else ClusterResources()
-    if as_json:
-        print_json({"jobs": jobs, "waiting": seen.waiting, "starting": seen.starting})
-        return
-    if not jobs:
-        click.echo("no jobs" if ended else "no active jobs; -a lists ended jobs too", err=True)
-        return
-    for line in job_lines(jobs, waiting_notes(seen)):
-        click.echo(line)
-
-
-def job_lines(jobs: Sequence[JobsOverviewEntry], notes: Mapping[str, str]) -> list[str]:
-    """Return jobs as lines of a table; columns that would be empty are left out."""
-    columns = [
-        ("JOB ID", [job.jid for job in jobs]),
-        ("NAME", [job.name for job in jobs]),
-        ("STATE", [job.shown_state for job in jobs]),
-        ("STARTED", [moment(job.start_time) for job in jobs]),
-        ("DURATION", [duration(job.duration) for job in jobs]),
-        ("STEPS", [f"{job.tasks.finished}/{job.tasks.total}" for job in jobs]),
-        ("SUBMITTED BY", [job.submitted_by for job in jobs]),
-        ("LABELS", [label_text(job.labels) for job in jobs]),
-        ("WAITS FOR", [notes.get(job.jid, "") for job in jobs]),
-    ]
-    shown = [(head, cells) for head, cells in columns if any(cells)]
-    rows = list(zip(*(cells for _, cells in shown), strict=True))
-    return [coloured(line) for line in aligned([head for head, _ in shown], rows)]
-
-
-def label_text(labels: Mapping[str, str]) -> str:
-    """Return labels as users write them."""
-    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
-
-
-def moment_of(text: str) -> datetime:
-    """Return the time that a user means: so long ago, or a date and time of the local clock. Raises Refused."""
-    try:
-        return datetime.now(UTC) - timedelta(seconds=duration_s(text))
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        message = f"--since: {text!r} is neither a duration such as '2h' nor a time such as '2026-01-31 08:00'"
-        raise Refused(message) from None
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, _, value = text.partition("=")
-    return key, value
+    from flintlock.api.jobs import AttemptInfo
 
 
 @click.command()

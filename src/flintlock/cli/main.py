@@ -34,8 +34,9 @@ class CommandRow(NamedTuple):
 COMMANDS: Final[Mapping[str, CommandRow]] = {
     "run": CommandRow(home="flintlock.cli.run:run", help="Run a job and show its progress until it ends."),
     "info": CommandRow(home="flintlock.cli.info:info", help="Show a job's plan: regions, steps and guarantees."),
-    "list": CommandRow(home="flintlock.cli.jobs:list_jobs", help="List the jobs of the cluster."),
+    "list": CommandRow(home="flintlock.cli.listing:list_jobs", help="List the jobs of the cluster."),
     "status": CommandRow(home="flintlock.cli.jobs:status", help="Show one job."),
+    "wait": CommandRow(home="flintlock.cli.listing:wait", help="Wait until jobs have ended."),
     "cancel": CommandRow(home="flintlock.cli.jobs:cancel", help="Cancel a job."),
     "rescale": CommandRow(home="flintlock.cli.jobs:rescale", help="Change how many slots a job may use."),
     "logs": CommandRow(home="flintlock.cli.output:logs", help="Print the output of a job's own code."),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
+from msgspec import structs
 
 from flintlock.cli.settings import cluster_options, connect, json_option, print_json
+from flintlock.cli.tables import moment_of
 from flintlock.model.errors import Conflict, NotFound, Refused
 from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
-    from flintlock.api.jobs import JobAttempts, LogPart
+    from flintlock.api.jobs import AttemptInfo, JobAttempts, LogPart
 
 _TICK_S: Final = 0.5
 
@@ -21,9 +23,18 @@ _TICK_S: Final = 0.5
 @click.command()
 @click.argument("job")
 @click.option("-f", "--follow", "follows", is_flag=True, help="Follow the output until the job has ended.")
+@click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
+@click.option("--attempt", type=click.IntRange(0), metavar="N", help="Only of this attempt, counted from 0.")
+@click.option("--region", type=click.IntRange(0), metavar="N", help="Only of this region, counted from 0.")
+@click.option("--since", metavar="TIME",
+              help="Only of attempts that ran since then: a duration such as 2h, or a date and time.")  # fmt: skip
 @json_option
 @cluster_options
-def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+def logs(
+    *,
+    job: str, follows: bool, tail: int | None, attempt: int | None, region: int | None, since: str | None,
+    as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
+) -> None:  # fmt: skip
     """Print the output of a job's own code, attempt by attempt.
 
     JOB is an id, the beginning of one, a name (its latest job), or latest.
@@ -32,21 +43,49 @@ def logs(*, job: str, follows: bool, as_json: bool, urls: tuple[str, ...], conf:
         raise Refused("--json prints one complete document: it cannot follow the job")
     from flintlock.client.display.following import OutputReader
 
+    selection = AttemptSelection(attempt, region, 0 if since is None else moment_of(since, "--since").timestamp())
     with connect(urls, conf, state_dir) as client:
         handle = client.find(job)
         reader, printer, parts = OutputReader(handle), Printer(), list[object]()
         while True:
-            state = handle.attempts()
-            for part in reader.new(state):
-                if as_json:
-                    parts.append(part)
-                else:
-                    printer.show(part, state)
+            whole = handle.attempts()
+            state = selection.of(whole)
+            found = reader.new(state) if tail is None else reader.tail(state, tail)
+            for part in found:
+                parts.append(part) if as_json else printer.show(part, state)
             if not follows or state.status.globally_terminal:
                 break
+            tail = None  # what comes next is complete
             handle.ended_within(_TICK_S)
     if as_json:
         print_json({"logs": parts})
+    elif not printer.has_printed:
+        click.echo(f"no output of {_described(whole, selection)}", err=True)
+
+
+class AttemptSelection(NamedTuple):
+    """Which attempts of a job are looked at: None and 0 stand for all."""
+
+    attempt: int | None = None
+    region: int | None = None
+    since_s: float = 0.0
+
+    def of(self, job: JobAttempts) -> JobAttempts:
+        """Return the job with the selected attempts only."""
+        regions = [
+            structs.replace(region, attempts=tuple(item for item in region.attempts if self._has(item)))
+            for region in job.regions
+            if self.region in (None, region.id)
+        ]
+        return structs.replace(job, regions=tuple(regions))
+
+    def _has(self, attempt: AttemptInfo) -> bool:
+        ended_ms = max(attempt.timestamps.values(), default=0) if attempt.state.terminal else None
+        return self.attempt in (None, attempt.attempt) and (ended_ms is None or ended_ms >= self.since_s * 1000)
+
+
+def _described(job: JobAttempts, selection: AttemptSelection) -> str:
+    return f"job {job.jobid}" if selection == AttemptSelection() else f"the selected attempts of job {job.jobid}"
 
 
 @click.command()
@@ -109,6 +148,11 @@ class Printer:
 
     def __init__(self) -> None:
         self._last: tuple[int, int] | None = None  # the attempt whose piece was written last
+
+    @property
+    def has_printed(self) -> bool:
+        """Whether there was anything to write."""
+        return self._last is not None
 
     def show(self, part: LogPart, job: JobAttempts) -> None:
         """Write one piece."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import click
+
+from flintlock.model.errors import Refused
+from flintlock.model.quantities import duration_s
 
 STATE_COLOURS: Final[Mapping[str, str]] = {
     "FINISHED": "green", "RUNNING": "cyan", "FAILED": "red", "FAILING": "red", "CANCELED": "yellow",
@@ -40,3 +43,29 @@ def duration(ms: int) -> str:
     from flintlock.client.display.progress import elapsed_text
 
     return elapsed_text(ms / 1000)
+
+
+def label_text(labels: Mapping[str, str]) -> str:
+    """Return labels as users write them."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def moment_of(text: str, option: str) -> datetime:
+    """Return the time that a user means: so long ago, or a date and time of the local clock. Raises Refused."""
+    try:
+        return datetime.now(UTC) - timedelta(seconds=duration_s(text))
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        message = f"{option}: {text!r} is neither a duration such as '2h' nor a time such as '2026-01-31 08:00'"
+        raise Refused(message) from None
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return a duration that a user gives for an option. Raises Refused."""
+    try:
+        return duration_s(text)
+    except ValueError as error:
+        raise Refused(f"{option}: {error}") from None

@@ -11,6 +11,8 @@ from contextlib import suppress
 from threading import Event
 from typing import Final
 
+from msgspec import structs
+
 from flintlock.api.jobs import JobAttempts, LogPart
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.display.console import Display
@@ -18,6 +20,9 @@ from flintlock.model.errors import NotFound, Unavailable
 
 QUEUE_INTERVAL_S: Final = 2.0
 """How often a display requests a waiting job's place in the queue."""
+
+#: How much of the end of an attempt's output is searched for its last lines, in bytes.
+_TAILS: Final = (16 << 10, 256 << 10, 1 << 20)
 
 #: How long the output of a job that has ended may take to be complete: its processes end after the job.
 _LAST_OUTPUT_S: Final = 2.0
@@ -36,9 +41,44 @@ class OutputReader:
         for key in self._unread(job):
             yield from self._read(key)
 
+    def tail(self, job: JobAttempts, lines: int) -> list[LogPart]:
+        """Return the last lines that the attempts have written, at most so many together; `new` continues behind them.
+
+        Of one attempt no more than the last megabyte is searched.
+        """
+        found: list[LogPart] = []
+        for key in reversed(self._unread(job)):
+            part = self._end_of(key, lines) if lines > 0 else None
+            if part is None:
+                self._complete.update({key} if lines <= 0 else ())
+                continue
+            lines -= part.text.count("\n") + (not part.text.endswith("\n"))
+            found.append(part)
+        return found[::-1]
+
     def is_complete(self, job: JobAttempts) -> bool:
         """Return whether all that the attempts of a job have written is read."""
         return not self._unread(job)
+
+    def _end_of(self, key: tuple[int, int], lines: int) -> LogPart | None:
+        """Return the last lines of an attempt's output; None if there are none."""
+        for size in _TAILS:
+            try:
+                parts = self._handle.logs(*key, offset=-size, patience_s=0.0)
+            except (NotFound, Unavailable):
+                return None
+            part = next((item for item in parts if (item.region, item.attempt) == key), None)
+            if part is None:
+                return None
+            all_lines = part.text.splitlines(keepends=True)
+            complete = all_lines if part.offset == 0 else all_lines[1:]  # the first one has lost its beginning
+            if part.offset == 0 or len(complete) >= lines or size == _TAILS[-1]:
+                self._offsets[key] = part.next_offset
+                if part.complete and part.next_offset >= part.size:
+                    self._complete.add(key)
+                text = "".join(complete[-lines:])
+                return structs.replace(part, text=text) if text else None
+        return None
 
     def _unread(self, job: JobAttempts) -> list[tuple[int, int]]:
         attempts = (
