@@ -43,6 +43,8 @@ class Processes:
         self.jobmanager: subprocess.Popen[bytes] | None = None
         self.taskmanager: subprocess.Popen[bytes] | None = None
         self.others: list[subprocess.Popen[bytes]] = []  # further TaskManagers
+        self.prefix: tuple[str, ...] = ()  # before the command of each process
+        self.settings: tuple[str, ...] = ()  # of all processes
 
     @property
     def url(self) -> str:
@@ -103,9 +105,10 @@ class Processes:
         return "\n".join(path.read_text()[-4000:] for path in sorted(self.state_dir.glob("*.log")))
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        flags = [part for item in ("rest.port=0", *self.settings) for part in ("-D", item)]
         with (self.state_dir / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, *command, "--state-dir", str(self.state_dir), "-D", "rest.port=0"],
+                [*self.prefix, sys.executable, *command, "--state-dir", str(self.state_dir), *flags],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **environment},

@@ -170,7 +170,7 @@ HA_RECOVERY: Final = Option(
 )  # fmt: skip
 WORK_DIR: Final = Option(
     key="execution.work-dir", parse=str, kind=_TEXT, default="",
-    unset="<high-availability.storageDir>/work, else <state directory>/work",
+    unset="<high-availability.storageDir>/work, else <state directory>/work, or in `taskmanager.runner.directory`",
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
     " Spark's own file systems are used.",
 )  # fmt: skip
@@ -334,6 +334,17 @@ RUNNER_MEMORY: Final = Option(
 WORKER_MEMORY: Final = Option(
     key="taskmanager.python-worker.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",
     description="Maximum memory of each of Spark's Python workers (which run UDFs).",
+)  # fmt: skip
+RUNNER_USER: Final = Option(
+    key="taskmanager.runner.user", parse=str, kind="the name of a user", default="", unset="the TaskManager's own user",
+    description="The user of the operating system whom user code runs as: runners, the engine and its Python workers."
+    " Needs a TaskManager that runs as root. User code can then neither read the state directory, with the cluster's"
+    " secret in it, nor signal the cluster's processes.",
+)  # fmt: skip
+RUNNER_DIRECTORY: Final = Option(
+    key="taskmanager.runner.directory", parse=str, kind="a path", default="/var/lib/flintlock-runner",
+    description="Where the files of `taskmanager.runner.user` are, if there is one: copies of artifacts, the"
+    " directories of engine and tasks, and blocking results unless `execution.work-dir` is set.",
 )  # fmt: skip
 PASSED_VARIABLES: Final = Option(
     key="taskmanager.environment.passed", parse=names, kind="names, with commas between them", default=(), unset="none",

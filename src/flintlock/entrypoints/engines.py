@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from flintlock.config.configuration import Configuration
 from flintlock.gateways.engine import EngineLauncher
+from flintlock.host.runner_user import RunnerUser
 from flintlock.spark.launcher import LocalEngineLauncher
 
 
@@ -23,6 +24,8 @@ class EngineLauncherFactory(Protocol):
         slots: int,
         configuration: Configuration,
         run_dir: Path,
+        files_dir: Path,
+        user: RunnerUser | None,
         log_file: Path,
         work_dir: str,
         archive_dir: Path,

@@ -10,13 +10,22 @@ from functools import partial
 from pathlib import Path
 
 from flintlock.config.configuration import Configuration
-from flintlock.config.options import CLUSTER_ID, HA_CLUSTER_ID, HA_RECOVERY, HEARTBEAT_TIMEOUT, WORK_DIR
+from flintlock.config.options import (
+    CLUSTER_ID,
+    HA_CLUSTER_ID,
+    HA_RECOVERY,
+    HEARTBEAT_TIMEOUT,
+    RUNNER_DIRECTORY,
+    RUNNER_USER,
+    WORK_DIR,
+)
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.gateways.leader import LeaderGateway, LeaderLivenessProbe
 from flintlock.ha.backends import ha_backend
 from flintlock.ha.leader_info import LeaderInfo
 from flintlock.ha.protocols import HaServices
 from flintlock.host.boot_clock import boot_time_s
+from flintlock.host.runner_user import RunnerFiles, runner_files
 from flintlock.model.errors import FlintlockError, Invalid, Unavailable
 from flintlock.model.ids import session_of
 from flintlock.rpc.transport import Connector
@@ -80,7 +89,15 @@ def work_dir(settings: ProcessSettings) -> str:
     """Return where blocking results are: one place for all JobManagers, or a change of leader would lose them."""
     configuration = settings.configuration
     shared = ha_backend(configuration).shared_directory(configuration)
-    return configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else str(settings.state_dir / "work"))
+    configured = configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else "")
+    files = runner_files_of(settings)
+    return configured or str(settings.state_dir / "work" if files is None else files.work)
+
+
+def runner_files_of(settings: ProcessSettings) -> RunnerFiles | None:
+    """Return where the files of `taskmanager.runner.user` are; None if user code has no user of its own."""
+    user = settings.configuration.get(RUNNER_USER)
+    return runner_files(settings.configuration.get(RUNNER_DIRECTORY), settings.state_dir, user) if user else None
 
 
 def blocking_jobs_dir(settings: ProcessSettings) -> Path:

@@ -5,12 +5,14 @@ A watchdog runs beside it, and ends the engine and the runners when their lease 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import socket
 import sys
 import uuid
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -20,6 +22,7 @@ from flintlock.blob.cache import BlobCache
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import cache_directory
 from flintlock.config.options import (
+    RUNNER_USER,
     SECRETS_DIRECTORY,
     TM_BIND_HOST,
     TM_ENGINE_MEMORY,
@@ -30,7 +33,7 @@ from flintlock.config.options import (
     UNREGISTERED_TIMEOUT,
 )
 from flintlock.entrypoints.engines import engine_launcher
-from flintlock.entrypoints.high_availability import work_dir
+from flintlock.entrypoints.high_availability import runner_files_of, work_dir
 from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
@@ -48,8 +51,9 @@ from flintlock.host.pid_files import TaskManagerFile, identity
 from flintlock.host.process_tree import TAG_VARIABLE
 from flintlock.host.processes import LocalProcesses
 from flintlock.host.run_directory import locked_run_directory, permanent_id
+from flintlock.host.runner_user import RunnerUser, find_runner_user
 from flintlock.host.watchdog_client import running_watchdog
-from flintlock.model.ids import InstanceId, TaskManagerId
+from flintlock.model.ids import BlobKey, InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.monitoring.loop_monitor import LoopMonitor
 from flintlock.rpc.client import RpcChannels
@@ -74,6 +78,7 @@ async def serve(settings: ProcessSettings) -> None:
 async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     configuration, state_dir, name = settings.configuration, settings.state_dir, run_dir.name
     reap_leftovers(run_dir)
+    user, files_dir = _runner_user(settings, run_dir)
     engine_log = state_dir / "log" / f"{name}-engine.log"
     is_worker = settings.index >= FIRST_INDEX
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
@@ -96,7 +101,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
         def resource_manager() -> ResourceManagerGateway:
             return channels.connect(ResourceManagerGateway, finder.follow(), None, _REPORT_TIMEOUT_S)
 
-        blobs = BlobCache(run_dir / "blobs", lambda: leader(BlobGateway, _BLOB_TIMEOUT_S))
+        blobs = BlobCache(files_dir / "blobs", lambda: leader(BlobGateway, _BLOB_TIMEOUT_S))
         services = TaskManagerServices(
             offer=TaskManagerRegistration(
                 id=task_manager_id(settings, run_dir),
@@ -111,6 +116,8 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 slots=slots,
                 configuration=configuration,
                 run_dir=run_dir,
+                files_dir=files_dir,
+                user=user,
                 log_file=engine_log,
                 work_dir=work_dir(settings),
                 archive_dir=cache_directory(),
@@ -119,7 +126,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
             resource_manager=resource_manager,
             leader_moved=finder.moved,
             job_masters=lambda: leader(JobMasterGateway),
-            fetch_blob=blobs.fetch,
+            fetch_blob=partial(_fetch_shared, blobs, user) if user is not None else blobs.fetch,
             pin_blobs=blobs.pin,
             log_directory=state_dir / "log" / "jobs",
             prepare_log=make_log_directory,
@@ -149,6 +156,27 @@ def task_manager_id(settings: ProcessSettings, run_dir: Path) -> TaskManagerId:
     """Return the permanent id of the TaskManager with this run directory, which this process holds. Raises OSError."""
     configured = settings.configuration.get(TM_RESOURCE_ID)
     return TaskManagerId(configured or f"{socket.gethostname()}-{permanent_id(run_dir)}-{settings.index}")
+
+
+def _runner_user(settings: ProcessSettings, run_dir: Path) -> tuple[RunnerUser | None, Path]:
+    """Return whom user code runs as (None: the user of this process), and where that user's files are.
+
+    Raises Refused if user code cannot run as the configured user.
+    """
+    files = runner_files_of(settings)
+    if files is None:
+        return None, run_dir
+    user = find_runner_user(settings.configuration.get(RUNNER_USER))
+    work = work_dir(settings).removeprefix("file://")
+    files.prepare(run_dir.name, user, () if "://" in work else (work,))
+    return user, files.of(run_dir.name)
+
+
+async def _fetch_shared(blobs: BlobCache, user: RunnerUser, key: BlobKey) -> Path:
+    """Return a local copy of a blob that the user can read. Raises as `BlobCache.fetch` does, and OSError."""
+    path = await blobs.fetch(key)
+    await asyncio.to_thread(user.share, path)
+    return path
 
 
 def _rpc_server(configuration: Configuration, security: RpcSecurity) -> RpcServer:

@@ -24,22 +24,23 @@ def die_with_parent(parent: int | None = None) -> None:
     goes unnoticed.
     """
     expected = os.getppid() if parent is None else parent
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != expected:
         os._exit(0)
 
 
 def wake_when_parent_ends() -> None:
     """Have the kernel continue this process, should it be stopped, when its parent ends. For the watchdog."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+    prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def adopt_orphans() -> None:
     """Make descendants whose parent ends children of this process, where the system supports it."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process; nothing on other systems than Linux. Raises OSError."""
     if sys.platform != "linux":
         return
     libc = ctypes.CDLL(None, use_errno=True)

@@ -7,6 +7,7 @@ runs; a `ProcessHandle` addresses one without a race.
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
@@ -116,6 +117,16 @@ def cpu_time_s(pid: int) -> float | None:
     """Return how much CPU time the threads of a process have used; None where the system does not show it."""
     fields = _stat_fields(pid)
     return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def user_of(pid: int) -> int | None:
+    """Return the id of the user that a process runs as; None for one that has ended, or where that is not shown."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^Uid:\s+(\d+)", status, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def children() -> frozenset[int]:

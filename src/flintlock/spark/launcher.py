@@ -25,6 +25,7 @@ from flintlock.config.options import (
 )
 from flintlock.gateways.engine import Engine, RunnerPool
 from flintlock.host.cgroups import Cgroups, Group, claim
+from flintlock.host.runner_user import RunnerUser
 from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
@@ -48,6 +49,8 @@ class LocalEngineLauncher:
         slots: int,
         configuration: Configuration,
         run_dir: Path,
+        files_dir: Path,
+        user: RunnerUser | None,
         log_file: Path,
         work_dir: str,
         archive_dir: Path,
@@ -55,7 +58,9 @@ class LocalEngineLauncher:
     ) -> None:
         self._slots: Final = slots
         self._configuration: Final = configuration
-        self._run_dir: Final = run_dir
+        self._run_dir: Final = run_dir  # where processes are recorded
+        self._files_dir: Final = files_dir  # where engine and runners have their directories
+        self._user: Final = user  # whom they run as; None: the user of this process
         self._log_file: Final = log_file
         self._work_dir: Final = work_dir
         self._archive_dir: Final = archive_dir
@@ -126,7 +131,7 @@ class LocalEngineLauncher:
     def _engine_settings(self, group: Group | None) -> EngineSettings:
         return EngineSettings(
             java=find_java(os.environ),
-            scratch_dir=str(self._run_dir / "engine"),
+            scratch_dir=str(self._files_dir / "engine"),
             log_file=str(self._log_file),
             run_dir=str(self._run_dir),
             cores=self._slots,
@@ -139,12 +144,13 @@ class LocalEngineLauncher:
             start_timeout_s=self._configuration.get(TM_ENGINE_START),
             archive_dir=str(self._archive_dir),
             environment=self._user_environment(),
+            user=self._user,
         )
 
     def _pool_settings(self) -> PoolSettings:
         warm = self._configuration.get(TM_WARM_RUNNERS)
         return PoolSettings(
-            scratch_dir=str(self._run_dir / "tasks"),
+            scratch_dir=str(self._files_dir / "tasks"),
             run_dir=str(self._run_dir),
             slots=self._slots,
             warm=self._slots if warm < 0 else warm,
@@ -153,12 +159,13 @@ class LocalEngineLauncher:
             output_limit=self._configuration.get(TASK_OUTPUT),
             cgroups=self._cgroups,
             environment=self._user_environment(),
+            user=self._user,
             secrets=(
                 SecretFiles(self._secrets_dir),
                 SecretVariables(os.environ, self._configuration.get(SECRETS_PREFIX)),
             ),
             dedicated=DedicatedEngine(
-                run_dir=str(self._run_dir),
+                run_dir=str(self._run_dir) if self._user is None else "",
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
                 conf=self._configuration.spark(),
                 archive_dir=str(self._archive_dir),
@@ -166,4 +173,5 @@ class LocalEngineLauncher:
         )
 
     def _user_environment(self) -> dict[str, str]:
-        return user_environment(os.environ, self._configuration.get(PASSED_VARIABLES))
+        passed = user_environment(os.environ, self._configuration.get(PASSED_VARIABLES))
+        return passed if self._user is None else {**passed, **self._user.environment()}

@@ -48,6 +48,7 @@ class Capture(Struct, frozen=True, kw_only=True, tag="capture"):
     runner: int
     path: str
     limit: int
+    opened: bool = False  # the descriptor that is passed with this frame is the file's
 
 
 class TemplateReady(Struct, frozen=True, kw_only=True, tag="template-ready"):
@@ -90,7 +91,7 @@ class Prepared(Struct, frozen=True, kw_only=True, tag="prepared"):
 class DedicatedEngine(Struct, frozen=True, kw_only=True):
     """The settings of a Spark driver that serves one task only."""
 
-    run_dir: str  # where its JVM is recorded
+    run_dir: str  # where its JVM is recorded; where empty: nowhere
     heap_bytes: int = 1 << 30
     conf: dict[str, str] = {}  # spark.* of the cluster; the job's own takes precedence
     archive_dir: str = ""  # of class archives; none are used where empty
@@ -110,7 +111,7 @@ class Run(Struct, frozen=True, kw_only=True, tag="run"):
     """TaskManager to runner: run this task."""
 
     task: DeployTask
-    log_path: str
+    log_path: str  # empty if the runner cannot open it
     scratch: str  # an empty directory of the attempt's own; the runner's working directory
     artifacts: dict[str, str] = {}  # the local path of each artifact's content
     limits: Limits = Limits()

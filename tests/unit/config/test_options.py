@@ -12,6 +12,7 @@ from flintlock.config.options import OPTIONS
 
 #: Options whose default is not a value that one could write down: the text says what it stands for.
 IN_WORDS = {
+    "taskmanager.runner.user",
     "taskmanager.environment.passed",
     "security.secrets.directory",
     "taskmanager.numberOfTaskSlots",

@@ -101,3 +101,31 @@ def test_output_goes_on_once_the_disk_takes_it_again_and_says_how_much_is_missin
     os.close(writer)
     output.close()
     assert log.read_text() == "\n[flintlock: 5 bytes could not be written here]\nkept\n"
+
+
+def test_a_log_that_was_opened_by_another_process_is_written(log: Path) -> None:
+    reader, writer = os.pipe()
+    output = CapturedOutput(reader)
+    opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    output.open("/a/place/that/this/process/cannot/open", 100, opened)
+    os.write(writer, b"printed")
+    os.close(writer)
+    output.close()
+    assert log.read_text() == "printed"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened)
+
+
+def test_a_forked_process_forgets_the_output_of_others(log: Path) -> None:
+    """Otherwise a runner could write to the log of each attempt that began before it."""
+    reader, writer = os.pipe()
+    output = CapturedOutput(reader)
+    opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    output.open(str(log), 100, opened)
+    os.write(writer, b"of another runner")
+    os.close(writer)
+    output.forget()
+    for descriptor in (reader, opened):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    assert log.read_text() == ""

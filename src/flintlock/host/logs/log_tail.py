@@ -10,12 +10,14 @@ TAIL_LINES: Final = 20
 TAIL_BYTES: Final = 8 << 10
 
 
-def read_tail(log_path: str | Path, max_bytes: int = TAIL_BYTES) -> str:
-    """Return the end of a file as text, at most so many bytes of it; empty if it cannot be read."""
+def read_tail(log: str | Path | int, max_bytes: int = TAIL_BYTES) -> str:
+    """Return the end of a file, or of an open one, as text, at most so many bytes of it; empty if it cannot be read."""
     try:
-        with Path(log_path).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - max_bytes))
-            return log.read().decode(errors="replace")
+        if isinstance(log, int):
+            return os.pread(log, max_bytes, max(0, os.fstat(log).st_size - max_bytes)).decode(errors="replace")
+        with Path(log).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - max_bytes))
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
 

@@ -11,6 +11,7 @@ does not match, or has a damaged header, is ignored with a line in the log, and 
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 from flintlock.spark.engine.java import Java, java_flags
@@ -30,6 +31,6 @@ def archive_file(directory: Path, java: Java) -> Path:
 
 
 def archive_in_use(directory: str, java: Java) -> str:
-    """Return the archive to start with, or an empty string where there is none."""
+    """Return the archive to start with, or an empty string where there is none that this user can read."""
     file = archive_file(Path(directory), java) if directory else None
-    return str(file) if file is not None and file.is_file() else ""
+    return str(file) if file is not None and os.access(file, os.R_OK) else ""

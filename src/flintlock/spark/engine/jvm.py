@@ -32,6 +32,7 @@ from flintlock.model.errors import Unavailable
 from flintlock.spark.engine.java import Java, java_flags
 
 MIB: Final = 1 << 20
+_STDERR: Final = 2
 DEFAULT_HEAP_BYTES: Final = 1024 * MIB
 
 #: From this size on, the pauses of a stop-the-world collector would be noticed.
@@ -87,8 +88,9 @@ class JvmSettings(Struct, frozen=True, kw_only=True):
     java: Java
     conf: dict[str, str]  # spark.*, whatever SparkSubmit understands
     scratch_dir: str  # the JVM's own: settings, temporary files, Spark's local directories; need not exist
-    log_file: str  # for what Spark logs and the JVM prints
-    run_dir: str  # where the process is recorded
+    log_file: str  # for what Spark logs and the JVM prints; where empty: this process's own output
+    log_reader: int = -1  # an open descriptor of the log, where this process writes to it but cannot open it
+    run_dir: str  # where the process is recorded; where empty: nowhere
     name: str = "jvm"  # the record's
     heap_bytes: int = DEFAULT_HEAP_BYTES  # unless conf has spark.driver.memory
     python: str  # of Spark's Python workers
@@ -166,7 +168,9 @@ class DriverJvm:
 
     def cause_of_death(self) -> str:
         """Return why it ended, from exit code and log."""
-        return cause_of_death(self.process.wait(), Path(self._settings.log_file))
+        settings = self._settings
+        opened = settings.log_reader if settings.log_reader >= 0 else None
+        return cause_of_death(self.process.wait(), Path(settings.log_file), opened)
 
 
 def start_jvm(settings: JvmSettings) -> DriverJvm:
@@ -174,15 +178,14 @@ def start_jvm(settings: JvmSettings) -> DriverJvm:
     scratch = Path(settings.scratch_dir)
     # Not the scratch directory itself, where Python workers could overwrite Spark's own files.
     working_dir = Path(settings.working_dir or scratch / "relative")
-    needed = (scratch / "tmp", scratch / "local", working_dir, Path(settings.run_dir), Path(settings.log_file).parent)
-    for directory in needed:
+    for directory in (scratch / "tmp", scratch / "local", working_dir):
         directory.mkdir(parents=True, exist_ok=True)
     scratch.chmod(0o700)  # the gateway's secret passes through it
     gateway_file = _gateway_file(settings)
     gateway_file.unlink(missing_ok=True)
     _write_private(scratch / "log4j2.properties", _LOGGING)
     _write_private(scratch / "spark.properties", java_properties(settings.conf))
-    log = os.open(settings.log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    log = _open_log(settings)
     try:
         process = spawn(
             jvm_command(settings),
@@ -194,7 +197,8 @@ def start_jvm(settings: JvmSettings) -> DriverJvm:
         raise Unavailable(f"cannot start {settings.java.executable}: {error.strerror or error}") from error
     finally:
         os.close(log)
-    return DriverJvm(process, settings, record_child(Path(settings.run_dir), settings.name, process.pid))
+    record = record_child(Path(settings.run_dir), settings.name, process.pid) if settings.run_dir else None
+    return DriverJvm(process, settings, record)
 
 
 def jvm_command(settings: JvmSettings) -> tuple[str, ...]:
@@ -264,9 +268,9 @@ def java_properties(conf: Mapping[str, str]) -> str:
     return "".join(f"{escaped(key, KEY_SPECIAL)}={escaped(value, VALUE_SPECIAL)}\n" for key, value in conf.items())
 
 
-def cause_of_death(code: int, log_file: Path) -> str:
-    """Return why a JVM with this exit code ended, with the last lines of its log."""
-    lines = read_tail(log_file, LOG_TAIL_BYTES).splitlines()
+def cause_of_death(code: int, log_file: Path, opened: int | None = None) -> str:
+    """Return why a JVM with this exit code ended, with the last lines of its log, `opened` if it cannot be opened."""
+    lines = read_tail(log_file if opened is None else opened, LOG_TAIL_BYTES).splitlines()
     memory = next((line for line in reversed(lines) if "java.lang.OutOfMemoryError" in line), None)
     if memory is not None and code in (1, 3, 52):  # ExitOnOutOfMemoryError; Spark's own code for it
         kind = memory.partition("java.lang.OutOfMemoryError")[2].lstrip(": ").strip()
@@ -279,6 +283,15 @@ def cause_of_death(code: int, log_file: Path) -> str:
         how = f"the JVM ended with exit code {code}"
     last = "\n".join(lines[-LOG_TAIL_LINES:]).strip()
     return f"{how}; the end of {log_file}:\n{last}" if last else how
+
+
+def _open_log(settings: JvmSettings) -> int:
+    """Return a descriptor for the JVM's output: that of this process, where it writes to the log already."""
+    if settings.log_reader >= 0 or not settings.log_file:
+        return os.dup(_STDERR)
+    log_file = Path(settings.log_file)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _gateway_file(settings: JvmSettings) -> Path:

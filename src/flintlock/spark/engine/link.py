@@ -16,7 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from flintlock.host.cgroups import Group
 from flintlock.host.children import forget_child, record_child
+from flintlock.host.runner_user import process_user
 from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.spark.engine.messages import (
     FROM_ENGINE,
@@ -44,7 +46,8 @@ R = TypeVar("R", bound=EngineReply)
 class EngineLink(asyncio.SubprocessProtocol):
     """One engine's process: commands to it, replies from it, and its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings: Final = settings
         loop = asyncio.get_running_loop()
         self.ready: Final[asyncio.Future[EngineReady]] = loop.create_future()
         self.cause: Final[asyncio.Future[str]] = loop.create_future()  # of death; set once
@@ -53,7 +56,7 @@ class EngineLink(asyncio.SubprocessProtocol):
         self._calls: Final = itertools.count(1)
         self._waiting: Final[dict[int, asyncio.Queue[EngineReply | None]]] = {}  # by call; None: the engine died
         self._reported_cause: str | None = None
-        self._record: Path | None = None
+        self._records: Final[list[Path | None]] = []  # of its processes, until they are gone
         self._transport: asyncio.SubprocessTransport | None = None
 
     @classmethod
@@ -61,22 +64,33 @@ class EngineLink(asyncio.SubprocessProtocol):
         """Start the process; it dies with the calling thread, which must be the loop's and outlive it."""
         log_file = Path(settings.log_file)
         log_file.parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        log_reader = os.open(log_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             transport, link = await asyncio.get_running_loop().subprocess_exec(
-                cls,
+                lambda: cls(settings),
                 sys.executable,
+                "-P",
                 "-m",
                 "flintlock.spark.engine.process",
                 str(os.getpid()),
+                str(log_reader),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                pass_fds=(log_reader,),
                 start_new_session=True,  # Ctrl-C in a terminal is for the TaskManager; and one kill reaches the JVM too
+                cwd=None if settings.user is None else settings.scratch_dir,
+                env=settings.environment,
+                **process_user(settings.user),
             )
         finally:
             os.close(log)
-        link._record = record_child(Path(settings.run_dir), "engine", transport.get_pid())
+            os.close(log_reader)
+        link._records.append(record_child(Path(settings.run_dir), "engine", transport.get_pid()))
+        if settings.cgroup:
+            with suppress(OSError):  # an engine in its parent's group still works
+                Group(Path(settings.cgroup)).add(transport.get_pid())
         link._send(StartEngine(settings=settings))
         return link
 
@@ -92,8 +106,7 @@ class EngineLink(asyncio.SubprocessProtocol):
         for message in self._frames.feed(data):
             match message:
                 case EngineReady():
-                    if not self.ready.done():
-                        self.ready.set_result(message)
+                    self._on_ready(message)
                 case EngineDied(cause=cause):
                     self._reported_cause = cause
                     self._on_death()
@@ -105,7 +118,8 @@ class EngineLink(asyncio.SubprocessProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the loop's signature
         """The process is gone, and all its messages have been processed."""
         self._on_death()
-        forget_child(self._record)
+        for record in self._records:
+            forget_child(record)
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -186,6 +200,21 @@ class EngineLink(asyncio.SubprocessProtocol):
         if self._transport is not None and self._transport.get_returncode() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
+
+    def _on_ready(self, ready: EngineReady) -> None:
+        """Record the JVM of an engine that runs as another user and cannot do that itself; then it is ready.
+
+        The process is not believed: with the pid of another one, it would have that recorded, and killed.
+        """
+        user = self._settings.user
+        if user is not None:
+            if not user.runs(ready.jvm_pid):
+                self._reported_cause = f"process {ready.jvm_pid}, its JVM, does not run as {user.name!r}"
+                self._on_death()
+                return
+            self._records.append(record_child(Path(self._settings.run_dir), "jvm", ready.jvm_pid))
+        if not self.ready.done():
+            self.ready.set_result(ready)
 
     def _on_death(self) -> None:
         """Wake all callers that wait for a reply, once."""

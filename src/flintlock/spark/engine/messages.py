@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from flintlock.host.runner_user import RunnerUser
 from flintlock.model.tasks import FileMove, TaskMetrics
 from flintlock.spark.engine.java import Java
 from flintlock.spark.engine.jvm import DEFAULT_HEAP_BYTES
@@ -29,7 +30,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     java: Java
     scratch_dir: str  # the engine's own: temporary files, local directories, warehouse
     log_file: str
-    run_dir: str  # where its processes are recorded
+    run_dir: str  # where its processes are recorded, by the process that starts it if they run as another user
     cores: int = 2  # of a local engine
     heap_bytes: int = DEFAULT_HEAP_BYTES
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, on a local engine; 0: no limit
@@ -39,6 +40,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     work_root: str = ""  # Flintlock may remove directories below it, as those named .flintlock-*
     working_dir: str = ""  # relative paths in jobs start here; where empty: they are refused
     environment: dict[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
+    user: RunnerUser | None = None  # whom its processes run as; None: the user of this one
     python: str = sys.executable
     start_timeout_s: float = 300.0  # an engine that is not ready by then is ended
     archive_dir: str = ""  # of class archives; none are used where empty

@@ -1,7 +1,7 @@
 """The engine's own process: owns the JVM, has the py4j connection to it, and executes the TaskManager's commands.
 
-`python -m flintlock.spark.engine.process PARENT`: PARENT is the TaskManager's pid; stdin and stdout carry the frames of
-`messages`. Anything else that is printed goes to the engine's log.
+`python -m flintlock.spark.engine.process PARENT LOG`: PARENT is the TaskManager's pid, LOG a descriptor to read the
+engine's log from; stdin and stdout carry the frames of `messages`. Anything else that is printed goes to that log.
 
 It stands between TaskManager and JVM so that the TaskManager neither loads py4j nor waits for the JVM, and so that the
 JVM has a parent with one thread to fork it and nothing else to do than to notice its end. It does not import PySpark:
@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, cast
 from urllib.parse import quote
@@ -30,9 +29,9 @@ from urllib.parse import quote
 from msgspec import Struct
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from flintlock.host.cgroups import Group
 from flintlock.host.logs.log_output import note
 from flintlock.host.parent_death import die_with_parent
+from flintlock.host.runner_user import confine
 from flintlock.model.errors import Refused, Unavailable
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use
@@ -83,7 +82,8 @@ RECORD_S: Final = 600.0
 class EngineProcess:
     """One engine, from its first message to the end of its JVM."""
 
-    def __init__(self, replies: int, settings: EngineSettings) -> None:
+    def __init__(self, replies: int, log_reader: int, settings: EngineSettings) -> None:
+        self._log_reader: Final = log_reader
         self._settings: Final = settings
         self._replies: Final = replies
         self._send_lock: Final = threading.Lock()
@@ -112,9 +112,6 @@ class EngineProcess:
 
     def _start_jvm(self) -> DriverJvm:
         settings, scratch = self._settings, Path(self._settings.scratch_dir)
-        if settings.cgroup:
-            with suppress(OSError):  # an engine in its parent's group still works
-                Group(Path(settings.cgroup)).add(os.getpid())
         for leftover in ("tmp", "local", "warm-up"):  # of an engine that was killed
             shutil.rmtree(scratch / leftover, ignore_errors=True)
         return start_jvm(
@@ -123,7 +120,8 @@ class EngineProcess:
                 conf=engine_conf(settings),
                 scratch_dir=settings.scratch_dir,
                 log_file=settings.log_file,
-                run_dir=settings.run_dir,
+                log_reader=self._log_reader,
+                run_dir=settings.run_dir if settings.user is None else "",
                 heap_bytes=settings.heap_bytes,
                 python=settings.python,
                 working_dir=settings.working_dir,
@@ -320,8 +318,12 @@ def main() -> None:
     first = next(messages, None)
     if not isinstance(first, StartEngine):
         sys.exit("an engine is started by a TaskManager, which sends its settings first")
+    if first.settings.user is not None:
+        confine()
+    log_reader = int(sys.argv[2])
+    os.set_inheritable(log_reader, False)
     try:
-        process = EngineProcess(replies, first.settings)
+        process = EngineProcess(replies, log_reader, first.settings)
     except (Unavailable, OSError) as error:
         os.write(replies, frame(EngineDied(cause=str(error))))
         sys.exit(1)

@@ -37,12 +37,13 @@ class CapturedOutput:
         self._last = b""  # the end of the dropped bytes
         self._unwritten = 0  # bytes that the disk did not take since the last that it took
 
-    def open(self, path: str, limit: int) -> None:
+    def open(self, path: str, limit: int, log: int | None = None) -> None:
         """Write to this file from now on, at most `limit` bytes and the end of the output.
 
-        What cannot be written is lost; the task continues, and so does the log when it can be written again.
+        What cannot be written is lost; the task continues, and so does the log when it can be written again. `log` is
+        a descriptor of the file where this process may not open it; it is closed with this object.
         """
-        self._path, self._remaining = path, limit
+        self._path, self._remaining, self._log = path, limit, log
         self._write(b"")  # a task that prints nothing has a log, too
 
     def pump(self) -> bool:
@@ -68,6 +69,12 @@ class CapturedOutput:
             self._write(f"\n[flintlock: {self._dropped - len(tail)} bytes are left out here]\n".encode() + tail)
         elif self._unwritten:
             self._write(b"")
+        os.close(self.reader)
+        if self._log is not None:
+            os.close(self._log)
+
+    def forget(self) -> None:
+        """Close pipe and log and write nothing: for a forked process, which must not have what is another runner's."""
         os.close(self.reader)
         if self._log is not None:
             os.close(self._log)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -10,6 +13,7 @@ from msgspec import Struct
 from flintlock.config.options import RUNNER_MEMORY
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups, Group
+from flintlock.host.runner_user import RunnerUser
 from flintlock.model import log_events
 from flintlock.model.tasks import DeployTask, TaskMetrics
 from flintlock.security.job_secrets import SecretProvider
@@ -68,6 +72,25 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
     output_limit: int = 64 << 20  # bytes of captured output that are written to the log
     cgroups: Cgroups | None = None  # where groups for runners can be made
     secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
+    user: RunnerUser | None = None  # whom runners run as; None: the user of this process
+
+    def scratch(self, number: int) -> Path:
+        """Return the directory of a runner's task. That of a user's own cannot be guessed by the user's other tasks."""
+        name = f"runner-{number}" if self.user is None else f"runner-{number}-{secrets.token_hex(16)}"
+        return Path(self.scratch_dir) / name
+
+    def make_scratch(self, path: Path) -> None:
+        """Make the directory of a runner's task. Raises OSError."""
+        if self.user is None:
+            path.mkdir(parents=True)
+        else:
+            self.user.make_directory(path)
+
+    def open_log(self, path: str) -> int | None:
+        """Open the log of an attempt whose template cannot do that itself; None if it can. Raises OSError."""
+        if self.user is None:
+            return None
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def limits(self, task: DeployTask | None = None) -> Limits:
         """Return the limits of a task's runner."""
@@ -104,6 +127,6 @@ class RunnerControl(Protocol):
         """Kill a runner; harmless for one that has ended."""
         ...
 
-    def capture(self, number: int, path: str, limit: int) -> None:
-        """Have a runner's output written to a file, at most `limit` bytes."""
+    def capture(self, number: int, path: str, limit: int, log: int | None = None) -> None:
+        """Have a runner's output written to a file, at most `limit` bytes. `log`: a descriptor of it, not closed."""
         ...

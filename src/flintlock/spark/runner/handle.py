@@ -7,8 +7,8 @@ engine has counted to what the runner reports.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
@@ -88,6 +88,7 @@ class ForkedRunner:
     ) -> None:
         self.number: Final = number
         self.born_s: Final = asyncio.get_running_loop().time()
+        self.scratch: Final = defaults.scratch(number)  # the directory of its task; removed after its exit
         self._defaults: Final = defaults
         self._reader, self._writer = streams
         self._engine: Final = engine
@@ -128,11 +129,6 @@ class ForkedRunner:
     def in_use(self) -> bool:
         """Whether it has a task and has not ended."""
         return self._in_use and self.alive
-
-    @property
-    def scratch(self) -> Path:
-        """The directory that its task works in; removed after its exit."""
-        return Path(self._defaults.scratch_dir) / f"runner-{self.number}"
 
     async def started(self) -> int:
         """Return its pid once it was forked. Raises Unavailable if it could not be."""
@@ -188,9 +184,9 @@ class ForkedRunner:
         began_s = asyncio.get_running_loop().time()
         files = TaskFiles(task, self._engine, self._tasks)
         try:
-            await run_in_daemon_thread(lambda: self.scratch.mkdir(parents=True), name="scratch")
+            await self._make_scratch()
             await self._confine(task)
-            self._control.capture(self.number, log_path, self._defaults.output_limit)
+            await self._capture(log_path)
             secrets = await files.changed_inputs() or await self._read_secrets(task.graph)
             if isinstance(secrets, Failure):
                 yield TaskFailed(failure=secrets)
@@ -198,7 +194,7 @@ class ForkedRunner:
             self._send(
                 Run(
                     task=task,
-                    log_path=log_path,
+                    log_path=log_path if self._defaults.user is None else "",
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
                     limits=self._limits,
@@ -245,15 +241,15 @@ class ForkedRunner:
         """Resolve every step's schema without running the graph."""
         self._in_use = True
         try:
-            await run_in_daemon_thread(lambda: self.scratch.mkdir(parents=True), name="scratch")
-            self._control.capture(self.number, log_path, self._defaults.output_limit)
+            await self._make_scratch()
+            await self._capture(log_path)
             secrets = await self._read_secrets(graph)
             if isinstance(secrets, Failure):
                 return Analyzed(failure=secrets)
             self._send(
                 Analyze(
                     graph=graph,
-                    log_path=log_path,
+                    log_path=log_path if self._defaults.user is None else "",
                     scratch=str(self.scratch),
                     artifacts=dict(artifacts),
                     limits=self._limits,
@@ -293,6 +289,19 @@ class ForkedRunner:
     async def exited(self) -> Exited:
         """Return how it ended, once it has."""
         return await asyncio.shield(self._exited)
+
+    async def _make_scratch(self) -> None:
+        """Make the directory of its task. Raises OSError."""
+        await run_in_daemon_thread(lambda: self._defaults.make_scratch(self.scratch), name="scratch")
+
+    async def _capture(self, log_path: str) -> None:
+        """Have its output written to the log. Raises OSError."""
+        log = await run_in_daemon_thread(lambda: self._defaults.open_log(log_path), name="open-log")
+        try:
+            self._control.capture(self.number, log_path, self._defaults.output_limit, log)
+        finally:
+            if log is not None:
+                os.close(log)
 
     async def _confine(self, task: DeployTask) -> None:
         """Determine the task's limits, and put the runner into a control group with them where there are groups."""

@@ -29,6 +29,7 @@ from msgspec import Struct
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups
 from flintlock.host.children import forget_child, record_child
+from flintlock.host.runner_user import CONFINED, PASSABLE, RunnerUser, process_user
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
@@ -76,6 +77,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     output_limit: int = 64 << 20  # bytes of each attempt's output that are written
     cgroups: Cgroups | None = None  # where groups for runners can be made
     secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
+    user: RunnerUser | None = None  # whom template and runners run as; None: the user of this process
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
 
@@ -83,8 +85,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 @asynccontextmanager
 async def runner_pool(settings: PoolSettings) -> AsyncGenerator[ForkingPool]:
     """Run a pool; on exit none of its processes is left. `use_engine` sets where it opens sessions."""
-    shutil.rmtree(settings.scratch_dir, ignore_errors=True)  # of a pool that was killed: numbers start again
-    Path(settings.scratch_dir).mkdir(parents=True)  # noqa: ASYNC240 - once, at the start
+    _make_scratch(settings)
     async with asyncio.TaskGroup() as tasks:
         pool = ForkingPool(settings, tasks)
         supervisor = tasks.create_task(pool.supervise(), name="runner-template")
@@ -112,6 +113,7 @@ class ForkingPool:
             output_limit=settings.output_limit,
             cgroups=settings.cgroups,
             secrets=settings.secrets,
+            user=settings.user,
         )
         self._tasks: Final = tasks
         self._numbers: Final = count(1)
@@ -262,7 +264,7 @@ class ForkingPool:
             runner = ForkedRunner(number, self._defaults, streams, engine=engine, tasks=self._tasks, control=self)
             runner.taken = taken
             self._runners[number] = runner
-            if not self._send(Fork(runner=number), theirs):
+            if not self._send(Fork(runner=number), theirs.fileno()):
                 self._on_exited(Exited(runner=number, fork_error="the template cannot be reached"))
         finally:
             theirs.close()
@@ -276,9 +278,10 @@ class ForkingPool:
         with theirs:
             process = await asyncio.create_subprocess_exec(
                 self._settings.python, "-P", "-m", "flintlock.spark.runner.template",
-                str(theirs.fileno()), str(os.getpid()),
+                str(theirs.fileno()), str(os.getpid()), *(() if self._settings.user is None else (CONFINED,)),
                 pass_fds=(theirs.fileno(),), start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
-                env=self._settings.environment,
+                cwd=None if self._settings.user is None else self._settings.scratch_dir,
+                env=self._settings.environment, **process_user(self._settings.user),
             )  # fmt: skip
         self._template_pid = process.pid
         record = record_child(Path(self._settings.run_dir), "template", process.pid)
@@ -291,8 +294,7 @@ class ForkingPool:
                         self._ready.set()
                         self._changed.set()
                     case Forked(runner=number, pid=pid):
-                        if number in self._runners:
-                            self._runners[number].on_started(pid)
+                        self._on_forked(number, pid)
                     case Exited():
                         self._on_exited(message)
         finally:
@@ -302,6 +304,15 @@ class ForkingPool:
             await _wait_for_end(process)
             self._template_pid = None
             forget_child(record)
+
+    def _on_forked(self, number: int, pid: int) -> None:
+        """A runner has its process. A template that runs as another user is not believed: the pid may be killed."""
+        if self._settings.user is not None and not self._settings.user.runs(pid):
+            self._on_exited(
+                Exited(runner=number, fork_error=f"process {pid} is not one of {self._settings.user.name!r}")
+            )
+        elif number in self._runners:
+            self._runners[number].on_started(pid)
 
     def _on_exited(self, exited: Exited) -> None:
         runner = self._runners.pop(exited.runner, None)
@@ -320,18 +331,18 @@ class ForkingPool:
         if number in self._runners:
             self._send(Kill(runner=number))
 
-    def capture(self, number: int, path: str, limit: int) -> None:
-        """Have a runner's output written to a file, at most `limit` bytes."""
-        self._send(Capture(runner=number, path=path, limit=limit))
+    def capture(self, number: int, path: str, limit: int, log: int | None = None) -> None:
+        """Have a runner's output written to a file, at most `limit` bytes. `log`: a descriptor of it, not closed."""
+        self._send(Capture(runner=number, path=path, limit=limit, opened=log is not None), log)
 
-    def _send(self, message: Fork | Kill | Capture, passed: socket.socket | None = None) -> bool:
+    def _send(self, message: Fork | Kill | Capture, passed: int | None = None) -> bool:
         if self._control is None:
             return False
         try:
             if passed is None:
                 self._control.send(frame(message))
             else:
-                socket.send_fds(self._control, [frame(message)], [passed.fileno()])
+                socket.send_fds(self._control, [frame(message)], [passed])
         except OSError:
             return False
         return True
@@ -341,6 +352,15 @@ def _prepare(engine: EngineServices, config: dict[str, str], *, warm_up: bool) -
     session_id = str(uuid.uuid4())
     key = SparkSessionKey(user_id=f"flintlock-{session_id}", session_id=session_id)
     return Prepare(remote_url=engine.remote_url, session=key, config=config, warm_up=warm_up)
+
+
+def _make_scratch(settings: PoolSettings) -> None:
+    """Make the directory of all tasks; another user can pass through it, but not list it."""
+    directory = Path(settings.scratch_dir)
+    shutil.rmtree(directory, ignore_errors=True)  # of a pool that was killed: numbers start again
+    directory.mkdir(parents=True)
+    if settings.user is not None:
+        directory.chmod(PASSABLE)
 
 
 async def _wait_for_end(process: asyncio.subprocess.Process) -> None:

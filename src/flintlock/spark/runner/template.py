@@ -1,6 +1,7 @@
 """The template: has imported PySpark once, and forks a runner whenever the TaskManager requests one.
 
-`python -m flintlock.spark.runner.template FD PARENT`: FD is the inherited socket to the TaskManager, PARENT its pid.
+`python -m flintlock.spark.runner.template FD PARENT [confined]`: FD is the inherited socket to the TaskManager, PARENT
+its pid; `confined` says that the template runs as another user than the TaskManager.
 
 Importing PySpark with Connect costs more than half a second of CPU; a fork of a process that has done it costs
 milliseconds. Forking is safe only as long as this process has one thread and no open gRPC channel, so it never opens
@@ -44,6 +45,7 @@ os.environ.update({name: ONE_THREAD[name] for name in _ours})
 from flintlock.host.logs.log_output import note  # noqa: E402
 from flintlock.host.parent_death import adopt_orphans, die_with_parent  # noqa: E402
 from flintlock.host.processes import children, kill_group, threads  # noqa: E402
+from flintlock.host.runner_user import CONFINED, confine  # noqa: E402
 from flintlock.spark.framing import FrameDecoder, frame  # noqa: E402
 from flintlock.spark.runner import process  # noqa: E402 - the environment above must be set before numpy is imported
 from flintlock.spark.runner.captured_output import CapturedOutput  # noqa: E402
@@ -59,7 +61,7 @@ class Template:
     def __init__(self, control: socket.socket) -> None:
         self._control: Final = control
         self._frames: Final = FrameDecoder(TO_TEMPLATE)
-        self._sockets: Final[list[int]] = []  # received with Fork frames that are not complete yet
+        self._descriptors: Final[list[int]] = []  # received with frames that are not complete yet
         self._pids: Final[dict[int, int]] = {}  # runner -> pid; emptied as they are reaped
         self._outputs: Final[dict[int, CapturedOutput]] = {}  # by runner; as _pids
         self._wakeup, self._woken = socket.socketpair()
@@ -90,18 +92,21 @@ class Template:
         os._exit(0)
 
     def _receive(self) -> bool:
-        data, sockets, _, _ = socket.recv_fds(self._control, 1 << 16, 64)
-        self._sockets.extend(sockets)
+        data, received, _, _ = socket.recv_fds(self._control, 1 << 16, 64)
+        self._descriptors.extend(received)
         for message in self._frames.feed(data):
             match message:
                 case Fork(runner=runner):
-                    self._fork(runner, self._sockets.pop(0))
-                case Capture(runner=runner, path=path, limit=limit):
+                    self._fork(runner, self._descriptors.pop(0))
+                case Capture(runner=runner, path=path, limit=limit, opened=opened):
+                    log = self._descriptors.pop(0) if opened else None
                     if runner in self._outputs:
-                        self._outputs[runner].open(path, limit)
+                        self._outputs[runner].open(path, limit, log)
                         self._selector.register(
                             self._outputs[runner].reader, selectors.EVENT_READ, self._outputs[runner]
                         )
+                    elif log is not None:
+                        os.close(log)
                 case Kill(runner=runner):
                     if runner in self._pids:
                         kill_group(self._pids[runner])
@@ -146,8 +151,10 @@ class Template:
             adopt_orphans()
             for inherited in (self._control, self._wakeup, self._woken, self._selector):
                 inherited.close()
-            for theirs in (*self._sockets, *(printed.reader for printed in self._outputs.values())):
-                os.close(theirs)  # of other runners, also of those that are yet to be forked
+            for theirs in self._descriptors:  # of other runners, also of those that are yet to be forked
+                os.close(theirs)
+            for printed in self._outputs.values():
+                printed.forget()
             os.set_inheritable(descriptor, False)
             for name in _ours:
                 del os.environ[name]  # user code decides for itself
@@ -213,9 +220,11 @@ def _ignore(_number: int, _frame: object) -> None:
     """Handle SIGCHLD by doing nothing: the wake-up socket has woken the loop."""
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Import everything, then serve."""
+def main(descriptor: int, parent: int, *, confined: bool) -> None:
+    """Import everything, then serve; `confined`: as a user who is not the TaskManager's."""
     die_with_parent(parent)
+    if confined:
+        confine()  # runners inherit it
     adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started the cluster
     process.import_everything()
@@ -227,4 +236,4 @@ def main(descriptor: int, parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), confined=CONFINED in sys.argv[3:])
