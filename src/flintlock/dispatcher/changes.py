@@ -70,7 +70,7 @@ class JobChanger:
         self._settling = False  # a change got no answer from the store, and is reverted
 
     async def rescale(self, job: ChangeableJob, command: RescaleJob, done: asyncio.Future[None]) -> None:
-        """Persist what the job may use, then pass it to its JobMaster; the outcome is set on `done`."""
+        """Persist who requests it, then what the job may use, and pass it to the JobMaster; `done` gets the outcome."""
         try:
             runner, stored = job.initialised(), job.stored
             wanted = self._checked(job.job_id, stored, command)
@@ -78,7 +78,10 @@ class JobChanger:
             done.set_exception(error)
             return
         self._updating = True
+        recorded = False
         try:
+            await self._operations.record_rescale(command.requested_by)
+            recorded = True
             changed = _rescaled(stored, wanted)
             await self._graphs.replace(changed)
             job.replace_stored(stored, changed)
@@ -88,7 +91,8 @@ class JobChanger:
             if is_fatal_to_term(error):
                 raise
             done.set_exception(error)
-            if isinstance(error, Unavailable):  # it may be stored all the same, and would count from the next leader on
+            # It may be stored all the same, and would count from the next leader on.
+            if recorded and isinstance(error, Unavailable):
                 self._settling = True
                 await self._writes.revert(stored)
         finally:

@@ -23,7 +23,15 @@ from flintlock.dispatcher.writes import is_fatal_to_term, log_and_continue
 from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import JobOperationStore
 from flintlock.model import log_events
-from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, OperationFailure, TriggerOperation
+from flintlock.model.causes import current_cause
+from flintlock.model.commands import (
+    CancelRequest,
+    JobOperation,
+    JobOperations,
+    OperationFailure,
+    RescaleRequest,
+    TriggerOperation,
+)
 from flintlock.model.errors import Conflict, FlintlockError, Unavailable
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -105,6 +113,14 @@ class OperationRecorder:
             if changed is not self._recorded:
                 await self._store.put(changed)
                 self._recorded = changed
+
+    async def record_rescale(self, requested_by: str) -> None:
+        """Make durable who requests a rescale that is no operation. Raises Unavailable: it is tried once."""
+        request = RescaleRequest(requested_ms=self._clock_ms(), requested_by=requested_by, cause=current_cause() or "")
+        async with self._writing:
+            changed = self._recorded.with_rescale(request)
+            await self._store.put(changed)
+            self._recorded = changed
 
     async def complete(self, operation: JobOperation, error: FlintlockError | None) -> None:
         """Make the outcome of an operation durable, however long it takes."""

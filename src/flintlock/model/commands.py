@@ -15,7 +15,8 @@ A command whose outcome takes time is triggered as an *operation* (`JobOperation
 client may choose, and is durable before it is acknowledged and again when it has been carried out. Operations are
 carried out at least once: a leader that finds one in progress carries it out again, so what they do is idempotent.
 A cancel is recorded once, before it is acknowledged (`CancelRequest`): its outcome is the job's own end, and each later
-leader cancels the job as soon as it has a JobMaster.
+leader cancels the job as soon as it has a JobMaster. Who requests a rescale that is no operation is recorded before it
+is carried out (`RescaleRequest`).
 """
 
 from __future__ import annotations
@@ -99,12 +100,24 @@ class CancelRequest(Struct, frozen=True, kw_only=True):
     cause: str = ""  # id of the request (`model.causes`); "" if it had none
 
 
+class RescaleRequest(Struct, frozen=True, kw_only=True):
+    """A rescale that a client waited for. It is recorded before it is carried out; what the job may use is its outcome.
+
+    The store may have failed in between: then the client was told so, and the job is as it was.
+    """
+
+    requested_ms: int
+    requested_by: str = ""  # the name of the caller
+    cause: str = ""  # id of the request (`model.causes`); "" if it had none
+
+
 class JobOperations(Struct, frozen=True, kw_only=True):
-    """What was requested of one job: its operations, the earliest first, and its cancel. One record in the store."""
+    """What was requested of one job: its operations and rescales, earliest first, and its cancel. One stored record."""
 
     job_id: JobId
     operations: tuple[JobOperation, ...] = ()
     cancel: CancelRequest | None = None
+    rescales: tuple[RescaleRequest, ...] = ()  # those that were no operations, the latest MAX_OPERATIONS
 
     @property
     def in_progress(self) -> tuple[JobOperation, ...]:
@@ -133,6 +146,10 @@ class JobOperations(Struct, frozen=True, kw_only=True):
         if self.cancel is not None and (self.cancel.force or not request.force):
             return self
         return structs.replace(self, cancel=request)
+
+    def with_rescale(self, request: RescaleRequest) -> JobOperations:
+        """Return these and a rescale, without the earliest ones that are too many."""
+        return structs.replace(self, rescales=(*self.rescales, request)[-MAX_OPERATIONS:])
 
     def with_outcomes(self, outcomes: tuple[JobOperation, ...]) -> JobOperations:
         """Return these with some replaced by their outcomes. Those that are completed already stay as they are."""

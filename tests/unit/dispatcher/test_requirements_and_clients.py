@@ -19,7 +19,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
 )
 
 from flintlock.dispatcher.endpoint import Dispatcher
-from flintlock.model.commands import RescaleJob
+from flintlock.model.commands import MAX_OPERATIONS, CancelJob, RescaleJob
 from flintlock.model.errors import Conflict, Invalid, NotFound, Unavailable
 from flintlock.model.jobs import ClientHeartbeat, JobQuery, JobRequirements, JobSubmission, ParallelismRange
 from flintlock.model.states import JobStatus
@@ -80,6 +80,38 @@ async def test_an_update_that_cannot_be_persisted_is_not_applied() -> None:
         with pytest.raises(Unavailable, match="not known yet"):
             await dispatcher.command(rescale(2))
         await asyncio.sleep(1)
+        await dispatcher.command(rescale(2))
+        assert runner.required == [use(2)]
+
+
+@virtual_time
+async def test_who_requests_an_update_is_recorded_and_known_after_the_job_has_ended() -> None:
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        await harness.submitted(dispatcher)
+        for number in range(MAX_OPERATIONS + 1):
+            await dispatcher.command(structs.replace(rescale(number + 1), requested_by=f"user {number}"))
+    async with harness.leading() as dispatcher:
+        await until(lambda: len(harness.job_masters.made) == 2)
+        await dispatcher.command(CancelJob(job_id=A, requested_by="eve"))
+        await until(lambda: A not in harness.cluster.graphs)
+        recorded = await dispatcher.job_changes(QUERY)
+    assert [each.requested_by for each in recorded.rescales] == [f"user {n}" for n in range(1, MAX_OPERATIONS + 1)]
+    assert recorded.cancel is not None
+    assert recorded.cancel.requested_by == "eve"
+
+
+@virtual_time
+async def test_an_update_whose_requester_cannot_be_recorded_is_not_applied() -> None:
+    harness = DispatcherHarness()
+    harness.faults.failing["operations.put:before"] = Unavailable("the disk is full")
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        with pytest.raises(Unavailable, match="the disk is full"):
+            await dispatcher.command(rescale(2))
+        assert runner.required == []
+        assert (await harness.ha.stores(harness.cluster.token).graphs.recover(A)).requirements == {}
+        harness.faults.failing.clear()
         await dispatcher.command(rescale(2))
         assert runner.required == [use(2)]
 

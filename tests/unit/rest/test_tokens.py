@@ -12,7 +12,7 @@ from tests.unit.rest.rest_harness import A, RestHarness, graph, running
 from tests.unit.rest.test_access import bearer
 from tests.unit.rest.test_forwarding import JobManagerPair, run_scenario
 
-from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, RescaleJob
+from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, RescaleJob, RescaleRequest
 from flintlock.model.ids import TriggerId
 from flintlock.model.principals import Role
 
@@ -157,9 +157,11 @@ def test_who_submitted_cancelled_and_rescaled_a_job_is_shown() -> None:
         trigger_id=TriggerId("7" * 32), command=RescaleJob(job_id=A, parallelism=2, requested_by="eve"), started_ms=5
     )
     cancel = CancelRequest(requested_ms=9, requested_by="maria")
-    rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(rescale,), cancel=cancel)
+    at_once = RescaleRequest(requested_ms=7, requested_by="joe")
+    rest.dispatcher.changes[A] = JobOperations(job_id=A, operations=(rescale,), cancel=cancel, rescales=(at_once,))
     shown = rest.get(f"/jobs/{A}/changes")["changes"]
     assert [(each["kind"], each["requested"], each["requested-by"]) for each in shown] == [
         ("rescale", 5, "eve"),
+        ("rescale", 7, "joe"),
         ("cancel", 9, "maria"),
     ]

@@ -153,6 +153,10 @@ def changes(job: JobSnapshot, recorded: JobOperations) -> shapes.JobChanges:
         )
         for each in recorded.operations
     ]
+    found.extend(
+        shapes.JobChange(kind="rescale", requested=each.requested_ms, requested_by=each.requested_by)
+        for each in recorded.rescales
+    )
     if recorded.cancel is not None:
         cancel = recorded.cancel
         found.append(shapes.JobChange(kind="cancel", requested=cancel.requested_ms, requested_by=cancel.requested_by))
