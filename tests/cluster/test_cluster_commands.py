@@ -13,6 +13,9 @@ from typing import Any
 import psutil
 import pytest
 from tests.cluster.commands import flintlock
+from tests.cluster.processes import until
+
+from flintlock.host.pid_files import job_managers
 
 JOB = "version: 1\nname: small\nsteps:\n  one: {sql: SELECT 1 AS x}\n  r: {result: {}, inputs: [one]}\n"
 
@@ -47,7 +50,7 @@ def kill(pid: int) -> None:
 
 
 def test_start_starts_what_is_missing_and_run_never_starts_a_cluster_of_its_own(state_dir: Path) -> None:
-    settings = ("-D", "rest.port=0", "-D", "taskmanager.numberOfTaskSlots=1")
+    settings = ("-D", "rest.port=0", "-D", "taskmanager.numberOfTaskSlots=1", "-D", "cluster.supervise=false")
     assert start(state_dir, *settings) == ["jobmanager", "taskmanager-0"]
     first = status_of(state_dir, 0)["processes"]
 
@@ -70,6 +73,11 @@ def test_start_starts_what_is_missing_and_run_never_starts_a_cluster_of_its_own(
     assert third["overview"]["slots-total"] == 1  # the settings of the first start
     ran = flintlock("run", "-q", "job.yaml", "--state-dir", state_dir, cwd=state_dir.parent)
     assert ran.returncode == 0, ran.stderr
+
+    assert start(state_dir, "-D", "cluster.supervise=true") == ["supervisor"]
+    kill(third["processes"]["jobmanager"])
+    until("another JobManager leads", lambda: [file.pid for file in job_managers(state_dir) if file.epoch] or None)
+    assert status_of(state_dir, 0)["processes"].keys() == {"jobmanager", "taskmanager-0", "supervisor"}
 
 
 def failed_start(state_dir: Path, *flags: str) -> list[str]:

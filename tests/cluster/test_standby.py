@@ -308,7 +308,7 @@ def test_a_cluster_with_two_jobmanagers_runs_jobs_through_a_change_of_leader(
     try:
         started = flintlock(
             "cluster", "start", "--jobmanagers", "2", "--slots", "1", "-D", "rest.port=0", "--json", *place,
-            cwd=tmp_path, timeout_s=300,
+            "-D", "cluster.supervise=false", cwd=tmp_path, timeout_s=300,
         )  # fmt: skip
         assert started.returncode == 0, started.stderr
         members = json.loads(started.stdout)

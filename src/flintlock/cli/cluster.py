@@ -13,7 +13,7 @@ import click
 from flintlock.cli.settings import cluster_options, define_option, json_option, place_options, print_json, read_settings
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, environment_settings, load, split_assignment
-from flintlock.config.options import AUTHENTICATION, TM_SLOTS
+from flintlock.config.options import AUTHENTICATION, SUPERVISE, TM_SLOTS
 from flintlock.host.cluster_spec import ClusterSpec, read_cluster_spec
 from flintlock.model.errors import FlintlockError, Unavailable
 
@@ -97,6 +97,7 @@ def _read_spec(
     spec = ClusterSpec(
         jobmanagers=jobmanagers or before.jobmanagers,
         taskmanagers=taskmanagers or before.taskmanagers,
+        supervise=settings.configuration.get(SUPERVISE),
         conf=None if settings.file is None else str(settings.file),
         settings=flags,
     )

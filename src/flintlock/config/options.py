@@ -98,6 +98,20 @@ CLUSTER_ID: Final = Option(
     key="cluster.id", parse=str, kind=_TEXT, default="default",
     description="Names the cluster, and its state directory.",
 )  # fmt: skip
+SUPERVISE: Final = Option(
+    key="cluster.supervise", parse=boolean, kind=_YES_NO, default=True,
+    description="Whether `flintlock cluster start` also starts a supervisor, which starts the other processes again"
+    " when they fail. Processes that were stopped stay stopped.",
+)  # fmt: skip
+SUPERVISE_MAX_FAILURES: Final = Option(
+    key="cluster.supervise.max-failures", parse=integer(0, 1000), kind=_WHOLE, default=10,
+    description="How many failures of a process within `cluster.supervise.failure-interval` the supervisor answers by"
+    " starting it again, after 1 s, 2 s and so on up to a minute. After one more it gives the process up.",
+)  # fmt: skip
+SUPERVISE_INTERVAL: Final = Option(
+    key="cluster.supervise.failure-interval", parse=positive_duration_s, kind=_DURATION, default=600.0,
+    description="The time within which the supervisor counts the failures of a process.",
+)  # fmt: skip
 HEARTBEAT_INTERVAL: Final = Option(
     key="heartbeat.interval", parse=positive_duration_s, kind=_DURATION, default=2.0,
     description="Interval of a TaskManager's heartbeats.",

@@ -9,7 +9,7 @@ can read; only its owner can read the file.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,8 @@ from msgspec import Struct
 from flintlock.model.errors import Invalid
 
 SPEC_FILE: Final = "cluster-spec.json"
+SUPERVISOR: Final = "supervisor"
+_GIVEN_UP: Final = "given-up.json"  # in the supervisor's run directory
 
 
 class ClusterSpec(Struct, frozen=True, kw_only=True, rename="kebab"):
@@ -27,6 +29,7 @@ class ClusterSpec(Struct, frozen=True, kw_only=True, rename="kebab"):
 
     jobmanagers: int = 1
     taskmanagers: int = 1
+    supervise: bool = False  # a supervisor starts the others again when they fail
     conf: str | None = None  # the configuration file, read by each process when it starts
     settings: dict[str, str] = {}  # may contain secrets
 
@@ -35,12 +38,13 @@ class ClusterSpec(Struct, frozen=True, kw_only=True, rename="kebab"):
         return (
             *(process_name("jobmanager", n) for n in range(self.jobmanagers)),
             *(process_name("taskmanager", n) for n in range(self.taskmanagers)),
+            *((SUPERVISOR,) if self.supervise else ()),
         )
 
 
 def process_name(kind: str, index: int) -> str:
     """Return the name of a process in its state directory: `jobmanager`, `jobmanager-1`, `taskmanager-0`."""
-    return kind if kind == "jobmanager" and index == 0 else f"{kind}-{index}"
+    return kind if kind != "taskmanager" and index == 0 else f"{kind}-{index}"
 
 
 def read_cluster_spec(state_dir: Path) -> ClusterSpec | None:
@@ -88,3 +92,20 @@ def read_settings_file(path: Path) -> dict[str, str]:
         return msgspec.json.decode(path.read_bytes(), type=ClusterSpec).settings
     except (OSError, msgspec.MsgspecError) as error:
         raise Invalid(f"the settings in {path} cannot be read: {error}") from error
+
+
+def read_given_up(state_dir: Path) -> dict[str, str]:
+    """Return the processes that the supervisor has given up, with the reason of each one's last end."""
+    try:
+        return msgspec.json.decode((state_dir / "run" / SUPERVISOR / _GIVEN_UP).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def write_given_up(state_dir: Path, processes: Mapping[str, str]) -> None:
+    """Record the processes that the supervisor has given up; readers see all of it or none. Raises OSError."""
+    path = state_dir / "run" / SUPERVISOR / _GIVEN_UP
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{_GIVEN_UP}")
+    fresh.write_bytes(msgspec.json.encode(dict(processes)))
+    fresh.replace(path)

@@ -271,6 +271,24 @@ PROCESS_STOPPING: Final = _event("Processes", "process-stopping", "A process was
 VARIABLE_IGNORED: Final = _event(
     "Processes", "variable-ignored", "An environment variable begins with FLINTLOCK_ and sets no option."
 )
+PROCESS_LOST: Final = _event(
+    "Supervisor", "process-lost", "A process of the cluster has failed; it is started again after `restart_in_s`."
+)
+PROCESS_RESTARTED: Final = _event("Supervisor", "process-restarted", "A process that had failed was started again.")
+PROCESS_GIVEN_UP: Final = _event(
+    "Supervisor",
+    "process-given-up",
+    "A process has failed too often and is not started again: remove the cause, then run `flintlock cluster start`.",
+)
+PROCESS_LEFT_ENDED: Final = _event(
+    "Supervisor", "process-left-ended", "A process has ended by intent, and is not started again."
+)
+SUPERVISION_ENDED: Final = _event(
+    "Supervisor", "supervision-ended", "The supervisor ends: nothing is left to supervise."
+)
+SUPERVISION_FAILED: Final = _event(
+    "Supervisor", "supervision-failed", "The supervisor could not start a process; it tries again."
+)
 PROCESS_ABORTED: Final = _event(
     "Processes", "process-aborted", "A server process ends at once because of an error that it cannot clean up after."
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -11,12 +10,17 @@ from msgspec import Struct
 
 from flintlock.config.options import JM_RPC_PORT, REST_PORT
 from flintlock.host import pid_files
-from flintlock.host.cluster_spec import SPEC_FILE, ClusterSpec, read_cluster_spec
+from flintlock.host.cluster_spec import SPEC_FILE, SUPERVISOR, ClusterSpec, read_cluster_spec, read_given_up
 from flintlock.host.pid_files import ExitFile
 
 JOB_MANAGER: Final = "flintlock.entrypoints.jobmanager"
 TASK_MANAGER: Final = "flintlock.entrypoints.taskmanager"
-_REASONS: Final = {2: "its configuration is invalid", 4: "a port is in use or the state directory cannot be used"}
+SUPERVISOR_MODULE: Final = "flintlock.entrypoints.supervisor"
+_REASONS: Final = {
+    0: "it was stopped",
+    2: "its configuration is invalid",
+    4: "a port is in use or the state directory cannot be used",
+}
 
 
 class MissingProcess(Struct, frozen=True, kw_only=True):
@@ -24,10 +28,15 @@ class MissingProcess(Struct, frozen=True, kw_only=True):
 
     name: str
     exit: ExitFile | None = None
+    given_up: bool = False  # by the supervisor, after too many failures
 
     @property
     def reason(self) -> str:
         """Why it does not run, as a clause."""
+        return f"{self._ended}; the supervisor has given it up" if self.given_up else self._ended
+
+    @property
+    def _ended(self) -> str:
         return "it was killed, or never started" if self.exit is None else exit_text(self.exit.code, self.exit.reason)
 
 
@@ -37,8 +46,9 @@ def missing_processes(state_dir: Path, spec: ClusterSpec | None = None) -> tuple
     if expected is None:
         return ()
     running = pid_files.cluster_processes(state_dir)
+    given_up = read_given_up(state_dir)
     return tuple(
-        MissingProcess(name=name, exit=pid_files.read_exit(state_dir, name))
+        MissingProcess(name=name, exit=pid_files.read_exit(state_dir, name), given_up=name in given_up)
         for name in expected.names()
         if name not in running
     )
@@ -57,6 +67,8 @@ def command_of(state_dir: Path, name: str) -> list[str]:
     arguments = ["--state-dir", str(state_dir), "--settings-file", str(state_dir / SPEC_FILE)]
     if kind == "taskmanager":
         return [TASK_MANAGER, *arguments, "--index", index]
+    if kind == SUPERVISOR:
+        return [SUPERVISOR_MODULE, *arguments]
     if not index:
         return [JOB_MANAGER, *arguments]
     # The first JobManager has the configured ports, the others free ones.
@@ -64,8 +76,8 @@ def command_of(state_dir: Path, name: str) -> list[str]:
     return [JOB_MANAGER, *arguments, *ports, "--index", index]
 
 
-def environment_of(spec: ClusterSpec, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment of a process: that of this one, with the configuration file of the cluster."""
+def environment_of(spec: ClusterSpec, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process: what is inherited, with the configuration file of the cluster."""
     environ = dict(inherited)
     if spec.conf is not None:
         environ["FLINTLOCK_CONF"] = spec.conf

@@ -34,6 +34,7 @@ from flintlock.config.files import LoadedConfiguration, split_assignment
 from flintlock.ha.backends import ha_backend
 from flintlock.host import pid_files
 from flintlock.host.cluster_spec import (
+    SUPERVISOR,
     ClusterSpec,
     expected_cluster,
     read_cluster_spec,
@@ -48,6 +49,7 @@ from flintlock.model.log_events import ENGINE_START_FAILED
 
 START_PATIENCE_S: Final = 300.0  # an engine is warm after 10 s, on a machine that is busy after minutes
 STOP_PATIENCE_S: Final = 20.0
+SUPERVISOR_PATIENCE_S: Final = 3.0  # it ends at once, unless it is paused
 _EMBEDDED: Final = "flintlock-embedded-"
 _EMBEDDED_SETTINGS: Final = Configuration({})  # of what concerns its client: nothing that is configured applies
 _PAUSE_S: Final = 0.05
@@ -134,30 +136,52 @@ def _start_missing(
         children: list[Started] = []
         try:
             for name in missing:
-                command = command_of(state_dir, name)
-                children.append(pid_files.start_recorded(state_dir, name, command, environment_of(spec)))
+                if name != SUPERVISOR:
+                    children.append(_start(state_dir, spec, name))  # noqa: PERF401 (those are ended if one fails)
             expected = _Expected(
                 spec.jobmanagers, spec.taskmanagers, led_here=not ha_backend(settings.configuration).spans_hosts
             )
             credentials = ClientCredentials(settings.configuration, state_dir)
             cluster = _ready(state_dir, children, expected, deadline, credentials)
+            if SUPERVISOR in missing:  # last: what cannot start at all is not started again
+                children.append(_start(state_dir, spec, SUPERVISOR))
+                _await_supervisor(state_dir, children[-1], deadline)
         except BaseException:
             _end(children)
             raise
     return StartedCluster(cluster=cluster, started=tuple(missing))
 
 
+def _start(state_dir: Path, spec: ClusterSpec, name: str) -> Started:
+    return pid_files.start_recorded(state_dir, name, command_of(state_dir, name), environment_of(spec, os.environ))
+
+
+def _await_supervisor(state_dir: Path, child: Started, deadline: float) -> None:
+    """Wait until the supervisor is at work. Raises FlintlockError, Unavailable."""
+    while pid_files.read_pid_file(state_dir / "run" / f"{SUPERVISOR}.json") is None:
+        _require_running(child)
+        if time.monotonic() >= deadline:
+            raise Unavailable("the supervisor has not begun its work in time")
+        child.ended_within()
+
+
 def stop_cluster(state_dir: Path, patience_s: float = STOP_PATIENCE_S) -> dict[str, bool]:
     """End the cluster of a state directory; its jobs stay stored. Returns each process and whether it had to be killed.
 
-    TaskManagers end first, so that none of them searches for a JobManager that has ended. From the first moment on
-    nothing is expected there any more: what is ended is not missing, even if this process dies half-way.
+    The supervisor ends first, so that it starts nothing again, then TaskManagers, so that none of them searches for a
+    JobManager that has ended. From the first moment on nothing is expected there any more: what is ended is not
+    missing, even if this process dies half-way.
     """
     remove_cluster_spec(state_dir)
+    supervisor = {
+        name: process for name, process in pid_files.cluster_processes(state_dir).items() if name == SUPERVISOR
+    }
+    killed = pid_files.end(supervisor.values(), min(patience_s, SUPERVISOR_PATIENCE_S))
     found = pid_files.cluster_processes(state_dir)
     workers = [process for name, process in found.items() if not name.startswith("jobmanager")]
     masters = [process for name, process in found.items() if name.startswith("jobmanager")]
-    killed = [*pid_files.end(workers, patience_s), *pid_files.end(masters, patience_s)]
+    killed += [*pid_files.end(workers, patience_s), *pid_files.end(masters, patience_s)]
+    found |= supervisor
     if found and not pid_files.cluster_processes(state_dir):
         for name in found:
             (state_dir / "run" / f"{name}.json").unlink(missing_ok=True)
@@ -201,7 +225,7 @@ def embedded_cluster(
              "taskmanager.rpc.port=0", "security.secret-file="]  # fmt: skip
     conf = None if settings.file is None else str(settings.file)
     spec = ClusterSpec(conf=conf, settings=dict(split_assignment(flag, "-D") for flag in flags))
-    environ = environment_of(spec)
+    environ = environment_of(spec, os.environ)
     environ.pop("FLINTLOCK_STATE_DIR", None)
     children: list[Started] = []
     try:
