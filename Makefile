@@ -22,7 +22,7 @@ CONTROL_PLANE := dispatcher jobmaster resourcemanager taskmanager ha model
 SIMULATED := .simulation-coverage
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench soak coverage growth chaos mutants docs dist lock clean
+.PHONY: help venv demo test check format bench soak coverage growth chaos mutants docs site dist lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ mutants: $(READY) ## plant each known bug in a copy of the source: the simulatio
 docs: $(READY) ## write the generated reference pages
 	@$(BIN)/python -m docs
 
+site: $(READY) ## build the documentation as a site into site/; open site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo site/index.html
+
 dist: $(READY) ## build the sdist, and the wheel from it, into dist/
 	@$(BIN)/uv build --quiet --no-build-isolation --offline --python $(BIN)/python --out-dir dist
 	@ls dist/*
@@ -81,7 +85,7 @@ lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
 
 clean: ## remove what was generated, .venv included
-	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist
+	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist site
 	@find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is younger than what it was made from, so a second run finds nothing to do.
