@@ -132,7 +132,7 @@ class RunnerHarness:
         self, task: DeployTask, during: Callable[[ForkedRunner], Coroutine[Any, Any, None]] | None = None
     ) -> Ran:
         """Run a task; `during` is called once, when it runs and reports progress."""
-        runner = await self.pool.take(task)
+        runner = await self.pool.take_process(task)
         log = self.log_of(task)
         news: list[TaskRunning | TaskProgress | TaskFinished | TaskFailed] = []
         try:

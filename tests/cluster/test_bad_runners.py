@@ -188,7 +188,7 @@ def test_what_got_away_from_a_runner_ends_with_it_and_its_neighbours_does_not(b:
     stays = b.program(waiting)
 
     async def scenario() -> tuple[list[int], list[int]]:
-        keeper = await b.pool.take(stays)
+        keeper = await b.pool.take_process(stays)
 
         async def serve() -> None:
             async for _ in keeper.run(stays, str(b.log_of(stays)), contents(stays.graph)):

@@ -38,9 +38,9 @@ def test_an_unmodified_script(standing: Processes, tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == ["even=False: 25", "even=True: 20"]
 
 
-def test_a_classic_script_on_a_dedicated_engine(standing: Processes, tmp_path: Path) -> None:
+def test_a_classic_script_is_given_a_driver_of_its_own(standing: Processes, tmp_path: Path) -> None:
     """RDDs and sparkContext need a driver of the script's own."""
-    ran = flintlock("run", "-m", standing.url, "--engine", "dedicated", EXAMPLES / "rdd_classic.py", cwd=tmp_path)
+    ran = flintlock("run", "-m", standing.url, EXAMPLES / "rdd_classic.py", cwd=tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout

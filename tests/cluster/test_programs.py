@@ -71,3 +71,48 @@ def test_no_relative_path_reaches_the_directories_of_an_engine(standing: Process
 
     assert ran.returncode == 1
     assert "A relative path has no directory in an engine" in ran.stderr, ran.stderr
+
+
+HELPER = """
+def driver_of(spark):
+    return getattr(spark, "spark" + "Context")
+"""
+ASKS = """
+from pyspark.sql import SparkSession
+import asks_helper
+
+spark = SparkSession.builder.master("local[2]").config("spark.driver.memory", "1g").getOrCreate()
+{before}
+numbers = asks_helper.driver_of(spark).parallelize(range(10))
+print("sum", numbers.sum(), "directory", open("here.txt").read())
+"""
+
+
+def run_asking(standing: Processes, tmp_path: Path, before: str = "") -> tuple[int, str]:
+    (tmp_path / "here.txt").write_text("seen")
+    (tmp_path / "asks_helper.py").write_text(HELPER)
+    (tmp_path / "asks.py").write_text(ASKS.format(before=before))
+    ran = flintlock("run", "-m", standing.url, "--py-files", "asks_helper.py", "asks.py", cwd=tmp_path)
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_a_program_that_asks_for_a_driver_begins_again_on_a_dedicated_engine(
+    standing: Processes, tmp_path: Path
+) -> None:
+    code, output = run_asking(standing, tmp_path)
+
+    assert code == 0, output
+    assert "begins again on a dedicated engine" in output
+    assert "sum 45 directory seen" in output
+    assert "spark.driver.memory is ignored, the driver runs already; set it with -D spark.driver.memory=1g" in output
+
+
+def test_a_program_that_has_changed_something_is_not_begun_again(standing: Processes, tmp_path: Path) -> None:
+    code, output = run_asking(standing, tmp_path, before="open('made.txt', 'a').write('x')")
+    assert (code, (tmp_path / "made.txt").read_text()) == (1, "x")
+    assert "The program had written to 'made.txt' before it asked for a Spark driver" in output
+    assert "run it with --engine dedicated" in output
+
+    code, output = run_asking(standing, tmp_path, before="spark.range(3).count()")
+    assert code == 1
+    assert "The program had run a Spark action before it asked for a Spark driver" in output

@@ -509,7 +509,7 @@ def test_a_runner_stays_until_its_taskmanager_has_hung_up(b: RunnerHarness) -> N
     task = b.task(NUMBERS, step("r", Result(), "numbers"))
 
     async def scenario() -> ForkedRunner:
-        runner = await b.pool.take(task)
+        runner = await b.pool.take_process(task)
         news = runner.run(task, str(b.log_of(task)), {})
         while not isinstance(await anext(news), TaskFinished):
             pass
@@ -660,7 +660,7 @@ while True:
     task = b.program(text)
 
     async def scenario() -> list[int]:
-        runner = await b.pool.take(task)
+        runner = await b.pool.take_process(task)
         log = b.log_of(task)
 
         async def serve() -> None:
@@ -892,7 +892,7 @@ def test_runners_wait_with_a_session_and_are_replaced(b: RunnerHarness) -> None:
     async def scenario() -> None:
         await b.until(lambda: b.pool.waiting() == 2)
         task = b.task(NUMBERS, step("r", Result(), "numbers"))
-        first, second, third = [await b.pool.take(task) for _ in range(3)]
+        first, second, third = [await b.pool.take_process(task) for _ in range(3)]
         assert first.session is not None
         assert second.session is not None
         assert len({first.session.session_id, second.session.session_id}) == 2
@@ -907,7 +907,7 @@ def test_the_template_has_one_thread(b: RunnerHarness) -> None:
     """A fork copies only one, and every lock as another may hold it just then."""
 
     async def scenario() -> int:
-        runner = await b.pool.take(b.task(NUMBERS, step("r", Result(), "numbers")))
+        runner = await b.pool.take_process(b.task(NUMBERS, step("r", Result(), "numbers")))
         template = psutil.Process(await runner.started()).parent()
         assert template is not None
         await b.end(runner)
@@ -921,7 +921,7 @@ def test_without_an_engine_there_is_no_runner(b: RunnerHarness) -> None:
         b.pool.use_engine(None)
         try:
             with pytest.raises(Unavailable):
-                await b.pool.take(b.task(NUMBERS, step("r", Result(), "numbers")))
+                await b.pool.take_process(b.task(NUMBERS, step("r", Result(), "numbers")))
             await b.until(lambda: b.pool.alive() == 0)
         finally:
             b.pool.use_engine(b.engine)
@@ -954,7 +954,7 @@ def test_the_output_of_a_task_that_ends_while_the_template_is_busy_is_kept(b: Ru
     task = b.program("print('HELLO OUT')\n")
 
     async def scenario() -> str:
-        runner = await b.pool.take(task)
+        runner = await b.pool.take_process(task)
         template = psutil.Process(await runner.started()).parent()
         assert template is not None
         template.suspend()

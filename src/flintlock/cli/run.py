@@ -53,7 +53,8 @@ def job_options(command: F) -> F:
         click.option("--label", "labels", multiple=True, metavar="KEY=VALUE",
                      help="Set a label, to find the job by; repeatable."),
         click.option("--engine", type=click.Choice([kind.value for kind in EngineKind]),
-                     help="Use the TaskManager's shared Spark driver, or a dedicated one."),
+                     help="Use the TaskManager's shared Spark driver, or a dedicated one; auto (programs only, their"
+                     " default) chooses the dedicated one if the program needs it."),
         click.option("--py-files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
                      help="Ship a Python file, zip, wheel or folder with the job; repeatable."),
         define_option,
@@ -103,7 +104,7 @@ def run(
     directory. Where none is configured and none was ever started in the state directory, it runs on an embedded one for
     the duration of the job.
     """
-    from flintlock.client.authoring.targets import read_target
+    from flintlock.client.authoring.targets import ProgramJob, read_target
     from flintlock.client.clusters.discovery import cluster_or_embedded
     from flintlock.client.running import RunOptions, run_job
 
@@ -119,6 +120,8 @@ def run(
     if cluster is None:
         require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
     job = read_target(target, args, connect=given["engine"] != EngineKind.DEDICATED)
+    if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides_of(**given))) is not None:
+        click.echo(note, err=True)
     job_defines, cluster_defines = split_defines(given["defines"])
     options = RunOptions(
         overrides=overrides_of(**given),

@@ -43,6 +43,7 @@ class EngineKind(StrEnum):
 
     SHARED = "shared"
     DEDICATED = "dedicated"
+    AUTO = "auto"  # programs only: the shared one, until the program asks for a driver
 
 
 class Resources(Struct, frozen=True, kw_only=True):

@@ -166,6 +166,15 @@ class ProgramExited(Struct, frozen=True, kw_only=True, tag="program-exited"):
     code: int
 
 
+class DriverNeeded(Struct, frozen=True, kw_only=True, tag="driver-needed"):
+    """Runner to TaskManager, its last message: a program of the engine `auto` needs a driver, and has changed nothing.
+
+    `failure` is what it fails with where it is not begun again.
+    """
+
+    failure: Failure
+
+
 class SchemaColumn(Struct, frozen=True, kw_only=True):
     """A column, with its type as Spark names it."""
 
@@ -200,6 +209,7 @@ FromRunner: TypeAlias = (
     | MaterialisedStep
     | Worked
     | ProgramExited
+    | DriverNeeded
     | TaskFailed
     | Analyzed
 )

@@ -18,8 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from msgspec import structs
+
 from flintlock.client.authoring.artifact_files import ArtifactFile
 from flintlock.client.authoring.connect_reading import reading_for_connect
+from flintlock.client.authoring.driver_needs import DriverNeed, driver_need
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
 from flintlock.client.authoring.source_locations import display_path
@@ -27,7 +30,7 @@ from flintlock.config.extras import install_command
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec
 from flintlock.model.checking.suggestions import did_you_mean, suggestion
 from flintlock.model.errors import Refused
-from flintlock.model.jobgraph import ArtifactKind
+from flintlock.model.jobgraph import ArtifactKind, EngineKind
 from flintlock.model.operations import ProgramSpec
 
 FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
@@ -36,8 +39,9 @@ FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
 class ProgramJob:
     """An unmodified PySpark script and its arguments."""
 
-    def __init__(self, file: Path, args: Sequence[str] = ()) -> None:
+    def __init__(self, file: Path, args: Sequence[str] = (), need: DriverNeed | None = None) -> None:
         self.file: Final = file
+        self.need: Final = need  # what it uses that needs a driver of its own
         self.pickles: Final = False
         self.args: Final = tuple(args)
 
@@ -54,9 +58,23 @@ class ProgramJob:
             name=self.name,
             steps={step: StepSpec(program=ProgramSpec(file=self.file.name, args=self.args))},
             artifacts=(ArtifactSpec(name=self.file.name, kind=ArtifactKind.FILE),),
+            engine=self._engine(overrides),
         )
+        overrides = structs.replace(overrides, engine=None)
         script = ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
         return finish(spec, [script], overrides, lambda _: display_path(self.file))
+
+    def note(self, overrides: Overrides = AS_WRITTEN) -> str | None:
+        """Return why the script is given a driver of its own, if that was not requested."""
+        if self.need is None or overrides.engine not in (None, EngineKind.AUTO):
+            return None
+        place = f"{display_path(self.file)}:{self.need.line}"
+        return f"{place}: {self.need.what} needs a Spark driver of its own: the job runs on a dedicated engine"
+
+    def _engine(self, overrides: Overrides) -> EngineKind:
+        if self.note(overrides) is not None:
+            return EngineKind.DEDICATED
+        return overrides.engine or EngineKind.AUTO
 
 
 def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) -> Packable:
@@ -109,7 +127,7 @@ def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
             f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
             f"`flintlock run {display_path(file)}:NAME`, or the file with `python {display_path(file)}`"
         )
-    return ProgramJob(file, args)
+    return ProgramJob(file, args, driver_need(tree))
 
 
 def _existing(text: str) -> Path:

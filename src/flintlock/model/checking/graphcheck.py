@@ -22,7 +22,7 @@ from flintlock.model.checking.problems import Problem, abbreviated, reported
 from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import MAX_PARALLELISM, Exchange, JobGraph, JobType, JobVertex
+from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
 from flintlock.model.operations import Sink, Source
 from flintlock.model.operations.kind import is_file_format, is_relative
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
@@ -119,6 +119,8 @@ def _job_problems(graph: JobGraph) -> Iterator[Problem]:
         yield Problem(field="steps", message="the job has no steps")
     if graph.parallelism is not None and not 1 <= graph.parallelism <= MAX_PARALLELISM:
         yield Problem(field="parallelism", message=_parallelism_message(graph.parallelism))
+    if graph.engine is EngineKind.AUTO and graph.vertices and not any(v.operation.alone for v in graph.vertices):
+        yield Problem(field="engine", message="only a program can have the engine 'auto': choose shared or dedicated")
     if graph.directory and (not graph.directory.startswith("/") or "\0" in graph.directory):
         yield Problem(field="directory", message=f"{abbreviated(graph.directory)!r} is not an absolute path")
     if graph.job_type is JobType.STREAMING:

@@ -84,7 +84,7 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     job_id: str | None = None
     type: JobType = JobType.BATCH
     parallelism: int | None = None
-    engine: EngineKind = EngineKind.SHARED
+    engine: EngineKind | None = None  # where absent: auto for a program, shared for a job graph
     directory: str = ""  # where relative paths start; a client sets the one that it runs in
     params: dict[str, Scalar] = field(default_factory=dict)
     secret_params: tuple[str, ...] = ()  # those whose values are secrets: they are given as `${secret:NAME}` only
@@ -191,7 +191,7 @@ def draft_graph(
         config={key: config_text(value) for key, value in spec.config.items()},
         labels={key: config_text(value) for key, value in spec.labels.items()},
         artifacts=tuple(artifacts),
-        engine=spec.engine,
+        engine=spec.engine or _default_engine(spec),
         directory=spec.directory,
         client=spec.client,
         client_timeout_s=spec.client_timeout,
@@ -206,6 +206,10 @@ def _not_a_reference(parameter: str) -> str:
         f" of the state directory of the TaskManagers (mode 0600), or their environment variable SECRET_NAME, and set"
         f" the parameter to '${{secret:NAME}}'"
     )
+
+
+def _default_engine(spec: JobSpec) -> EngineKind:
+    return EngineKind.AUTO if any(step.program is not None for step in spec.steps.values()) else EngineKind.SHARED
 
 
 def _operation(step: StepSpec, fill: Fill) -> Operation:

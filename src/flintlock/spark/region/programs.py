@@ -20,6 +20,7 @@ from typing import Final
 
 from flintlock.model.operations import Program
 from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.spark_errors import SparkError
 
 
 class ExitCode(Exception):
@@ -66,6 +67,44 @@ def ignore_masters() -> None:
 
     os.environ.pop("MASTER", None)
     setattr(SparkSession.Builder, "_validate_startup_urls", validate)  # noqa: B010
+
+
+def note_late_settings() -> None:
+    """Have scripts on a dedicated engine say which of their settings come too late: the driver's JVM runs already."""
+    from pyspark.sql import SparkSession
+
+    get_or_create = SparkSession.Builder.getOrCreate
+    noted: set[str] = set()
+
+    def noting(builder: SparkSession.Builder) -> SparkSession:
+        options: dict[str, str] = getattr(builder, "_options")  # noqa: B009
+        for key in sorted(_AT_START.intersection(options) - noted):
+            noted.add(key)
+            sys.stderr.write(
+                f"[flintlock: {key} is ignored, the driver runs already; set it with -D {key}={options[key]}]\n"
+            )
+        return get_or_create(builder)
+
+    setattr(SparkSession.Builder, "getOrCreate", noting)  # noqa: B010
+
+
+#: Settings of a driver's JVM and of the launcher that starts it, which a session cannot change.
+_AT_START: Final = frozenset({
+    "spark.driver.memory", "spark.driver.extraClassPath", "spark.driver.extraJavaOptions",
+    "spark.driver.extraLibraryPath", "spark.jars.packages", "spark.jars.repositories",
+})  # fmt: skip
+
+
+def needs_driver(error: BaseException) -> bool:
+    """Return whether a program failed because Spark Connect has no SparkContext, no RDDs and no JVM."""
+    spark = SparkError(error)
+    return spark.is_spark and (
+        spark.error_class in _NEEDS_DRIVER or (spark.error_class == "NOT_IMPLEMENTED" and "rdd" in spark.message)
+    )
+
+
+#: What Spark Connect says to scripts that need a driver of their own.
+_NEEDS_DRIVER: Final = frozenset({"JVM_ATTRIBUTE_NOT_SUPPORTED", "CONTEXT_UNAVAILABLE_FOR_REMOTE_CLIENT"})
 
 
 def gateway_environment(port: int, secret: str) -> Mapping[str, str]:

@@ -49,6 +49,7 @@ from flintlock.spark.runner_messages import (
     Analyzed,
     CommandAnswered,
     CommandTask,
+    DriverNeeded,
     Exited,
     FromRunner,
     Prepare,
@@ -103,6 +104,7 @@ class ForkedRunner:
         self._queries: Final = RunnerQueries(self._send)
         self._in_use = False  # whether it has a task
         self.taken = False  # whether the pool has handed it out
+        self.needs_driver = False  # whether its program can be begun again with a driver of its own
 
     @property
     def session(self) -> SparkSessionKey | None:
@@ -178,7 +180,9 @@ class ForkedRunner:
             case _:
                 return f"it sent {type(message).__name__}"
 
-    async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[RunnerNews]:
+    async def run(  # noqa: PLR0912 - one case for each message
+        self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
+    ) -> AsyncIterator[RunnerNews]:
         """Run the task; the last item is TaskFinished or TaskFailed. `artifacts`: the local path of each one."""
         self._in_use = True
         began_s = asyncio.get_running_loop().time()
@@ -229,6 +233,10 @@ class ForkedRunner:
                         self._writer.close()  # it exits then
                         await self._wait_for_exit()
                         yield TaskFailed(failure=program_exited(code, _program(task.graph), tail(log_path)))
+                        return
+                    case DriverNeeded(failure=failure):
+                        self.needs_driver = True
+                        yield TaskFailed(failure=failure)
                         return
                     case Analyzed() | CommandAnswered() | None:
                         yield TaskFailed(failure=await self._lost(log_path))

@@ -37,6 +37,7 @@ from flintlock.model.tasks import DeployTask
 from flintlock.security.job_secrets import SecretProvider
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
+from flintlock.spark.runner.auto_runner import AutoRunner
 from flintlock.spark.runner.defaults import EngineServices, RunnerDefaults
 from flintlock.spark.runner.handle import ForkedRunner
 from flintlock.spark.runner_messages import (
@@ -137,11 +138,16 @@ class ForkingPool:
         self._warm.clear()
         self._changed.set()
 
-    async def take(self, task: DeployTask) -> ForkedRunner:
+    async def take(self, task: DeployTask) -> ForkedRunner | AutoRunner:
         """Return a runner for this task. Raises Unavailable if none can be started."""
-        if task.graph.engine is EngineKind.DEDICATED:
-            return await self._fork(self._engine, taken=True)
-        return await self._take_shared()
+        if task.graph.engine is EngineKind.AUTO:
+            return AutoRunner(await self._take_shared(), self._take_dedicated)
+        return await self.take_process(task)
+
+    async def take_process(self, task: DeployTask) -> ForkedRunner:
+        """Return one process, for a task whose engine is known. Raises Unavailable if none can be started."""
+        dedicated = task.graph.engine is EngineKind.DEDICATED
+        return await (self._take_dedicated() if dedicated else self._take_shared())
 
     async def analyze(self, graph: JobGraph, log_path: str, artifacts: Mapping[str, str]) -> Analyzed:
         """Resolve the schemas of all steps of a graph, in a runner of its own, on the shared engine."""
@@ -197,6 +203,9 @@ class ForkingPool:
         for runner in [*self._runners.values()]:
             self._on_exited(Exited(runner=runner.number, code=-9, fork_error=why))
             shutil.rmtree(runner.scratch, ignore_errors=True)
+
+    async def _take_dedicated(self) -> ForkedRunner:
+        return await self._fork(self._engine, taken=True)
 
     async def _take_shared(self) -> ForkedRunner:
         engine = self._engine

@@ -53,10 +53,11 @@ from flintlock.spark.region.batch import RegionTask
 from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
 from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
-from flintlock.spark.region.programs import ExitCode, ignore_masters, run_program
+from flintlock.spark.region.programs import ExitCode, ignore_masters, needs_driver, note_late_settings, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.relative_paths import RelativePaths
 from flintlock.spark.region.session_config import session_config
+from flintlock.spark.region.side_effects import SideEffects
 from flintlock.spark.runner.answers import answer
 from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
 from flintlock.spark.runner.interruption import Interruption
@@ -66,6 +67,7 @@ from flintlock.spark.runner_messages import (
     Analyzed,
     CommandAnswered,
     CommandTask,
+    DriverNeeded,
     FromRunner,
     Limits,
     Prepare,
@@ -112,6 +114,7 @@ _LATER: Final = (
 LINGER_S: Final = 5.0
 #: A longer answer to a query is not sent.
 MAX_ANSWER_BYTES: Final = 16 << 20
+_RUN_DEDICATED: Final = "run it with --engine dedicated"
 _INTERRUPTED: Final = Failure(kind=FailureKind.USER_CODE, message="the task was cancelled", exception="Interrupted")
 
 
@@ -182,12 +185,13 @@ class RunnerProcess:
         else:
             self._send(Prepared())
 
-    def _run(self, message: Run) -> Worked | ProgramExited | TaskFailed:
+    def _run(self, message: Run) -> Worked | ProgramExited | DriverNeeded | TaskFailed:
         task = structs.replace(message.task, graph=with_secrets(message.task.graph, message.secrets))
         message = structs.replace(message, task=task)
         program = next((v for v in task.graph.vertices if isinstance(v.operation, Program)), None)
         attempt = _Attempt(message.limits, step=program.name if program is not None else None)
         paths = RelativePaths(task.graph.directory)
+        effects = SideEffects(message.scratch)
         try:
             artifacts = self._begin(message)
             if task.graph.engine is EngineKind.DEDICATED:
@@ -198,7 +202,7 @@ class RunnerProcess:
             self._start_receiving()
             with self._interruption.armed():
                 if program is not None and isinstance(program.operation, Program):
-                    self._program(message, program.operation, artifacts, paths)
+                    self._program(message, program.operation, artifacts, paths, effects)
                     done = Worked(finished=TaskFinished())
                 else:
                     done = self._region(message, artifacts, attempt, paths)
@@ -213,11 +217,17 @@ class RunnerProcess:
                 # Spark's own error about its cancelled work may be raised first, and the SparkContext of a program
                 # handles the signal in its own way.
                 return TaskFailed(failure=_INTERRUPTED)
-            return TaskFailed(failure=redacted(attempt.failure(error, message.scratch), self._hidden(message)))
+            failure = redacted(attempt.failure(error, message.scratch), self._hidden(message))
+            if task.graph.engine is EngineKind.AUTO and needs_driver(error):
+                return _driver_needed(failure, effects.first)
+            return TaskFailed(failure=failure)
 
-    def _program(self, message: Run, program: Program, artifacts: Artifacts, paths: RelativePaths) -> None:
+    def _program(
+        self, message: Run, program: Program, artifacts: Artifacts, paths: RelativePaths, effects: SideEffects
+    ) -> None:
         if message.task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
+            note_late_settings()
         else:
             backend = self._session()
             backend.configure(session_config(message.task, message.cores))
@@ -229,6 +239,8 @@ class RunnerProcess:
         elif paths.submitted_from:
             sys.stderr.write(f"[flintlock: {paths.problem}: relative paths are refused]\n")
         self._progress.begin(f"running {program.file}")
+        if message.task.graph.engine is EngineKind.AUTO:
+            effects.watch()
         run_program(program, artifacts)
 
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
@@ -367,7 +379,7 @@ class RunnerProcess:
         else:
             dedicated.interrupt()
 
-    def _end(self, outcome: Worked | ProgramExited | TaskFailed | Analyzed) -> None:
+    def _end(self, outcome: Worked | ProgramExited | DriverNeeded | TaskFailed | Analyzed) -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -427,6 +439,18 @@ class _Attempt:
             message=f"the materialised rows of {named} are gone: {failure.message}",
             missing=tuple(steps),
         )
+
+
+def _driver_needed(failure: Failure, done: str | None) -> DriverNeeded | TaskFailed:
+    """Return the outcome of a program that needs a driver. `done`: what it did that must not be repeated."""
+    if done is None:
+        sys.stderr.write(
+            f"[flintlock: {failure.message}\n"
+            " The program needs a Spark driver of its own, and begins again on a dedicated engine]\n"
+        )
+        return DriverNeeded(failure=failure)
+    hint = f"The program had {done} before it asked for a Spark driver, so it was not begun again: {_RUN_DEDICATED}"
+    return TaskFailed(failure=structs.replace(failure, message=f"{failure.message}\n{hint}"))
 
 
 def _limit_memory(limits: Limits) -> None:
