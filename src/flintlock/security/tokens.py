@@ -9,6 +9,7 @@ nothing: no dictionary has 32 random bytes.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -20,6 +21,7 @@ from flintlock.model.tokens import AccessToken
 from flintlock.security.cluster_secret import same
 
 PREFIX: Final = "flt_"
+_FORM: Final = re.compile(r"flt_[0-9a-f]{16}_[A-Za-z0-9_-]{43}")
 _UNKNOWN: Final = "the token is not known: it was revoked, has expired, or belongs to another cluster"
 
 
@@ -41,6 +43,12 @@ def make_token(
     return text, record
 
 
+def check_form(credential: str) -> None:
+    """Raise Unauthenticated for what cannot be a token: no store and no leader need be asked for it."""
+    if not _FORM.fullmatch(credential):
+        raise Unauthenticated(_UNKNOWN)
+
+
 class TokenAuthenticator:
     """Verifies tokens against the stored ones, which `find` returns."""
 
@@ -51,6 +59,7 @@ class TokenAuthenticator:
         """Return the token's bearer. Raises Unauthenticated, Unavailable."""
         if not credential.startswith(PREFIX):
             return None
+        check_form(credential)
         token = await self._find(AccessTokenId(credential.removeprefix(PREFIX).partition("_")[0]))
         if token is None or not same(token.digest, _digest(credential)):
             raise Unauthenticated(_UNKNOWN)

@@ -8,13 +8,17 @@ from typing import Any
 import httpx
 import pytest
 from msgspec import structs
+from starlette.types import Receive, Scope, Send
 from tests.unit.rest.rest_harness import A, RestHarness, graph, running
 from tests.unit.rest.test_access import bearer
-from tests.unit.rest.test_forwarding import JobManagerPair, run_scenario
+from tests.unit.rest.test_forwarding import JobManagerPair, Leaders, own_upstream, run_scenario, serving
 
 from flintlock.model.commands import CancelRequest, JobOperation, JobOperations, RescaleJob, RescaleRequest
+from flintlock.model.errors import Unauthenticated
 from flintlock.model.ids import TriggerId
-from flintlock.model.principals import Role
+from flintlock.model.principals import Principal, Role
+from flintlock.rest.server.http import send_error
+from flintlock.rest.server.remote_principals import MAX_QUESTIONS, LeadersVerdict
 
 DAY_MS = 86_400_000
 
@@ -135,18 +139,97 @@ def test_a_standby_asks_the_leader_who_the_bearer_is_before_it_serves_anything()
     async def scenario(pair: JobManagerPair, client: httpx.AsyncClient) -> None:
         made = await client.post("/tokens", json={"name": "airflow", "role": "viewer"})
         token = made.json()["token"]
+        wrong = [token[:-1] + letter for letter in "AEI" if letter != token[-1]]
         assert not pair.second.rest.dispatcher.access_tokens  # the leader has it
         for path in ("/jobs/overview", "/jobmanager/config", "/whoami"):
             assert (await client.get(path, headers=bearer(token))).status_code == 200
-            assert (await client.get(path, headers=bearer(token + "x"))).status_code == 401
+            assert (await client.get(path, headers=bearer(wrong[0]))).status_code == 401
         refused = await client.get("/jobmanager/environment", headers=bearer(token))
         assert (refused.status_code, "airflow has the role viewer" in refused.text) == (403, True)
         pair.leaders.lead(None)
-        without = await client.get("/jobmanager/config", headers=bearer(token + "y"))
+        without = await client.get("/jobmanager/config", headers=bearer(wrong[1]))
         assert (without.status_code, without.headers["retry-after"]) == (503, "1")
         await asyncio.sleep(0)
 
     run_scenario(scenario)
+
+
+def test_a_standby_asks_the_leader_once_for_a_wrong_credential_and_never_for_what_is_no_token() -> None:
+    asked: list[str] = []
+
+    async def refuse(credential: str) -> Principal:
+        asked.append(credential)
+        raise Unauthenticated("the token is not known")
+
+    rest = RestHarness()
+    rest.ask_leader = refuse
+    wrong, other = (f"flt_{'0' * 16}_{letter * 43}" for letter in "ab")
+    for token in (wrong, wrong, other, wrong):
+        assert rest.refused(401, "GET", "/jobs", headers=bearer(token)) == ["the token is not known"]
+    assert asked == [wrong, other]
+    for token in ("flt_", "flt_0_a", wrong[:-1], f"{wrong}a", wrong.replace("0", "g"), wrong.upper()):
+        assert rest.call("GET", "/jobs", headers=bearer(token)).status_code == 401
+    assert asked == [wrong, other]
+    rest.now_ms += 5_000
+    assert rest.call("GET", "/jobs", headers=bearer(wrong)).status_code == 401
+    assert asked == [wrong, other, wrong]
+
+
+def test_a_flood_of_wrong_credentials_does_not_make_a_verified_one_forgotten() -> None:
+    asked: list[str] = []
+    good = f"flt_{'1' * 16}_{'a' * 43}"
+
+    async def answer(credential: str) -> Principal:
+        asked.append(credential)
+        if credential != good:
+            raise Unauthenticated("the token is not known")
+        return Principal(name="airflow", role=Role.VIEWER, kind="token")
+
+    async def flood() -> None:
+        rest = RestHarness()
+        rest.ask_leader = answer
+        await rest.authentication.authenticate(good.encode())
+        for number in range(3000):
+            with pytest.raises(Unauthenticated):
+                await rest.authentication.authenticate(f"flt_{number:016x}_{'a' * 43}".encode())
+        assert (await rest.authentication.authenticate(good.encode())).name == "airflow"
+
+    asyncio.run(flood())
+    assert asked.count(good) == 1
+
+
+def test_a_standby_asks_the_leader_for_few_credentials_at_a_time() -> None:
+    async def scenario() -> int:
+        at_once = most = 0
+        release = asyncio.Event()
+
+        async def slow_leader(scope: Scope, receive: Receive, send: Send) -> None:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            await release.wait()
+            await asyncio.sleep(0.01)
+            at_once -= 1
+            await send_error(send, 401, "the token is not known")
+
+        leaders = Leaders()
+        async with asyncio.timeout(30), own_upstream() as upstream, serving(slow_leader) as url:
+            leaders.lead(url)
+            verdict = LeadersVerdict(upstream, leaders, "http://127.0.0.1:1")
+
+            async def ask(number: int) -> None:
+                with pytest.raises(Unauthenticated):
+                    await verdict.principal(f"token {number}")
+
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(3 * MAX_QUESTIONS):
+                    tasks.create_task(ask(number))
+                while most < MAX_QUESTIONS:  # noqa: ASYNC110 the questions arrive in other tasks of this loop
+                    await asyncio.sleep(0.01)
+                release.set()
+        return most
+
+    assert asyncio.run(scenario()) == MAX_QUESTIONS
 
 
 def test_who_submitted_cancelled_and_rescaled_a_job_is_shown() -> None:

@@ -2,11 +2,13 @@
 
 Tokens are in the leader's store. A standby has to know the caller before it forwards anything, and answers some
 requests itself, from its own process or from a cache. So it sends the caller's credential to the leader, and remembers
-the answer for as long as any verified credential (`security.authentication`).
+the answer, a refusal too, for as long as any verified credential (`security.authentication`). It asks few questions at
+a time: clients that send a wrong credential with each request wait for each other, and do not flood the leader.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -15,15 +17,17 @@ import msgspec
 from flintlock.api.jobs import Errors
 from flintlock.api.tokens import CallerInfo
 from flintlock.gateways.dispatcher import DispatcherGateway
-from flintlock.ha.leader_info import KnownLeader
+from flintlock.ha.leader_info import KnownLeader, LeaderInfo
 from flintlock.model.errors import Unauthenticated, Unavailable
 from flintlock.model.ids import AccessTokenId, Epoch
 from flintlock.model.principals import Principal
 from flintlock.model.tokens import AccessToken, AccessTokenQuery
-from flintlock.rest.server.upstream import Upstream
-from flintlock.security.tokens import PREFIX, TokenAuthenticator
+from flintlock.rest.server.upstream import RESPONSE_TIMEOUT_S, Upstream
+from flintlock.security.tokens import PREFIX, TokenAuthenticator, check_form
 
 PATH: Final = b"/whoami"
+MAX_QUESTIONS: Final = 8
+"""How many credentials a standby asks the leader for at the same time."""
 
 
 class TokensOfLeader:
@@ -46,6 +50,7 @@ class TokensOfLeader:
             return None
         if self._leading() is not None:
             return await self._own.authenticate(credential, now_ms)
+        check_form(credential)
         return await self._ask_leader(credential)
 
     async def check_session(self, session: str, token_id: AccessTokenId, now_ms: int) -> None:
@@ -68,14 +73,25 @@ class LeadersVerdict:
         self._upstream: Final = upstream
         self._leaders: Final = leaders
         self._own_url: Final = own_url
+        self._asked: LeaderInfo | None = None  # whom the questions are for: one that is frozen holds up no other's
+        self._questions = asyncio.Semaphore(MAX_QUESTIONS)
 
     async def principal(self, credential: str) -> Principal:
         """Return who sends the credential. Raises Unauthenticated as the leader does, Unavailable without a leader."""
         leader = self._leaders.serving
         if leader is None or leader.rest == self._own_url:
             raise Unavailable("no JobManager leads at present, and only a leader knows the tokens; try again")
-        async with self._upstream.get(leader, PATH, credential) as response:
-            body = b"".join([piece async for piece in response.pieces])
+        if leader != self._asked:
+            self._asked, self._questions = leader, asyncio.Semaphore(MAX_QUESTIONS)
+        try:
+            async with (
+                asyncio.timeout(RESPONSE_TIMEOUT_S),
+                self._questions,
+                self._upstream.get(leader, PATH, credential) as response,
+            ):
+                body = b"".join([piece async for piece in response.pieces])
+        except TimeoutError:
+            raise Unavailable(f"the leader at {leader.rest} does not say who the caller is; try again") from None
         try:
             if response.status == 401:
                 raise Unauthenticated(" ".join(msgspec.json.decode(body, type=Errors).errors))
