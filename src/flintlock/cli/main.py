@@ -33,6 +33,7 @@ class CommandRow(NamedTuple):
 #: The commands. None of them is imported before it is called, nor to list them.
 COMMANDS: Final[Mapping[str, CommandRow]] = {
     "run": CommandRow(home="flintlock.cli.run:run", help="Run a job and show its progress until it ends."),
+    "sql": CommandRow(home="flintlock.cli.sql:sql", help="Run SQL and print the rows; without a query, at a prompt."),
     "info": CommandRow(home="flintlock.cli.info:info", help="Show a job's plan: regions, steps and guarantees."),
     "list": CommandRow(home="flintlock.cli.listing:list_jobs", help="List the jobs of the cluster."),
     "status": CommandRow(home="flintlock.cli.jobs:status", help="Show one job."),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 from msgspec import structs
@@ -16,8 +17,11 @@ from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
     from flintlock.api.jobs import AttemptInfo, JobAttempts, LogPart
+    from flintlock.client.connection.results import ResultHandle
 
 _TICK_S: Final = 0.5
+FORMATS: Final = ("table", "csv", "json", "jsonl", "parquet", "arrow")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
@@ -122,25 +126,52 @@ def threads(*, job: str, as_json: bool, urls: tuple[str, ...], conf: Path | None
         raise Conflict(f"no task of job {handle.id} runs now")
 
 
+def result_options(command: F) -> F:
+    """Add what says how rows are printed: `--format` and `-o`."""
+    command = click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+                           help="Write the rows to a file, whose name says the format: .csv, .json, .jsonl, .parquet"
+                           " or .arrow.")(command)  # fmt: skip
+    return click.option("--format", "form", type=click.Choice(FORMATS), metavar="FORMAT",
+                        help=f"Print the rows as {', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")(command)  # fmt: skip
+
+
 @click.command()
 @click.argument("job")
 @click.argument("name", required=False)
+@result_options
 @json_option
 @cluster_options
-def result(*, job: str, name: str | None, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:  # fmt: skip # noqa: E501
+def result(
+    *,
+    job: str, name: str | None, form: str | None, output: Path | None, as_json: bool, urls: tuple[str, ...],
+    conf: Path | None, state_dir: str | None,
+) -> None:  # fmt: skip
     """Print the result NAME of a job (not needed if it has one only).
 
     JOB is an id, the beginning of one, a name (its latest job), or latest.
     """
     with connect(urls, conf, state_dir) as client:
         handle = client.find(job)
-        table = handle.result(name or only_name(handle.results())).table
-    if as_json:
-        print_json(table)
-    else:
+        found = handle.result(name or only_name(handle.results()))
+        print_result(found, "json" if as_json and form is None else form, output)
+
+
+def print_result(result: ResultHandle, form: str | None, output: Path | None, *, title: bool = True) -> None:
+    """Print or write a result. Without a format: as the name of the file says, else as a table."""
+    from flintlock.client.display.result_files import ResultFormat, encoded, format_of, write_file
+
+    chosen = ResultFormat(form) if form is not None else ResultFormat.TABLE if output is None else format_of(output)
+    if output is not None:
+        write_file(output, encoded(result, chosen))
+    elif chosen is ResultFormat.TABLE:
         from flintlock.client.display.console import output_console, result_table
 
-        output_console().print(result_table(table))
+        output_console().print(result_table(result.table, title=title))
+    elif chosen.binary and sys.stdout.isatty():
+        raise Refused(f"{chosen.value} is not text: write it to a file with -o")
+    else:
+        sys.stdout.buffer.write(encoded(result, chosen))
+        sys.stdout.buffer.flush()
 
 
 class Printer:

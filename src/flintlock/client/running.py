@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from flintlock.api.jobs import JobAttempts
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
+from flintlock.client.authoring.sql_form import RESULT, SqlJob
 from flintlock.client.clusters.discovery import (
     ClusterConnection,
     RunningCluster,
@@ -169,6 +170,23 @@ def _follow(
                         pass
     finally:
         display.close()
+
+
+def run_query(
+    connection: ClusterConnection, job: SqlJob, display: Display, overrides: Overrides = AS_WRITTEN
+) -> ResultHandle:
+    """Run a query to its end and return its rows. An interrupt (Ctrl-C) cancels it. Raises JobFailed, JobCanceled."""
+    client = connection.client
+    handle = client.submit(client.package(job, overrides))
+    check = connection.embedded.check if connection.embedded is not None else None
+    try:
+        follow(handle, display, OutputReader(handle), check=check)
+    except KeyboardInterrupt:
+        handle.cancel()
+        raise
+    finally:
+        display.close()
+    return handle.require_success().result(RESULT)
 
 
 class _ScriptHooks:

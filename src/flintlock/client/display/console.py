@@ -27,6 +27,7 @@ _COLOURS: Final = {
 _BAR_WIDTH: Final = 16
 _TITLE_WIDTH: Final = 40
 _UNCUT_WIDTH: Final = 100_000
+_DRAWN_ROWS: Final = 1_000
 SILENCE_S: Final = 30.0
 """After how long without a change a display off a terminal prints where the job is."""
 
@@ -134,7 +135,8 @@ class PlainDisplay:
 class LiveDisplay:
     """A table that follows the job, drawn again at each update."""
 
-    def __init__(self, console: Console, output: TextIO) -> None:
+    def __init__(self, console: Console, output: TextIO, *, transient: bool = False) -> None:
+        """`transient`: the last table does not stay visible."""
         from rich.live import Live
 
         self._console: Final = console
@@ -142,7 +144,7 @@ class LiveDisplay:
         self._lines: Final = _CompleteLines()
         self._started: Final = time.monotonic()
         self._live: Final = Live(
-            console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
+            console=console, auto_refresh=False, transient=transient, redirect_stdout=False, redirect_stderr=False
         )
 
     def update(self, job: JobAttempts, note: str = "") -> None:
@@ -224,19 +226,42 @@ def job_table(job: JobAttempts, elapsed_s: float, note: str = "") -> RenderableT
     return Group(*parts)
 
 
-def result_table(table: ResultTable) -> RenderableType:
-    """Return a result as a table, numbers to the right."""
+def result_table(table: ResultTable, *, title: bool = True) -> RenderableType:
+    """Return a result as a table, numbers to the right, with its name above and a note if it has more rows."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    more = " (more rows exist)" if table.truncated else ""
-    shown = Table(title=f"{table.name}{more}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    for column in table.columns:
-        shown.add_column(Text(column.name), justify="right" if _is_number(column.type) else "left")
-    for row in table.rows:
-        shown.add_row(*(Text(cell_text(value)) for value in row))
-    return shown
+    parts: list[RenderableType] = [Text(table.name, "bold")] if title else []
+    if len(table.rows) > _DRAWN_ROWS:  # drawing them would take seconds
+        parts.append(Text(table_text(table)))
+    else:
+        shown = Table(box=box.SIMPLE_HEAD)
+        for column in table.columns:
+            shown.add_column(Text(column.name), justify="right" if _is_number(column.type) else "left")
+        for row in table.rows:
+            shown.add_row(*(Text(cell_text(value)) for value in row))
+        parts.append(shown)
+    if table.truncated:
+        parts.append(Text(f"(the first {len(table.rows):,} rows; more exist)"))
+    return Group(*parts)
+
+
+def table_text(table: ResultTable) -> str:
+    """Return a result as text in aligned columns, with nothing cut off."""
+    cells = [[column.name for column in table.columns], *([cell_text(value) for value in row] for row in table.rows)]
+    right = [_is_number(column.type) for column in table.columns]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines) + "\n"
 
 
 def cell_text(value: Any) -> str:
