@@ -116,3 +116,24 @@ def test_a_program_that_has_changed_something_is_not_begun_again(standing: Proce
     code, output = run_asking(standing, tmp_path, before="spark.range(3).count()")
     assert code == 1
     assert "The program had run a Spark action before it asked for a Spark driver" in output
+
+
+def test_tables_without_a_catalog_are_refused_on_the_shared_engine(standing: Processes, tmp_path: Path) -> None:
+    (tmp_path / "table.yaml").write_text(
+        "name: table\nsteps:\n"
+        "  numbers: {sql: SELECT id FROM range(5)}\n"
+        f"  files: {{sink: {{format: parquet, path: {tmp_path}/files}}, inputs: [numbers]}}\n"
+        "  out: {sink: {table: numbers, mode: overwrite}, inputs: [numbers]}\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "table.yaml", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "the table 'numbers' would be lost with its Spark engine" in ran.stderr, ran.stderr
+    assert not (tmp_path / "files").exists()
+
+    (tmp_path / "table.py").write_text(
+        "from pyspark.sql import SparkSession\n"
+        "SparkSession.builder.getOrCreate().range(5).write.saveAsTable('numbers')\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "--engine", "shared", "table.py", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "spark.sql.catalog.NAME" in ran.stderr

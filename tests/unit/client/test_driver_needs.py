@@ -26,6 +26,8 @@ from flintlock.model.jobgraph import EngineKind
         ("spark.sparkContext.setLogLevel('WARN')", "sparkContext"),
         ("words = df.rdd.map(len)", "rdd"),
         ("SparkSession.builder.enableHiveSupport()", "enableHiveSupport"),
+        ("orders.write.saveAsTable('orders')", "saveAsTable"),
+        ("spark.sql('create table if not exists orders (id int)')", "CREATE TABLE"),
         ("b.config('spark.sql.extensions', 'x')", "spark.sql.extensions"),
     ],
 )

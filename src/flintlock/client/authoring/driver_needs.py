@@ -7,18 +7,22 @@ A script that is given a driver without need only starts later.
 from __future__ import annotations
 
 import ast
+import re
 from typing import Final
 
 from msgspec import Struct
 
 #: What a session has only where its driver is in the same process tree.
-_ATTRIBUTES: Final = frozenset({"sparkContext", "rdd", "_jvm", "_jsc", "_sc", "enableHiveSupport"})
+_ATTRIBUTES: Final = frozenset({
+    "sparkContext", "rdd", "_jvm", "_jsc", "_sc", "enableHiveSupport", "saveAsTable",
+})  # fmt: skip
 _MODULES: Final = ("pyspark.mllib", "pyspark.streaming", "pyspark.rdd", "pyspark.context", "pyspark.core")
 _NAMES: Final = {
     "pyspark": frozenset({"SparkContext", "RDD", "Accumulator", "Broadcast"}),
     "pyspark.sql": frozenset({"SQLContext", "HiveContext"}),
     "pyspark.sql.context": frozenset({"SQLContext", "HiveContext"}),
 }
+_CREATES_A_TABLE: Final = re.compile(r"\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:EXTERNAL\s+)?TABLE\s", re.IGNORECASE)
 #: Settings that are fixed when a Spark application starts and that have an effect on a driver without executors.
 STATIC_SETTINGS: Final = frozenset({
     "spark.sql.extensions", "spark.sql.warehouse.dir", "spark.sql.catalogImplementation", "spark.serializer",
@@ -41,6 +45,24 @@ def driver_need(tree: ast.Module) -> DriverNeed | None:
 
 def _need(node: ast.AST) -> DriverNeed | None:
     match node:
+        case ast.Import() | ast.ImportFrom():
+            return _import_need(node)
+        case ast.Attribute(attr=attribute) if attribute in _ATTRIBUTES:
+            return DriverNeed(what=attribute, line=node.lineno)
+        case ast.Attribute(value=ast.Name(id="pyspark"), attr="SparkContext"):
+            return DriverNeed(what="SparkContext", line=node.lineno)
+        case ast.Constant(value=str(text)) if _CREATES_A_TABLE.match(text):
+            return DriverNeed(what="CREATE TABLE", line=node.lineno)
+        case ast.Call(func=ast.Attribute(attr="config"), args=[ast.Constant(value=str(key)), *_]):
+            if key in STATIC_SETTINGS:
+                return DriverNeed(what=key, line=node.lineno)
+        case _:
+            pass
+    return None
+
+
+def _import_need(node: ast.Import | ast.ImportFrom) -> DriverNeed | None:
+    match node:
         case ast.Import(names=names):
             for alias in names:
                 if _is_in(alias.name, _MODULES):
@@ -51,13 +73,6 @@ def _need(node: ast.AST) -> DriverNeed | None:
             for alias in names:
                 if alias.name in _NAMES.get(module, ()) or f"{module}.{alias.name}" in _MODULES:
                     return DriverNeed(what=alias.name, line=node.lineno)
-        case ast.Attribute(attr=attribute) if attribute in _ATTRIBUTES:
-            return DriverNeed(what=attribute, line=node.lineno)
-        case ast.Attribute(value=ast.Name(id="pyspark"), attr="SparkContext"):
-            return DriverNeed(what="SparkContext", line=node.lineno)
-        case ast.Call(func=ast.Attribute(attr="config"), args=[ast.Constant(value=str(key)), *_]):
-            if key in STATIC_SETTINGS:
-                return DriverNeed(what=key, line=node.lineno)
         case _:
             pass
     return None

@@ -57,6 +57,10 @@ class SparkBackend(Protocol):
         """Apply the settings that differ from the session's. Raises TaskError for one that Spark refuses."""
         ...
 
+    def setting(self, key: str) -> str | None:
+        """Return the value of a setting; None if it has none."""
+        ...
+
     def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
         """Return the query's rows; the views are in topological order."""
         ...
@@ -101,6 +105,10 @@ class ConnectBackend:
         if wanted:
             _apply(lambda: self._session.conf._set_all(wanted, silent=False))
             self._config.update(wanted)
+
+    def setting(self, key: str) -> str | None:
+        """Return the value of a setting; a round trip."""
+        return self._session.conf.get(key, None)
 
     def watch(self, progress: Progress) -> None:
         """Register `progress` as the session's progress handler."""
@@ -196,6 +204,10 @@ class ClassicBackend:
 
     def configure(self, config: Mapping[str, str]) -> None:
         """Do nothing: the driver was started with it."""
+
+    def setting(self, key: str) -> str | None:
+        """Return the value of a setting."""
+        return self._session.conf.get(key, None)
 
     def sql(self, query: str, views: Sequence[NamedFrame], params: Mapping[str, Scalar]) -> DataFrame:
         """Create temporary views, then the query: calls into the same process tree, not round trips."""

@@ -31,6 +31,7 @@ from flintlock.spark.engine.publication.publish_plan import (
 )
 from flintlock.spark.region.backend import ResultTooLarge, SparkBackend
 from flintlock.spark.region.failures import TaskError, kind_of
+from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.rows import result_rows
 from flintlock.spark.region.schemas import check_output
@@ -94,6 +95,7 @@ class RegionTask:
     def run(self) -> Worked:
         """Produce every output. Raises what user code or Spark raises; `current_step` then names the step."""
         outputs = tuple(vertex for vertex in region_outputs(self._graph, self._region) if self._is_wanted(vertex.name))
+        self._check_tables()
         self._analyze(outputs)
         skipped = self._check_targets()
         try:
@@ -109,6 +111,13 @@ class RegionTask:
             outputs=tuple(self._outputs), materialised=self._materialised, results=tuple(self._results)
         )
         return Worked(finished=finished, operations=self._operations)
+
+    def _check_tables(self) -> None:
+        """Raise TaskError if a sink of the job would write a table that does not last."""
+        tables = LastingTables(self._backend.setting)
+        for vertex in self._graph.vertices:
+            if isinstance(vertex.operation, Sink) and vertex.operation.table is not None:
+                tables.check(vertex.operation.table, vertex.name)
 
     def _is_wanted(self, step: StepName) -> bool:
         """Whether an output is to be produced; of a region that is published already, only lost results are."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from flintlock.model.operations import Program
 from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.lasting_tables import TableRefused
 from flintlock.spark.region.spark_errors import SparkError
 
 
@@ -96,10 +97,11 @@ _AT_START: Final = frozenset({
 
 
 def needs_driver(error: BaseException) -> bool:
-    """Return whether a program failed because Spark Connect has no SparkContext, no RDDs and no JVM."""
+    """Return whether a program failed because the shared engine has no SparkContext, RDDs, JVM or tables for it."""
     spark = SparkError(error)
-    return spark.is_spark and (
-        spark.error_class in _NEEDS_DRIVER or (spark.error_class == "NOT_IMPLEMENTED" and "rdd" in spark.message)
+    return isinstance(error, TableRefused) or (
+        spark.is_spark
+        and (spark.error_class in _NEEDS_DRIVER or (spark.error_class == "NOT_IMPLEMENTED" and "rdd" in spark.message))
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 from flintlock.model.operations.kind import STAGED_FORMATS, is_relative
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.failures import TaskError
+from flintlock.spark.region.plan_hook import on_every_plan
 from flintlock.spark.region.sql_text import with_absolute_paths
 
 #: The formats that Spark reads and writes as files at a path. The "path" of any other one may be the name of a table.
@@ -56,15 +57,7 @@ class RelativePaths:
 
     def install(self) -> None:
         """Have all plans that PySpark sends from this process pass through `apply`."""
-        from pyspark.sql.connect.client import SparkConnectClient
-
-        send: Callable[..., None] = getattr(SparkConnectClient, "_try_compress_and_set_plan")  # noqa: B009
-
-        def absolute_and_send(client: Any, plan: Any, message: Any, op_type: Any) -> None:
-            self.apply(message)
-            send(client, plan=plan, message=message, op_type=op_type)
-
-        setattr(SparkConnectClient, "_try_compress_and_set_plan", absolute_and_send)  # noqa: B010
+        on_every_plan(self.apply)
 
 
 _REMEDY: Final = "give an absolute path, or a directory that all TaskManagers have (`directory` of the job)"

@@ -77,6 +77,25 @@ def with_absolute_paths(query: str, absolute: Callable[[str], str]) -> str:
     return "".join(parts)
 
 
+def created_table(query: str) -> str | None:
+    """Return the name of the table that a statement creates or replaces; None if it does not."""
+    tokens = [match[0] for match in _TOKEN.finditer(query) if match.lastgroup != "skip"]
+    words = [token.upper() for token in tokens[:8]]
+    at = 3 if words[:3] == ["CREATE", "OR", "REPLACE"] else 1
+    if not words or words[0] not in ("CREATE", "REPLACE"):
+        return None
+    at += words[at : at + 1] == ["EXTERNAL"]
+    if words[at : at + 1] != ["TABLE"]:
+        return None
+    at += 1
+    at += 3 if words[at : at + 3] == ["IF", "NOT", "EXISTS"] else 0
+    parts = tokens[at : at + 1]
+    while tokens[at + 1 : at + 2] == ["."]:
+        parts += tokens[at + 1 : at + 3]
+        at += 2
+    return "".join(parts)
+
+
 def _is_path_key(seen: list[str]) -> bool:
     """Return whether what was read last is the key `path` of an option."""
     key = seen[-2] if seen[-1] == "=" else seen[-1]

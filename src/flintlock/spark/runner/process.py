@@ -51,8 +51,10 @@ from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
 from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
+from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.plan_hook import on_every_plan
 from flintlock.spark.region.programs import ExitCode, ignore_masters, needs_driver, note_late_settings, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.relative_paths import RelativePaths
@@ -234,6 +236,7 @@ class RunnerProcess:
             artifacts.upload(backend.spark)
             ignore_masters()
             paths.install()
+            on_every_plan(LastingTables(backend.setting).check_plan)
         if paths.directory:
             os.chdir(paths.directory)
         elif paths.submitted_from:
@@ -254,6 +257,7 @@ class RunnerProcess:
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(backend.spark)
                 paths.install()
+                on_every_plan(LastingTables(backend.setting).check_plan)
         attempt.inputs = task.inputs
         attempt.frames = StepFrames(backend, task.graph, artifacts, task.inputs)
         attempt.region_task = RegionTask(
