@@ -110,5 +110,8 @@ def test_a_process_that_cannot_start_is_given_up_and_the_log_says_so(state_dir: 
     (missing,) = (process for process in missing_processes(state_dir) if process.name == "jobmanager")
     assert missing.reason.endswith("; the supervisor has given it up")
     log = state_dir / "log" / "supervisor.log"
-    until("the log says so", lambda: '"process-given-up","level":"critical"' in log.read_text() or None)
+    until(
+        "the log says so",
+        lambda: '"level":"critical","process":"supervisor","event":"process-given-up"' in log.read_text() or None,
+    )
     assert log.read_text().count('"process-lost"') == 2

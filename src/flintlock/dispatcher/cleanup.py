@@ -64,7 +64,7 @@ async def clean_up(
         )
         if left is not None:
             named = {"directories": [*directories]} if resource is CleanupResource.FILES else {}
-            log.error(log_events.JOB_CLEANUP_GIVEN_UP, job_id=job_id, resource=resource, error=left, **named)
+            log.error(log_events.JOB_CLEANUP_GIVEN_UP, job_id=job_id, resource=resource, reason=left, **named)
         gone[resource].set()
 
     async with asyncio.TaskGroup() as tasks:
@@ -122,7 +122,7 @@ async def _until_gone(
                 resource=resource,
                 failures=failures,
                 delay_s=delay_s,
-                error=str(error),
+                reason=str(error),
             )
             await asyncio.sleep(delay_s)
         else:

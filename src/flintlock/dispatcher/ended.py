@@ -86,7 +86,7 @@ class EndedJobs:
         try:
             snapshot = await self._stores.ended.get(job_id)
         except Corrupt as error:
-            log.warning(log_events.JOB_ARCHIVE_UNREADABLE, job_id=job_id, error=error.public)
+            log.warning(log_events.JOB_ARCHIVE_UNREADABLE, job_id=job_id, reason=error.public)
             snapshot = None
         if snapshot is None:
             result = await self._stores.results.get(job_id)

@@ -54,6 +54,7 @@ from flintlock.model.errors import (
     Refused,
     Unavailable,
 )
+from flintlock.model.failure_text import log_facts
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import (
     JobHistory,
@@ -65,6 +66,7 @@ from flintlock.model.jobs import (
     StoredJob,
     Submitted,
 )
+from flintlock.model.states import JobStatus
 from flintlock.model.tasks import RegionRecord, RemoveFiles
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -161,7 +163,7 @@ class DispatchedJob:
         try:
             line = self.snapshot().summary()
         except Exception as error:  # noqa: BLE001 - one JobMaster's bug must not fail the listing
-            log.warning(log_events.JOBMASTER_NOT_RESPONDING, job_id=self.job_id, error=repr(error))
+            log.warning(log_events.JOBMASTER_NOT_RESPONDING, job_id=self.job_id, reason=repr(error))
             known = last or self._initial_snapshot().summary()
             return structs.replace(known, stale=True)
         if line.status.globally_terminal:  # not durable yet: not shown
@@ -215,7 +217,7 @@ class DispatchedJob:
             return
         # A Conflict means that it is publishing: it runs to its end.
         with caused_by(internal_cause("client-timeout", self.job_id)), suppress(Conflict):
-            log.warning(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
+            log.info(log_events.JOB_CLIENT_TIMED_OUT, job_id=self.job_id)
             self.cancel()
 
     # What `JobChanger` needs
@@ -305,7 +307,8 @@ class DispatchedJob:
 
         The answer waits for one try of each removal, not for their success; the id stays reserved until all succeeded.
         """
-        log.warning(log_events.JOB_NOT_ACCEPTED, job_id=self.job_id, error=repr(error))
+        write = log.info if isinstance(error, Refused) else log.warning  # the client was wrong, or the store
+        write(log_events.JOB_NOT_ACCEPTED, job_id=self.job_id, reason=repr(error))
         self._move(JobPhase.DISCARDING)
         removals = self._removals(resources, ())
         failed = await try_once(removals)
@@ -331,7 +334,7 @@ class DispatchedJob:
         try:
             runner = services.term.job_masters(job, progress, services.listing.touch, history)
         except Exception as error:  # noqa: BLE001 - a job that cannot be initialised is a FAILED job
-            log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, error=repr(error))
+            log.warning(log_events.JOB_INITIALIZATION_FAILED, job_id=self.job_id, reason=repr(error))
             if self._recovered:  # it was initialised before: its graph is needed to find out what changed
                 self._quarantine_reason = public_text(error)
             return failed_outcome(job, error, services.clock_ms(), core.recorded_scratch(progress))
@@ -363,7 +366,7 @@ class DispatchedJob:
                 with caused_by(CauseId(self._cancel.cause) if self._cancel.cause else None):
                     runner.command(CancelJob(job_id=self.job_id, force=self._cancel.force))
             except Conflict as error:  # a recovered job that is publishing: it runs to its end
-                log.warning(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
+                log.info(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 
     async def _progress(self) -> tuple[RegionRecord, ...]:
         """Return the job's recorded progress, which names the directories to remove; nothing if it cannot be read."""
@@ -390,6 +393,9 @@ class DispatchedJob:
             await services.writes.quarantine(self.job_id, self._quarantine_reason)
         await services.writes.end(result)
         self._move(JobPhase.CLEANING, status=result.status)
+        if result.status is JobStatus.FAILED:
+            facts = log_facts(snapshot.exceptions[-1].failure) if snapshot.exceptions else {}
+            log.error(log_events.JOB_FAILED, job_id=self.job_id, name=result.name, **facts)
         self._result, self._runner, self._stored = result, None, None
         services.ended.remember(snapshot)
         services.listing.put(snapshot.summary())

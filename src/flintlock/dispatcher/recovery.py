@@ -222,7 +222,7 @@ class _Recovering:
                 await self._archive(quarantined_snapshot(job_id, None, error.public, self._clock_ms()))
             await self._quarantine(job_id, error.public)
             return True
-        log.warning(log_events.JOB_GRAPH_OF_ENDED_JOB_FOUND, job_id=job_id)
+        log.info(log_events.JOB_GRAPH_OF_ENDED_JOB_FOUND, job_id=job_id)
         await self._writes.remove_graph(job_id)
         return True
 

@@ -42,7 +42,7 @@ def log_and_continue(event: str, **facts: object) -> Generator[None]:
     except Exception as error:
         if is_fatal_to_term(error):
             raise
-        log.warning(event, error=repr(error), **facts)
+        log.warning(event, reason=repr(error), **facts)
 
 
 class TermWrites:

@@ -19,6 +19,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.config.options import LOG_FILE_SIZE, LOG_FILES
 from flintlock.host.logs.log_rotation import log_of, rotate_copied, rotate_own
 from flintlock.model import log_events
+from flintlock.model.repeated_failures import RepeatedFailure
 
 log = structlog.get_logger()
 
@@ -45,10 +46,12 @@ async def rotating_logs(configuration: Configuration, directory: Path, *others: 
 
 
 async def _rotate(rotations: list[Callable[[], bool]]) -> None:
+    failure = RepeatedFailure()
     while True:
         for rotate in rotations:
             try:
                 await asyncio.to_thread(rotate)
             except OSError as error:  # a full disk: tried again
-                log.warning(log_events.LOG_NOT_ROTATED, reason=str(error))
+                if failure.occurred(str(error), asyncio.get_running_loop().time()):
+                    log.warning(log_events.LOG_NOT_ROTATED, reason=str(error))
         await asyncio.sleep(_CHECK_S)

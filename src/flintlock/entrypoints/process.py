@@ -9,7 +9,7 @@ import platform
 import signal
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -83,7 +83,7 @@ def start(
     arguments = _parser(name).parse_args()
     if arguments.die_with_parent is not None:
         die_with_parent(arguments.die_with_parent or os.getppid())
-    log_output = _configure_logs()
+    log_output = _configure_logs(process_name(name, arguments.index))
     ending = ProcessEnd(Path(arguments.state_dir), name, arguments.index, log_output)
     try:
         code = _run(arguments, main, loop_factory, ending)
@@ -106,7 +106,10 @@ class ProcessEnd:
     def fail(self, code: int, reason: str) -> int:
         """Log why the process ends, and return the code."""
         self.reason = reason
-        self.log_output.write(f"flintlock {self.kind}: {reason}")
+        if self.log_output.is_terminal():
+            self.log_output.write(f"flintlock {self.kind}: {reason}")
+        else:
+            log.critical(log_events.PROCESS_NOT_STARTED, code=code, reason=reason)
         return code
 
     def forget_earlier(self) -> None:
@@ -205,7 +208,7 @@ async def _until_stopped(main: Coroutine[Any, Any, ApplicationStatus | None], na
         serving = tasks.create_task(main, name=name)
         waiting = tasks.create_task(stopped.wait(), name="signals")
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        log.info(log_events.PROCESS_STOPPING, process=name, signalled=stopped.is_set())
+        log.info(log_events.PROCESS_STOPPING, signalled=stopped.is_set())
         if serving.done() and not serving.cancelled() and serving.exception() is None:
             status = serving.result()
         serving.cancel()
@@ -227,8 +230,16 @@ def _json(event: object, default: Callable[[Any], Any]) -> str:
     return msgspec.json.encode(event, enc_hook=default).decode()
 
 
-def _configure_logs() -> QueuedLogOutput:
-    """Write JSON lines to stderr, or coloured text if it is a terminal."""
+def _configure_logs(process: str) -> QueuedLogOutput:
+    """Write JSON lines to stderr, or coloured text if it is a terminal.
+
+    Each line begins with the same keys: when, how serious, which process, which event. The facts of the event follow.
+    """
+
+    def put_first(_: object, __: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        first = {key: entry.pop(key) for key in ("timestamp", "level") if key in entry}
+        return {**first, "process": process, "event": entry.pop("event", ""), **entry}
+
     output = QueuedLogOutput(stderr_output())
     renderer = structlog.dev.ConsoleRenderer() if output.is_terminal() else structlog.processors.JSONRenderer(_json)
     structlog.configure(
@@ -238,6 +249,7 @@ def _configure_logs() -> QueuedLogOutput:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            put_first,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -44,6 +44,7 @@ from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Conflict
+from flintlock.model.repeated_failures import RepeatedFailure
 
 _LOOK_S: Final = 1.0
 _BACKOFF: Final = Backoff(initial_s=1.0, maximum_s=60.0)
@@ -78,6 +79,7 @@ class Supervisor:
         self._state_dir: Final = state_dir
         self._supervision: Final = supervision
         self._children: list[pid_files.Started] = []  # started here, and not known to have ended
+        self._failure: Final = RepeatedFailure()
         self._given_up: dict[str, str] | None = None  # as last written; None: not written yet
 
     def look(self) -> bool:
@@ -96,7 +98,8 @@ class Supervisor:
         except Conflict:
             return True  # someone else starts processes: whether anything is missing is seen after that
         except OSError as error:
-            log.error(log_events.SUPERVISION_FAILED, reason=str(error))
+            if self._failure.occurred(str(error), boot_time_s()):
+                log.error(log_events.SUPERVISION_FAILED, reason=str(error))
             return True
         if self._supervision.all_ended():
             log.info(log_events.SUPERVISION_ENDED, reason="all processes have ended by intent")
@@ -128,21 +131,21 @@ class Supervisor:
                 self._children.append(
                     pid_files.start_recorded(self._state_dir, name, command, environment_of(spec, os.environ))
                 )
-                log.info(log_events.PROCESS_RESTARTED, process=name)
+                log.info(log_events.PROCESS_RESTARTED, member=name)
             case ProcessFailed():
                 log.warning(
                     log_events.PROCESS_LOST,
-                    process=effect.name,
+                    member=effect.name,
                     reason=effect.reason,
                     failures=effect.failures,
                     restart_in_s=effect.delay_s,
                 )
             case ProcessGivenUp():
                 log.critical(
-                    log_events.PROCESS_GIVEN_UP, process=effect.name, reason=effect.reason, failures=effect.failures
+                    log_events.PROCESS_GIVEN_UP, member=effect.name, reason=effect.reason, failures=effect.failures
                 )
             case ProcessLeftEnded():
-                log.info(log_events.PROCESS_LEFT_ENDED, process=effect.name, exit_code=effect.exit_code)
+                log.info(log_events.PROCESS_LEFT_ENDED, member=effect.name, exit_code=effect.exit_code)
 
 
 if __name__ == "__main__":

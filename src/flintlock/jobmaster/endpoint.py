@@ -68,6 +68,7 @@ from flintlock.model.backoff import Backoff
 from flintlock.model.causes import CauseId, caused_by, current_cause, internal_cause
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
+from flintlock.model.failure_text import log_facts
 from flintlock.model.ids import RequestId
 from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
@@ -463,8 +464,11 @@ class JobMaster:
     def _count(self, effect: JobEffect) -> None:
         metrics = self._services.metrics
         match effect:
-            case Enrich(failure=failure) if metrics is not None:
-                metrics.failed(failure.kind)
+            case Enrich(attempt=attempt, failure=failure):
+                if attempt is not None:
+                    log.info(log_events.ATTEMPT_FAILED, attempt=str(attempt), **log_facts(failure))
+                if metrics is not None:
+                    metrics.failed(failure.kind)
             case StartTimer(event=RestartDue()) if metrics is not None:
                 metrics.restarted()
             case _:

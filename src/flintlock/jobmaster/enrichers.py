@@ -54,7 +54,7 @@ def load_enrichers(
         try:
             made[name] = known[name].load()()
         except Exception as error:  # noqa: BLE001 - a plug-in's own, whatever it is
-            log.error(log_events.FAILURE_ENRICHER_UNUSABLE, name=name, error=repr(error))
+            log.error(log_events.FAILURE_ENRICHER_UNUSABLE, name=name, reason=repr(error))
     declared = Counter(key for enricher in made.values() for key in enricher.keys)
     disputed = {key for key, count in declared.items() if count > 1}
     for name, enricher in made.items():
@@ -71,5 +71,5 @@ def labels_of(enrichers: Sequence[FailureEnricher], failure: Failure, job_id: Jo
             added = enricher.labels(failure, job_id, job_name)
             labels |= {key: str(value) for key, value in added.items() if key in enricher.keys}
         except Exception as error:  # noqa: BLE001 - a plug-in's own, whatever it is
-            log.warning(log_events.FAILURE_ENRICHER_FAILED, enricher=type(enricher).__name__, error=repr(error))
+            log.warning(log_events.FAILURE_ENRICHER_FAILED, enricher=type(enricher).__name__, reason=repr(error))
     return labels

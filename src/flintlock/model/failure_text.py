@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from flintlock.model.tasks import Failure, Frame
 
 _INDENT = "  "
+_LOGGED_CHARACTERS = 500
 
 
 def render(failure: Failure, *, verbose: bool = False) -> str:
@@ -23,6 +24,22 @@ def headline(failure: Failure) -> str:
     first = failure.message.strip().partition("\n")[0]
     place = f"step {failure.step!r}: " if failure.step is not None else ""
     return f"{place}{_typed(failure, first)}"
+
+
+def log_facts(failure: Failure) -> dict[str, str]:
+    """Return the failure as keys of a log line: kind and message, and the step and the user's line if they are known.
+
+    The message is its first line, and no longer than an operator reads.
+    """
+    facts = {"kind": failure.kind.value}
+    if failure.step is not None:
+        facts["step"] = failure.step
+    if failure.frames:  # the innermost one that is the user's
+        frame = failure.frames[-1]
+        facts["line"] = f"{frame.file}:{frame.line}"
+    message = _typed(failure, failure.message.strip().partition("\n")[0])
+    facts["message"] = message if len(message) <= _LOGGED_CHARACTERS else f"{message[:_LOGGED_CHARACTERS]}…"
+    return facts
 
 
 def _lines(failure: Failure, *, verbose: bool) -> Iterator[str]:

@@ -20,6 +20,11 @@ def _event(section: str, name: str, meaning: str) -> str:
 JOB_PHASE_CHANGED: Final = _event(
     "Jobs (Dispatcher)", "job-phase-changed", "A job moved to another phase in the Dispatcher."
 )
+JOB_FAILED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-failed",
+    "A job has failed: its name, the kind of the failure, its message, and the step and the user's line where known.",
+)
 JOB_CLEANED_UP: Final = _event("Jobs (Dispatcher)", "job-cleaned-up", "Everything that a job left behind was removed.")
 JOB_NOT_ACCEPTED: Final = _event(
     "Jobs (Dispatcher)", "job-not-accepted", "A submission could not be stored; its client was refused."
@@ -289,6 +294,9 @@ SUPERVISION_ENDED: Final = _event(
 SUPERVISION_FAILED: Final = _event(
     "Supervisor", "supervision-failed", "The supervisor could not start a process; it tries again."
 )
+PROCESS_NOT_STARTED: Final = _event(
+    "Processes", "process-not-started", "A process cannot start or serve here, and ends with the exit code `code`."
+)
 PROCESS_ABORTED: Final = _event(
     "Processes", "process-aborted", "A server process ends at once because of an error that it cannot clean up after."
 )
@@ -316,6 +324,9 @@ WATCHDOG_REPLACED: Final = _event(
 
 EXECUTION_STATE_CHANGED: Final = _event(
     "JobMaster", "execution-state-changed", "A job or an attempt changed its state."
+)
+ATTEMPT_FAILED: Final = _event(
+    "JobMaster", "attempt-failed", "An attempt of a task has failed; the restart strategy decides what follows."
 )
 RESOURCEMANAGER_UNAVAILABLE: Final = _event(
     "JobMaster", "resourcemanager-unavailable", "The ResourceManager could not be reached; requirements are sent again."

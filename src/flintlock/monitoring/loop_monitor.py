@@ -55,7 +55,7 @@ class BlockingJobWatcher:
             try:
                 self._record = self._blocking.begin(job_id)
             except OSError as error:
-                log.error(log_events.BLOCKING_JOB_NOT_RECORDED, job_id=job_id, error=repr(error))
+                log.error(log_events.BLOCKING_JOB_NOT_RECORDED, job_id=job_id, reason=repr(error))
                 self._begun_s = cpu_s  # tried again after as long
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class BlockingJobWatcher:
             self._blocking.end(self._record)
             self._record = None
         except OSError as error:
-            log.error(log_events.BLOCKING_JOB_NOT_RECORDED, error=repr(error))
+            log.error(log_events.BLOCKING_JOB_NOT_RECORDED, reason=repr(error))
 
 
 def _cpu_time_s(thread: int) -> float:

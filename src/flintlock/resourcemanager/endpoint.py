@@ -300,7 +300,8 @@ class ResourceManager:
         if self._workers is not None and self._workers.is_being_released(left.id):
             log.info(log_events.TASKMANAGER_RELEASED, task_manager=left.id, instance=left.instance, reason=left.reason)
             return
-        log.warning(log_events.TASKMANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
+        write = log.info if left.returns else log.warning  # one that shuts down, or comes back, needs no attention
+        write(log_events.TASKMANAGER_LOST, task_manager=left.id, instance=left.instance, reason=left.reason)
         self._metrics.lost()
         if self._workers is not None:
             self._workers.left(left.id, left.reason, returns=left.returns)

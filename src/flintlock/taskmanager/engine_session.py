@@ -304,7 +304,7 @@ class EngineSession:
                 await runner.command(CancelTask(attempt=own.order.attempt))
                 await asyncio.get_running_loop().create_future()
         except (FlintlockError, TimeoutError):
-            log.warning(
+            log.info(
                 log_events.RUNNER_KILLED,
                 attempt=str(own.order.attempt),
                 reason="it did not stop in time",

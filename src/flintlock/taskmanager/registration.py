@@ -23,6 +23,7 @@ from msgspec import structs
 from flintlock.model import log_events
 from flintlock.model.errors import Fenced, FlintlockError, Refused, Unauthenticated
 from flintlock.model.ids import InstanceId
+from flintlock.model.repeated_failures import RepeatedFailure
 from flintlock.model.slots import RegistrationAnswer
 from flintlock.taskmanager.lease import CurrentLease, Lease
 from flintlock.taskmanager.services import TaskManagerServices
@@ -56,6 +57,7 @@ class Registration:
         self._guard: Final = guard
         self._on_new_instance: Final = on_new_instance
         self._wait: asyncio.Timeout | None = None  # for an answer of the leader, or for the next heartbeat
+        self._refused: Final = RepeatedFailure()
         self._logged: tuple[str, str] | None = None  # the latest problem: while it repeats it is not logged again
         self._registered_as: InstanceId = lease.instance  # what the leader may know this TaskManager as
 
@@ -125,7 +127,8 @@ class Registration:
                 self._log_once(log_events.REGISTRATION_REFUSED, error.public)
                 await asyncio.sleep(_RETRY_S)
             except Refused as error:
-                log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
+                if self._refused.occurred(error.public, asyncio.get_running_loop().time()):
+                    log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
                 if busy:
                     return None
                 await asyncio.sleep(_REFUSED_RETRY_S)
@@ -136,6 +139,7 @@ class Registration:
                 log.info(log_events.REGISTRATION_FAILED, reason="the leader has changed")
             else:
                 self._logged = None
+                self._refused.ended()
                 log.info(log_events.REGISTERED_WITH_LEADER, epoch=answer.token.epoch, instance=lease.instance)
                 self._registered_as, lease.acknowledged = lease.instance, True
                 if not busy:  # else its JobMaster has to claim the work first: an answered heartbeat confirms that
@@ -159,14 +163,14 @@ class Registration:
                 log.info(log_events.HEARTBEAT_UNANSWERED, reason="no answer in time")
                 continue
             except Fenced as error:
-                log.warning(log_events.LEADER_CHANGED, reason=error.public)
+                log.info(log_events.LEADER_CHANGED, reason=error.public)
                 return True
             except FlintlockError as error:
                 self._log_once(log_events.HEARTBEAT_UNANSWERED, error.public)
                 await asyncio.sleep(min(_RETRY_S, left_s))
                 continue
             if not response.known:
-                log.warning(log_events.LEADER_DOES_NOT_KNOW_TASKMANAGER, instance=lease.instance)
+                log.info(log_events.LEADER_DOES_NOT_KNOW_TASKMANAGER, instance=lease.instance)
                 return True
             length_s = min(answer.heartbeat_timeout_s, self._work.longest_lease_s())
             lease.lease = structs.replace(lease.lease.renewed(sent_s), length_s=length_s)

@@ -102,6 +102,28 @@ async def test_each_resource_is_retried_by_itself_with_growing_waits() -> None:
 
 
 @virtual_time
+async def test_the_log_says_why_a_job_failed_once_and_nothing_of_one_that_was_cancelled() -> None:
+    harness = DispatcherHarness()
+    with capture_logs() as logs:
+        async with harness.leading() as dispatcher:
+            (await harness.submitted(dispatcher)).fail("no such column: x\nand more")
+            await empty(dispatcher)
+            (await harness.submitted(dispatcher, B)).cancel()
+            await empty(dispatcher)
+
+    assert [line for line in logs if line["log_level"] not in {"debug", "info"}] == [
+        {
+            "event": "job-failed",
+            "log_level": "error",
+            "job_id": A,
+            "name": graph(A).name,
+            "kind": "user code",
+            "message": "ValueError: no such column: x",
+        }
+    ]
+
+
+@virtual_time
 async def test_what_cannot_be_removed_until_the_retention_is_over_is_given_up_and_named() -> None:
     harness = DispatcherHarness(config={"job-result-store.retention": "2 d"})
     harness.resource_manager.fail_with = Unavailable("no such file system")
@@ -114,7 +136,7 @@ async def test_what_cannot_be_removed_until_the_retention_is_over_is_given_up_an
         dispatcher.assert_empty()
         (given_up,) = [line for line in logs if line["event"] == "job-cleanup-given-up"]
         assert given_up["directories"] == ["s3b://bucket/.flintlock-a"]
-        assert "no such file system" in given_up["error"]
+        assert "no such file system" in given_up["reason"]
         await asyncio.sleep(24 * 3600)
         assert A not in harness.cluster.results, "it is forgotten as every other job"
         tries = len(harness.resource_manager.removals_s)

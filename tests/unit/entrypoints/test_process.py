@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import structlog
 
 from flintlock.entrypoints.process import EXIT_CODES, EXIT_FATAL, EXIT_UNUSABLE, ProcessSettings, start
+from flintlock.host.pid_files import read_exit
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Corrupt, InvariantBroken, Unavailable
 
@@ -80,3 +83,46 @@ def test_a_signal_cancels_the_process_which_then_ends_without_failure() -> None:
 
     assert start("test", main) == 0
     assert closed == ["closed"]
+
+
+_LOGGING_PROCESS = """
+import structlog
+from flintlock.entrypoints.process import start
+from flintlock.model.errors import Unavailable
+from flintlock.model.log_events import WATCHDOG_REPLACED
+
+async def main(settings):
+    structlog.get_logger().warning(WATCHDOG_REPLACED, reason="it had ended")
+    raise Unavailable("the port is taken")
+
+raise SystemExit(start("taskmanager", main))
+"""
+
+
+def test_every_line_begins_with_time_level_process_and_event(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LOGGING_PROCESS, "--state-dir", str(tmp_path), "--index", "7"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == EXIT_UNUSABLE
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [list(line)[:4] for line in lines] == [["timestamp", "level", "process", "event"]] * len(lines)
+    assert {line["process"] for line in lines} == {"taskmanager-7"}
+    assert [(line["level"], line["event"], line.get("reason")) for line in lines if line["level"] != "info"] == [
+        ("warning", "watchdog-replaced", "it had ended"),
+        ("critical", "process-not-started", "the port is taken"),
+    ]
+
+
+def test_a_process_records_how_it_ends(tmp_path: Path) -> None:
+    async def fine(_: ProcessSettings) -> None:
+        assert read_exit(tmp_path, "jobmanager") is None
+
+    async def unusable(_: ProcessSettings) -> None:
+        raise Unavailable("the port is taken")
+
+    for main, code, reason in ((unusable, 4, "the port is taken"), (fine, 0, "")):
+        start("jobmanager", main)
+        found = read_exit(tmp_path, "jobmanager")
+        assert found is not None
+        assert (found.pid, found.code, found.reason) == (os.getpid(), code, reason)

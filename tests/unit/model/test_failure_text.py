@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flintlock.model.failure_text import headline, render
+from flintlock.model.failure_text import headline, log_facts, render
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
 
@@ -60,3 +60,17 @@ def test_an_error_class_inside_the_message_is_not_repeated() -> None:
 def test_a_headline_is_one_line() -> None:
     assert headline(FAILURE) == "step 'priced': ZeroDivisionError: integer division or modulo by zero"
     assert headline(Failure(kind=FailureKind.INTERNAL, message="a\nb")) == "a"
+
+
+def test_a_log_line_has_the_step_the_kind_the_message_and_the_users_line() -> None:
+    assert log_facts(FAILURE) == {
+        "kind": "user code",
+        "step": "priced",
+        "line": "lib.py:3",
+        "message": "ZeroDivisionError: integer division or modulo by zero",
+    }
+    assert log_facts(Failure(kind=FailureKind.TIMEOUT, message="too late\nmore")) == {
+        "kind": "timeout",
+        "message": "too late",
+    }
+    assert len(log_facts(Failure(kind=FailureKind.TIMEOUT, message="x" * 100_000))["message"]) == 501

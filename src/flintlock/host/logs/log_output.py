@@ -183,10 +183,10 @@ def note(text: str) -> None:
 def _report(lines: int, reason: str) -> str:
     return json.dumps(
         {
+            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "level": "warning",
             "event": log_events.LOG_LINES_DROPPED,
             "lines": lines,
             "reason": reason,
-            "level": "warning",
-            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
         }
     )
