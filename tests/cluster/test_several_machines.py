@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import grpc
@@ -24,8 +25,10 @@ from flintlock.client.connection.credentials import ClientCredentials
 from flintlock.config.configuration import Configuration
 from flintlock.host.pid_files import ClusterFile, job_managers
 from flintlock.security.certificates import AUTHORITY, issue, make_authority
+from flintlock.spark.engine.conf import UI_KEY
 
 ADDRESS = "127.0.0.1"
+UI_PATHS = ("/jobs/", "/api/v1/applications")
 
 
 @pytest.fixture
@@ -109,7 +112,10 @@ def test_a_job_runs_over_tls_and_everything_that_listens_is_closed_to_strangers(
     file = file_of(leader, state_dir)
     until("a leader", lambda: next((each for each in job_managers(state_dir) if each.epoch), None), 60)
     standby = file_of(start("jobmanager", state_dir, settings, running, index=1), state_dir)
-    worker = start("taskmanager", state_dir, {**settings, "spark.ui.enabled": "true"}, running)
+    key = base64.urlsafe_b64encode(bytes(32)).decode().rstrip("=")
+    worker = start(
+        "taskmanager", state_dir, {**settings, "spark.ui.enabled": "true", "spark.ui.port": "0", UI_KEY: key}, running
+    )
 
     assert urlsplit(file.rest).scheme == urlsplit(standby.rest).scheme == "https"
     job = Job("over-tls")
@@ -119,8 +125,8 @@ def test_a_job_runs_over_tls_and_everything_that_listens_is_closed_to_strangers(
         assert len(through_the_standby.submit(job).wait(120).result("rows").rows()) == 1
 
     documented = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
-    for what in ("JobManager, REST", "JobManager, RPC", "TaskManager, RPC", "Spark Connect of an engine", "py4j"):
-        assert what in documented
+    for what in ("JobManager, REST", "JobManager, RPC", "TaskManager, RPC", *REFUSALS):
+        assert f"| {what} |" in documented
     for process in (leader, worker):
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         ports = {
@@ -133,9 +139,8 @@ def test_a_job_runs_over_tls_and_everything_that_listens_is_closed_to_strangers(
         assert len(beyond) == (2 if process is leader else 1)  # REST and RPC, RPC
         for port in beyond:
             assert requires_tls(port), f"port {port} of {process.args} answers without TLS"
-        for port in {port for _, port in ports} - beyond:
-            assert process is worker
-            assert not runs_code(port), f"port {port} of the engine serves strangers"
+        refused = [refusal_of(port) for port in {port for _, port in ports} - beyond]
+        assert set(refused) == (set(REFUSALS) if process is worker else set())
 
 
 def requires_tls(port: int) -> bool:
@@ -147,23 +152,58 @@ def requires_tls(port: int) -> bool:
             return secured.version() in ("TLSv1.2", "TLSv1.3")
 
 
-def runs_code(port: int) -> bool:
-    """Whether a port of an engine serves Spark Connect or py4j without the engine's secret."""
+def refusal_of(port: int) -> str:
+    """Return what listens at a port of an engine, which must refuse a stranger in the way that only it does."""
+    found = [what for what, refuses in REFUSALS.items() if refuses(port)]
+    assert len(found) == 1, f"port {port} of the engine is none that is known to refuse strangers: {found}"
+    return found[0]
+
+
+def connect_refuses(port: int) -> bool:
     with grpc.insecure_channel(f"{ADDRESS}:{port}") as channel:
         try:
             cast("Any", channel).unary_unary("/spark.connect.SparkConnectService/Config")(b"", timeout=5)
         except grpc.RpcError as error:
-            refusals = (
-                grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED,
-            )  # fmt: skip
-            if cast("grpc.Call", error).code() not in refusals:
-                return True
-        else:
-            return True
+            return cast("grpc.Call", error).code() is grpc.StatusCode.UNAUTHENTICATED
+    return False
+
+
+def py4j_refuses(port: int) -> bool:
+    """py4j answers the call of a static method with an error and closes the connection."""
+    return received(port, b"c\nz:java.lang.System\ngetProperties\ne\n").startswith(b"!x")
+
+
+def ui_refuses(port: int) -> bool:
+    """Its pages and its API, which it starts with the first request."""
+    pages = (f"GET {path} HTTP/1.1\r\nHost: {ADDRESS}\r\nConnection: close\r\n\r\n" for path in UI_PATHS)
+    return all(received(port, page.encode(), patience_s=60).startswith(b"HTTP/1.1 403") for page in pages)
+
+
+def driver_refuses(port: int) -> bool:
+    """Spark's own protocol: a frame of a length, the type of a request with an answer, an id, and a body."""
+    body = b"not a secret"
+    content = b"\x03" + (1).to_bytes(8, "big") + len(body).to_bytes(4, "big") + body
+    return b"SaslMessage" in received(port, (8 + len(content)).to_bytes(8, "big") + content)
+
+
+def received(port: int, sent: bytes, patience_s: float = 2.0) -> bytes:
+    """Return what a port answers until it pauses; empty if it answers nothing, or closes the connection."""
+    answer = b""
     with socket.create_connection((ADDRESS, port), 5) as connection:
-        connection.settimeout(5)
-        connection.sendall(b"c\nz:java.lang.System\ngetProperties\ne\n")  # py4j's call of a static method
+        connection.settimeout(patience_s)
         try:
-            return connection.recv(100).startswith(b"!y")
+            connection.sendall(sent)
+            while data := connection.recv(4096):
+                answer += data
         except (TimeoutError, ConnectionError):
-            return False
+            pass
+    return answer
+
+
+#: What listens in an engine, by the names of docs/security.md.
+REFUSALS: Final[dict[str, Callable[[int], bool]]] = {
+    "Spark Connect of an engine": connect_refuses,
+    "py4j gateway of an engine": py4j_refuses,
+    "Spark's own connections of an engine": driver_refuses,
+    "Spark's UI of an engine": ui_refuses,
+}

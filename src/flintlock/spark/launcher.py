@@ -30,7 +30,7 @@ from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.security.job_secrets import SecretFiles, SecretVariables
-from flintlock.spark.engine.conf import is_local, is_protected
+from flintlock.spark.engine.conf import UI_KEY, is_protected, is_ui_enabled, ui_protection
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.messages import EngineSettings
@@ -101,8 +101,10 @@ class LocalEngineLauncher:
 
     def _warn_unprotected(self, conf: Mapping[str, str]) -> None:
         master = conf.get("spark.master", "local")
-        if not is_local(master) and not is_protected(master, conf) and "spark.authenticate" not in conf:
+        if not is_protected(master, conf) and "spark.authenticate" not in conf:
             log.warning(log_events.ENGINE_NOT_PROTECTED, master=master)
+        if is_ui_enabled(conf) and not is_ui_enabled({**conf, **ui_protection(master, conf)}):
+            log.warning(log_events.ENGINE_UI_DISABLED, set=UI_KEY)
 
     def _claim(self) -> None:
         """Find out, once, whether limits can be enforced by control groups, and log the result."""

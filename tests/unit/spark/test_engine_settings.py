@@ -5,7 +5,15 @@ from msgspec import structs
 
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FileMove, SinkFiles
-from flintlock.spark.engine.conf import CONNECT_PLUGIN, engine_conf, loopback_environment, worker_environment
+from flintlock.spark.engine.conf import (
+    CONNECT_PLUGIN,
+    UI_KEY,
+    engine_conf,
+    loopback_environment,
+    port_defaults,
+    ui_protection,
+    worker_environment,
+)
 from flintlock.spark.engine.handle import publication
 from flintlock.spark.engine.java import Java
 from flintlock.spark.engine.messages import EngineSettings
@@ -90,9 +98,28 @@ def test_a_standalone_master_needs_a_configured_secret_for_that() -> None:
     assert (made["spark.authenticate"], made["spark.network.crypto.enabled"]) == ("true", "true")
 
 
-def test_a_local_engine_has_no_connections_to_protect_and_its_ui_listens_on_loopback_only() -> None:
+def test_a_local_engine_authenticates_its_own_connections_and_its_ui_listens_on_loopback_only() -> None:
+    """Every user of the machine reaches the ports of its driver."""
     settings = EngineSettings(java=JAVA, scratch_dir="/s", log_file="/l", run_dir="/r", cores=1, conf={})
 
-    assert "spark.authenticate" not in conf()
+    assert (conf()["spark.authenticate"], conf()["spark.network.crypto.enabled"]) == ("true", "true")
     assert loopback_environment(settings) == {"SPARK_LOCAL_IP": "127.0.0.1"}
     assert loopback_environment(structs.replace(settings, conf={"spark.master": "yarn"})) == {}
+
+
+def test_the_ui_of_an_engine_is_on_only_behind_a_filter() -> None:
+    on = {"spark.ui.enabled": "true"}
+    engine = EngineSettings(java=JAVA, scratch_dir="/s", log_file="/l", run_dir="/r", conf=on)
+
+    assert engine_conf(engine)["spark.ui.enabled"] == "false"
+    with_key = engine_conf(structs.replace(engine, conf={**on, UI_KEY: "x" * 43}))
+    assert (with_key["spark.ui.enabled"], with_key["spark.ui.filters"]) == ("true", "org.apache.spark.ui.JWSFilter")
+    with_filter = engine_conf(structs.replace(engine, conf={**on, "spark.ui.filters": "my.Filter"}))
+    assert (with_filter["spark.ui.enabled"], with_filter["spark.ui.filters"]) == ("true", "my.Filter")
+
+
+def test_a_dedicated_driver_has_the_same_defaults() -> None:
+    assert port_defaults("local[2]", {})["spark.driver.bindAddress"] == "127.0.0.1"
+    assert port_defaults("yarn", {}) == {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    assert port_defaults("spark://there:7077", {}) == {}
+    assert ui_protection("local[2]", {"spark.ui.enabled": "TRUE"}) == {"spark.ui.enabled": "false"}

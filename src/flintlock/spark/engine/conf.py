@@ -22,10 +22,10 @@ def engine_conf(settings: EngineSettings) -> dict[str, str]:
     plugins = [name for name in settings.conf.get("spark.plugins", "").split(",") if name and name != CONNECT_PLUGIN]
     return {
         **_defaults(settings),
-        **(_LOCAL if master.startswith("local") else {}),
-        **(_PROTECTED if is_protected(master, settings.conf) else {}),
+        **port_defaults(master, settings.conf),
         **_worker_limits(settings, master),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
+        **ui_protection(master, settings.conf),
         "spark.master": master,
         "spark.plugins": ",".join([*plugins, CONNECT_PLUGIN]),
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -79,12 +79,35 @@ def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
     return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
 
 
-def is_protected(master: str, conf: Mapping[str, str]) -> bool:
-    """Return whether Spark's own connections of an engine are authenticated and encrypted by default.
+def port_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults that close the ports of a driver, shared or dedicated, to processes without its secret.
 
-    Not those of a local engine, which cross no network; nor where Spark cannot make a secret and none is configured.
+    Also those of a local one, which serve nobody but itself: every user of the machine reaches them.
     """
-    return master == "yarn" or master.startswith("k8s://") or (not is_local(master) and _SECRET in conf)
+    return {**(_LOCAL if master.startswith("local") else {}), **(_PROTECTED if is_protected(master, conf) else {})}
+
+
+def is_protected(master: str, conf: Mapping[str, str]) -> bool:
+    """Return whether Spark's own connections of a driver are authenticated and encrypted by default.
+
+    Not where Spark cannot make a secret and none is configured.
+    """
+    return is_local(master) or master == "yarn" or master.startswith("k8s://") or _SECRET in conf
+
+
+def ui_protection(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings by which the UI of a driver serves no stranger: behind a filter, or not at all.
+
+    Spark's own filter requires a token that is signed with a configured key. On YARN its proxy has a filter.
+    """
+    if not is_ui_enabled(conf) or conf.get(_UI_FILTERS) or master == "yarn":
+        return {}
+    return {_UI_FILTERS: _JWS_FILTER} if conf.get(UI_KEY) else {_UI_ENABLED: "false"}
+
+
+def is_ui_enabled(conf: Mapping[str, str]) -> bool:
+    """Return whether these settings switch the UI on."""
+    return conf.get(_UI_ENABLED, "").strip().lower() == "true"
 
 
 def is_local(master: str) -> bool:
@@ -94,5 +117,10 @@ def is_local(master: str) -> bool:
 
 _SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+_UI_ENABLED: Final = "spark.ui.enabled"
+_UI_FILTERS: Final = "spark.ui.filters"
+_JWS_FILTER: Final = "org.apache.spark.ui.JWSFilter"
+#: The setting with the key that tokens for the UI are signed with: at least 32 bytes, in base64url.
+UI_KEY: Final = f"spark.{_JWS_FILTER}.param.secretKey"
 #: A local engine is used from this machine only.
 _LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.class_archive import archive_in_use
+from flintlock.spark.engine.conf import port_defaults, ui_protection
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jvm
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
@@ -37,13 +38,16 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
     if engine is None:
         raise TaskError(FailureKind.CONFIGURATION, "this TaskManager starts no dedicated engines")
     modules = ",".join(str(path) for path in artifacts.uploads)
+    given = {**engine.conf, **session_config(task, message.cores)}
+    master = given.get("spark.master", f"local[{cores_of(task, message.cores)}]")
     conf = {
-        "spark.master": f"local[{cores_of(task, message.cores)}]",
+        "spark.master": master,
         "spark.app.name": task.graph.name,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **engine.conf,
-        **session_config(task, message.cores),
+        **port_defaults(master, given),
+        **given,
+        **ui_protection(master, given),
     }
     if modules:
         conf["spark.submit.pyFiles"] = ",".join(filter(None, (conf.get("spark.submit.pyFiles"), modules)))
