@@ -36,6 +36,10 @@ G = TypeVar("G")
 _REFUSED_TEXT: Final = "Connection refused"
 
 
+#: gRPC has one status for what is too large, which no retry helps, and for too many calls at once. The tests notice
+#: another wording.
+_TOO_LARGE_TEXTS: Final = ("larger than max", "metadata size exceeds")
+
 #: What to do about a handshake that failed. gRPC has no status code for that either.
 _TLS_HINT: Final = (
     "both machines need a certificate of one authority (security.tls.ca-file) that names the address at which they"
@@ -210,8 +214,10 @@ class _Connection:
             return Unauthenticated(f"{self._address} refuses {shape}: {details}; {self._channels.security.hint}")
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return Refused(f"what listens at {self._address} is not a Flintlock process: {details}")
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and any(text in details for text in _TOO_LARGE_TEXTS):
             return TooLarge(f"{shape} at {self._address}: {details}")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Unavailable(f"{self._address} has too many calls open to begin {shape}: {details}")
         if code is grpc.StatusCode.UNAVAILABLE and _REFUSED_TEXT in details:
             unavailable = Unavailable(f"nothing listens at {self._address}")
             unavailable.unreachable = True

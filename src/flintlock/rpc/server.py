@@ -26,7 +26,7 @@ from flintlock.rpc.authentication import AuthenticatingInterceptor, credential_o
 from flintlock.rpc.exports import Exports
 from flintlock.rpc.failures import RpcFailure, encode_failure, error_of, failure_of
 from flintlock.rpc.security import RpcSecurity
-from flintlock.rpc.transport import MAX_MESSAGE_BYTES, Fence, Withdraw
+from flintlock.rpc.transport import MAX_CONCURRENT_CALLS, MAX_MESSAGE_BYTES, Fence, Withdraw
 
 G = TypeVar("G")
 
@@ -48,12 +48,14 @@ class RpcServer:
         security: RpcSecurity,
         bind: str = "",
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        max_calls: int = MAX_CONCURRENT_CALLS,
         grace_s: float = 0.5,
     ) -> None:
         self._host = f"[{host}]" if ":" in host else host
         self._bind = f"[{bind}]" if ":" in bind else bind or self._host
         self._port = port
         self._max_message_bytes = max_message_bytes
+        self._max_calls = max_calls
         self._grace_s = grace_s
         self._signer: Final = security.signer
         self._tls: Final = security.tls
@@ -87,7 +89,11 @@ class RpcServer:
         """Bind the port and answer calls. Raises `OSError` if the port is taken."""
         if self._server is not None:
             raise RuntimeError(f"the server at {self.address} was started already")
-        server = aio.server(interceptors=(self._authentication,), options=wire.server_options(self._max_message_bytes))
+        server = aio.server(
+            interceptors=(self._authentication,),
+            options=wire.server_options(self._max_message_bytes),
+            maximum_concurrent_rpcs=self._max_calls,
+        )
         server.add_generic_rpc_handlers((_EveryMethod(self),))
         self._port = wire.listen(server, f"{self._bind}:{self._port}", self._tls)
         self._tasks = await self._scope.enter_async_context(asyncio.TaskGroup())

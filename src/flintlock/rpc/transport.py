@@ -26,6 +26,9 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """Largest request or answer, unless configured otherwise."""
 
+MAX_CONCURRENT_CALLS: Final = 4096
+"""Calls that a server has open at once, those included that wait for something; more are refused as Unavailable."""
+
 Fence: TypeAlias = Callable[[FencingToken | None], None]
 """Called with the token of each call before anything else happens; raises `Fenced` to refuse the call."""
 
@@ -50,9 +53,10 @@ class Connector(Protocol):
 
         Each method of the proxy raises what the handler raised (the same class, the same `public`), or:
         `Unavailable` with `unreachable=True` if nothing listens there (the call was not begun);
-        `Unavailable` if no answer came before the deadline or the connection broke (the call may have been carried
-        out); `InvariantBroken` if the handler failed with anything but a `FlintlockError`. Callers may end a
-        call sooner through `asyncio.timeout`.
+        `Unavailable` if the peer has too many calls open (the call was not begun), if no answer came before the
+        deadline or the connection broke (the call may have been carried out); `TooLarge` if the peer takes no request
+        of this size, or the answer is larger than this caller takes; `InvariantBroken` if the handler failed with
+        anything but a `FlintlockError`. Callers may end a call sooner through `asyncio.timeout`.
         """
         ...
 

@@ -21,6 +21,7 @@ from flintlock.rpc.authentication import CallSigner
 from flintlock.rpc.client import RpcChannels
 from flintlock.rpc.security import RpcSecurity
 from flintlock.rpc.server import RpcServer
+from flintlock.rpc.transport import MAX_CONCURRENT_CALLS
 from flintlock.testing.members import member_of
 
 P = ParamSpec("P")
@@ -71,10 +72,10 @@ def real_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 @asynccontextmanager
 async def served(
-    *, grace_s: float = 0.5, limit: int = 1000, max_idle_channels: int = 64
+    *, grace_s: float = 0.5, limit: int = 1000, max_idle_channels: int = 64, max_calls: int = MAX_CONCURRENT_CALLS
 ) -> AsyncGenerator[tuple[RpcServer, Echo, RpcChannels]]:
     implementation = Echo()
-    server = RpcServer("127.0.0.1", security=member_of(), grace_s=grace_s, max_message_bytes=limit)
+    server = RpcServer("127.0.0.1", security=member_of(), grace_s=grace_s, max_message_bytes=limit, max_calls=max_calls)
     server.serve(EchoGateway, implementation)
     async with (
         server,
@@ -177,6 +178,36 @@ async def test_tens_of_megabytes_pass_by_default() -> None:
         echo = channels.connect(EchoGateway, server.address)
 
         assert len((await echo.say(Text("x" * 20_000_000))).text) == 20_000_000
+
+
+# Calls at once
+
+
+@real_time
+async def test_a_call_too_many_may_be_retried_and_one_too_large_may_not() -> None:
+    """One status of gRPC means both. A caller whose call was too large would repeat it for ever."""
+    async with served(max_calls=2) as (server, implementation, channels), RpcChannels(security=member_of()) as generous:
+        echo = channels.connect(EchoGateway, server.address)
+        async with asyncio.TaskGroup() as tasks:
+            open_calls = [tasks.create_task(echo.wait()) for _ in range(2)]
+            await implementation.waiting.wait()
+            too_many = await refused_as_too_many(echo)
+            implementation.go.set()
+        assert all(call.done() for call in open_calls)
+        assert "has too many calls open" in too_many.public
+        assert not too_many.unreachable, "the peer is there: no leader takes it for dead"
+        assert await echo.say(Text("again")) == Text("again")
+        with pytest.raises(TooLarge):
+            await generous.connect(EchoGateway, server.address).say(Text("x" * 2000))
+
+
+async def refused_as_too_many(echo: EchoGateway) -> Unavailable:
+    """Call until the server has as many calls open as it allows."""
+    while True:
+        try:
+            await echo.say(Text("one more"))
+        except Unavailable as error:
+            return error
 
 
 # Servers
