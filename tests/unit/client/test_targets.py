@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_what_is_not_a_target_is_refused_with_what_would_be() -> None:
     Path("data.csv").write_text("")
 
     assert "there is no file 'grpah.py'; did you mean 'graph.py'?" in refusal("grpah.py:job")
-    assert "give job.yaml, file.py:name" in refusal("data.csv")
+    assert "give job.yaml or job.json, file.py:name" in refusal("data.csv")
     assert "is a folder" in refusal(".")
     assert "takes no arguments of its own; set parameters with --param" in refusal("graph.py:job", "x")
 
@@ -145,3 +146,66 @@ def test_the_directory_of_a_document_is_where_its_relative_paths_start(folder: P
     package = read_target("j.yaml").package()
     assert package.graph.directory == str(folder / "data")
     assert package.graph.vertex("b").operation.target == str(folder / "data" / "out")
+
+
+def test_modules_beside_a_program_that_it_imports_travel_with_it(folder: Path) -> None:
+    (folder / "script.py").write_text("import json, first\nfrom package.inner import x\n")
+    (folder / "first.py").write_text("import second\n")
+    (folder / "second.py").write_text("import first\n")
+    (folder / "unused.py").write_text("")
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").write_text("")
+    (folder / "package" / "inner.py").write_text("x = 1\n")
+
+    package = read_target("script.py").package()
+    assert sorted(package.files) == ["first.py", "package.zip", "script.py", "second.py"]
+    named = read_target("script.py").package(Overrides(py_files=(Path("first.py"),)))
+    assert sorted(named.files) == sorted(package.files)
+
+
+def test_a_program_whose_sibling_needs_a_driver_is_given_one(folder: Path) -> None:
+    (folder / "script.py").write_text("import context_of_script\n")
+    (folder / "context_of_script.py").write_text("from pyspark import SparkContext\n")
+    assert read_target("script.py").package().graph.engine is EngineKind.DEDICATED
+
+
+def test_a_job_in_a_module_of_a_package_travels_with_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "shop" / "jobs").mkdir(parents=True)
+    for name in ("shop", "shop/jobs"):
+        (folder / name / "__init__.py").write_text("")
+    (folder / "shop" / "words.py").write_text("def big(frame): return frame\n")
+    (folder / "shop" / "jobs" / "daily.py").write_text(
+        "import flintlock as fl\nfrom shop.words import big\njob = fl.Job('daily')\n"
+        "@job.step\ndef numbers(spark): return big(spark.range(3))\njob.result('r', numbers)\n"
+    )
+    package = read_target("shop.jobs.daily:job").package()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        monkeypatch.delitem(sys.modules, name)
+
+    assert package.spec.name == "daily"
+    assert "shop.zip" in package.files
+    assert "there is no module 'shop.jobs.dayly'" in refusal("shop.jobs.dayly:job")
+
+
+def test_documents_may_be_json_and_on_stdin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = b'{"name": "j", "steps": {"a": {"sql": "SELECT 1"},\n\t"r": {"result": {}, "inputs": ["a"]}}}'
+    (folder / "j.json").write_bytes(document)
+    assert read_target("j.json").package().graph.name == "j"
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(document.replace(b'"a"]', b'"b"]'))))
+    with pytest.raises(Invalid, match=r"stdin:2:.*there is no step 'b'"):
+        read_target("-").package()
+
+
+def test_the_queries_of_a_file_are_a_job_with_their_results(folder: Path) -> None:
+    (folder / "one.sql").write_text("-- rows\nSELECT :day AS day;\n")
+    (folder / "two.sql").write_text("SELECT ';';\nSELECT 2")
+    (folder / "none.sql").write_text("-- nothing\n")
+
+    one = read_target("one.sql").package(Overrides(params={"day": "3"}))
+    assert (one.graph.name, [vertex.name for vertex in one.graph.vertices]) == ("one", ["query", "result"])
+    assert one.graph.params == {"day": 3}
+    two = read_target("two.sql").package().graph
+    assert sorted(vertex.name for vertex in two.vertices) == ["query_1", "query_2", "result_1", "result_2"]
+    with pytest.raises(Refused, match=r"none\.sql has no query"):
+        read_target("none.sql").package()

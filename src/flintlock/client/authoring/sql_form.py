@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
+from flintlock.client.authoring.source_locations import display_path
 from flintlock.model.checking.jobspec import JobSpec, StepSpec
+from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.operations import ResultSpec
 
@@ -54,6 +59,37 @@ class SqlJob:
             RESULT: StepSpec(result=ResultSpec(limit=self._limit), inputs=("query",)),
         }
         return finish(JobSpec(name=self.name, params=self._params, steps=steps), (), overrides, lambda _: "")
+
+
+class SqlFileJob:
+    """A file of queries as a job: each one is a step, and its rows are a result."""
+
+    def __init__(self, file: Path) -> None:
+        self._file: Final = file
+        self.pickles: Final = False
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return self._file.stem
+
+    def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the job packaged and checked. Raises Refused if it has no query, Invalid with every problem found."""
+        try:
+            statements, rest = split_statements(self._file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise Refused(f"{display_path(self._file)} cannot be read: {error}") from error
+        queries = [*statements, *([] if is_blank(rest) else [rest])]
+        if not queries:
+            raise Refused(f"{display_path(self._file)} has no query")
+        steps: dict[str, StepSpec] = {}
+        for number, query in enumerate(queries, start=1):
+            suffix = f"_{number}" if len(queries) > 1 else ""
+            steps[f"query{suffix}"] = StepSpec(sql=query)
+            steps[f"{RESULT}{suffix}"] = StepSpec(result=ResultSpec(limit=DEFAULT_ROWS), inputs=(f"query{suffix}",))
+        params = {name: parameter(text) for name, text in overrides.params.items()}
+        spec = JobSpec(name=self.name, params=params, steps=steps)
+        return finish(spec, (), structs.replace(overrides, params={}), lambda _: display_path(self._file))
 
 
 def split_statements(text: str) -> tuple[list[str], str]:

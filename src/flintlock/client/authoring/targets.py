@@ -1,13 +1,16 @@
-"""What `flintlock run` is pointed at: `job.yaml`, `file.py:name` (a graph), or `file.py` (a program).
+"""What `flintlock run` is pointed at: a document, a job in Python by its file or module, queries, or a program.
 
 A Python file with a graph is imported as a module of its own, with its folder first on `sys.path`, as `python file.py`
-would have it, but not as `__main__`: code under `if __name__ == "__main__"` does not run. A program's file is
-only sent, never run here.
+would have it, but not as `__main__`: code under `if __name__ == "__main__"` does not run. A module of a package
+(`package.module:name`) is imported under its own name, with the current directory first on `sys.path`, as `python -m`
+would have it, and its package is sent with the job. A program's file is only sent, never run here; so are the modules
+beside it that it imports.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import re
 import sys
@@ -25,6 +28,7 @@ from flintlock.client.authoring.connect_reading import reading_for_connect
 from flintlock.client.authoring.driver_needs import DriverNeed, driver_need
 from flintlock.client.authoring.job import Job
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
+from flintlock.client.authoring.sibling_modules import siblings
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.extras import install_command
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec
@@ -33,14 +37,24 @@ from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import ArtifactKind, EngineKind
 from flintlock.model.operations import ProgramSpec
 
-FORMS: Final = "job.yaml, file.py:name (a job graph) or file.py (a program)"
+FORMS: Final = (
+    "job.yaml or job.json, file.py:name or package.module:name (a job graph), file.sql (queries), file.py (a program), "
+    "or - (a document on stdin)"
+)
 
 
 class ProgramJob:
     """An unmodified PySpark script and its arguments."""
 
-    def __init__(self, file: Path, args: Sequence[str] = (), need: DriverNeed | None = None) -> None:
+    def __init__(
+        self,
+        file: Path,
+        args: Sequence[str] = (),
+        need: DriverNeed | None = None,
+        siblings: Sequence[Path] = (),
+    ) -> None:
         self.file: Final = file
+        self.siblings: Final = tuple(siblings)  # modules and packages beside it, which are sent with it
         self.need: Final = need  # what it uses that needs a driver of its own
         self.pickles: Final = False
         self.args: Final = tuple(args)
@@ -60,7 +74,9 @@ class ProgramJob:
             artifacts=(ArtifactSpec(name=self.file.name, kind=ArtifactKind.FILE),),
             engine=self._engine(overrides),
         )
-        overrides = structs.replace(overrides, engine=None)
+        named = {path.resolve() for path in overrides.py_files}
+        beside = [path for path in self.siblings if path.resolve() not in named]
+        overrides = structs.replace(overrides, engine=None, py_files=(*overrides.py_files, *beside))
         script = ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
         return finish(spec, [script], overrides, lambda _: display_path(self.file))
 
@@ -83,16 +99,29 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) 
     Raises Refused if there is no such file or name, or if the user's file raises (then with the user's own frames);
     Invalid with every problem of a YAML file.
     """
+    if target == "-":
+        from flintlock.client.authoring.yaml_form import read_yaml_text
+
+        _refuse_arguments(target, args)
+        return read_yaml_text(Path("stdin"), sys.stdin.buffer.read())
     path_text, colon, name = target.rpartition(":")
     if colon and path_text.endswith(".py"):
         _refuse_arguments(target, args)
         return read_python_job(_existing(path_text), name, connect=connect)
+    if colon and _MODULE.fullmatch(path_text) and not Path(target).exists():
+        _refuse_arguments(target, args)
+        return read_module_job(path_text, name, connect=connect)
     path = _existing(target)
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix in (".yaml", ".yml", ".json"):
         from flintlock.client.authoring.yaml_form import read_yaml_job
 
         _refuse_arguments(target, args)
         return read_yaml_job(path)
+    if path.suffix == ".sql":
+        from flintlock.client.authoring.sql_form import SqlFileJob
+
+        _refuse_arguments(target, args)
+        return SqlFileJob(path)
     if path.suffix == ".py":
         return read_program(path, args)
     raise Refused(f"{target!r} is not something to run: give {FORMS}")
@@ -101,11 +130,56 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) 
 def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:
     """Import the file and return the Job of that name, or the one that the function of that name returns."""
     with reading_for_connect(file) if connect else nullcontext():
-        module = _imported(file)
-        value: object = getattr(module, name, None)
-        if callable(value) and not isinstance(value, Job | type):
-            with _user_errors(file, f"calling {name}()"):
-                value = value()
+        return _job_in(_imported(file), name, file)
+
+
+def read_module_job(module: str, name: str, *, connect: bool = True) -> PackagedJob:
+    """Import the module of a package and return its Job of that name. Its top-level package is sent with the job."""
+    top = Path.cwd() / module.partition(".")[0]
+    file = (Path.cwd() / module.replace(".", "/")).with_suffix(".py")
+    file = file if file.is_file() else file.with_suffix("") / "__init__.py"
+    if not file.is_file():
+        raise Refused(f"there is no module {module!r} in the current directory: give {FORMS}")
+    if top.is_dir() and not (top / "__init__.py").is_file():
+        raise Refused(f"the package {top.name!r} has no __init__.py, so it cannot be sent with the job")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with reading_for_connect(file) if connect else nullcontext():
+            with _user_errors(file, "reading it"):
+                imported = importlib.import_module(module)
+            job = _job_in(imported, name, file)
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    return PackagedJob(job, top if top.is_dir() else top.with_suffix(".py"))
+
+
+class PackagedJob:
+    """A job graph in a module of a package, which is sent with it."""
+
+    def __init__(self, job: Job, package: Path) -> None:
+        self.job: Final = job
+        self._package: Final = package
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.name
+
+    @property
+    def pickles(self) -> bool:
+        """Whether Python functions are pickled."""
+        return self.job.pickles
+
+    def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
+        """Return the job packaged with its package. Raises Invalid with every problem found."""
+        return self.job.package(structs.replace(overrides, py_files=(*overrides.py_files, self._package)))
+
+
+def _job_in(module: ModuleType, name: str, file: Path) -> Job:
+    value: object = getattr(module, name, None)
+    if callable(value) and not isinstance(value, Job | type):
+        with _user_errors(file, f"calling {name}()"):
+            value = value()
     if isinstance(value, Job):
         return value
     jobs = [key for key, item in vars(module).items() if isinstance(item, Job)]
@@ -127,7 +201,17 @@ def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
             f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
             f"`flintlock run {display_path(file)}:NAME`, or the file with `python {display_path(file)}`"
         )
-    return ProgramJob(file, args, driver_need(tree))
+    beside = siblings(file.resolve().parent, tree)
+    need = driver_need(tree) or next(
+        (
+            DriverNeed(what=f"{need.what} in {sibling.path.name}", line=1)
+            for sibling in beside
+            for part in sibling.trees
+            if (need := driver_need(part)) is not None
+        ),
+        None,
+    )
+    return ProgramJob(file, args, need, [sibling.path for sibling in beside])
 
 
 def _existing(text: str) -> Path:
@@ -203,6 +287,7 @@ def _user_errors(file: Path, doing: str) -> Generator[None]:
         raise Refused(f"{display_path(file)}: an error occurred while {doing}:\n{text}") from error
 
 
+_MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _OWN: Final = str(Path(__file__).parent)
 
 

@@ -50,12 +50,19 @@ class YamlJob:
 def read_yaml_job(file: Path) -> YamlJob:
     """Read a job from a YAML file. Raises Refused if it cannot be read, Invalid with every problem found in it."""
     try:
-        text = file.read_text(encoding="utf-8")
+        data = file.read_bytes()
     except OSError as error:
         raise Refused(f"{file}: {error.strerror}") from error
+    return read_yaml_text(file, data)
+
+
+def read_yaml_text(file: Path, data: bytes) -> YamlJob:
+    """Read a job from the text of a document (YAML, and so JSON). `file` names it; artifacts are found beside that."""
+    try:
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Refused(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    document = read_yaml(text)
+    document = read_yaml(_without_tabs(text))
     problems = [(problem.mark, problem.message) for problem in document.problems]
     if problems:
         raise _invalid(file, problems)
@@ -66,6 +73,17 @@ def read_yaml_job(file: Path) -> YamlJob:
     if lost:
         raise _invalid(file, lost)
     return YamlJob(file, document, spec, artifacts)
+
+
+def _without_tabs(text: str) -> str:
+    """Return JSON with blanks for tabs, which YAML does not allow between values; other text as it is."""
+    if "\t" not in text or not text.lstrip().startswith("{"):
+        return text
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return text.replace("\t", " ")  # a JSON text has none inside of its strings
 
 
 def json_schema() -> dict[str, Any]:
