@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from datetime import date
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from pyarrow import parquet
+from pyspark.sql import DataFrame
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes
+
+import flintlock as fl
+from flintlock.testing import local_cluster
 
 
 def test_queries_are_run_from_the_command_line(standing: Processes, tmp_path: Path) -> None:
@@ -34,3 +43,55 @@ def test_queries_are_run_from_the_command_line(standing: Processes, tmp_path: Pa
     assert "UNRESOLVED_COLUMN" in wrong.stderr
     found = flintlock("result", "latest", "--format", "csv", *at, cwd=tmp_path)
     assert found.returncode == 2  # the latest job has failed, and has no result
+
+
+def test_a_users_job_runs_on_rows_of_a_test(tmp_path: Path) -> None:
+    """Functions, SQL and sinks; a mistake is blamed on its step; the second job finds the engine warm."""
+    job = fl.Job("tested", params={"factor": 2})
+    orders = job.source("orders", format="parquet", path=str(tmp_path / "nowhere"))
+
+    @job.step(inputs=[orders])
+    def priced(orders: DataFrame, params: dict[str, int]) -> DataFrame:
+        return orders.selectExpr("day", f"price * {params['factor']} AS total")
+
+    job.sink("out", priced, format="parquet", path=str(tmp_path / "out"), partition_by=["day"])
+    with local_cluster(["taskmanager.numberOfTaskSlots=2"]) as cluster:
+        rows = [{"day": date(2026, 1, 31), "price": 3}, {"day": date(2026, 2, 1), "price": 4}]
+        run = cluster.run(job, inputs={"orders": rows}, params={"factor": 10})
+        assert [(row.day, row.total) for row in run.result().rows()] == [
+            (date(2026, 1, 31), 30),
+            (date(2026, 2, 1), 40),
+        ]
+        with pytest.raises(fl.JobFailed) as failed:
+            cluster.run(job, inputs={"orders": [{"day": date(2026, 1, 31)}]})
+        assert failed.value.failure is not None
+        assert failed.value.failure.step == "priced"
+        with pytest.raises(fl.Refused, match="no step 'oders' to give rows to; did you mean 'orders'"):
+            cluster.run(job, inputs={"oders": rows})
+        assert cluster.client.sql("SELECT :n AS n", params={"n": 7}).table.rows == ((7,),)
+    assert not (tmp_path / "out").exists()
+
+
+RUN_LOCAL = """
+import threading
+import flintlock as fl
+from flintlock.testing import run_local
+job = fl.Job("small")
+job.result("top", job.sql("doubled", "SELECT x * 2 AS y FROM rows", inputs=[job.source("rows", table="none")]))
+def run(n): print(run_local(job, inputs={"rows": [{"x": n}]}).result().table.rows)
+thread = threading.Thread(target=run, args=(1,))
+thread.start(); thread.join()
+run(2)
+"""
+
+
+def test_run_local_keeps_one_cluster_for_the_process_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Also if a thread that has ended was the first to use it."""
+    (tmp_path / "script.py").write_text(RUN_LOCAL)
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    command = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment)
+
+    assert done.stdout.splitlines() == ["((2,),)", "((4,),)"], done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flintlock.cli.settings import cluster_options, connect, json_option, print_json
+from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
 from flintlock.cli.tables import aligned, coloured, duration, label_text, moment
 from flintlock.model.states import ExecutionState
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
+@job_argument
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure, and who changed the job.")
 @json_option
 @cluster_options
@@ -80,7 +80,7 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
 
 
 @click.command()
-@click.argument("job")
+@job_argument
 @click.option("--wait/--no-wait", default=True, help="Wait until the job has ended (default).")
 @click.option("--force", is_flag=True, help="Also end publications, and what a former cancel has not ended.")
 @json_option
@@ -100,7 +100,7 @@ def cancel(*, job: str, wait: bool, force: bool, as_json: bool, urls: tuple[str,
 
 
 @click.command()
-@click.argument("job")
+@job_argument
 @click.option("-p", "--parallelism", type=click.IntRange(1), required=True, metavar="N", help="Slots for each step.")
 @json_option
 @cluster_options

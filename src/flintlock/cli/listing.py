@@ -12,7 +12,7 @@ import click
 
 from flintlock.api.cluster import ClusterResources
 from flintlock.api.jobs import WAITING, JobsOverviewEntry
-from flintlock.cli.settings import cluster_options, connect, json_option, print_json
+from flintlock.cli.settings import cluster_options, complete_job, connect, json_option, print_json
 from flintlock.cli.tables import aligned, coloured, duration, label_text, moment, moment_of, seconds_of
 from flintlock.model.errors import Refused
 from flintlock.model.states import JobStatus
@@ -139,7 +139,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_job)
 @click.option("--timeout", metavar="TIME", help="Give up after so long, with exit code 124. The jobs keep running.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing.")
 @json_option

@@ -53,6 +53,7 @@ COMMANDS: Final[Mapping[str, CommandRow]] = {
     "init": CommandRow(home="flintlock.cli.init:init", help="Write a small example job."),
     "doctor": CommandRow(home="flintlock.cli.doctor:doctor", help="Check what Flintlock needs on this machine."),
     "schema": CommandRow(home="flintlock.cli.reference:schema", help="Print the JSON Schema of a job in YAML."),
+    "completion": CommandRow(home="flintlock.cli.completion:completion", help="Print a script for shell completion."),
     "config": CommandRow(home="flintlock.cli.reference:config", help="Print the effective configuration."),
 }
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 from msgspec import structs
 
-from flintlock.cli.settings import cluster_options, connect, json_option, print_json
+from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
 from flintlock.cli.tables import moment_of
-from flintlock.model.errors import Conflict, NotFound, Refused
+from flintlock.model.errors import Conflict, Refused
 from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
-@click.argument("job")
+@job_argument
 @click.option("-f", "--follow", "follows", is_flag=True, help="Follow the output until the job has ended.")
 @click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
 @click.option("--attempt", type=click.IntRange(0), metavar="N", help="Only of this attempt, counted from 0.")
@@ -93,7 +93,7 @@ def _described(job: JobAttempts, selection: AttemptSelection) -> str:
 
 
 @click.command()
-@click.argument("job")
+@job_argument
 @json_option
 @cluster_options
 def threads(*, job: str, as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None) -> None:
@@ -136,7 +136,7 @@ def result_options(command: F) -> F:
 
 
 @click.command()
-@click.argument("job")
+@job_argument
 @click.argument("name", required=False)
 @result_options
 @json_option
@@ -152,7 +152,7 @@ def result(
     """
     with connect(urls, conf, state_dir) as client:
         handle = client.find(job)
-        found = handle.result(name or only_name(handle.results()))
+        found = handle.result(name)
         print_result(found, "json" if as_json and form is None else form, output)
 
 
@@ -194,12 +194,3 @@ class Printer:
         self._last = whose
         sys.stdout.write(part.text)
         sys.stdout.flush()
-
-
-def only_name(names: tuple[str, ...]) -> str:
-    """Return the only name there is. Raises NotFound if there is none, Refused if there are several."""
-    if not names:
-        raise NotFound("the job has no results")
-    if len(names) > 1:
-        raise Refused(f"the job has several results: name one of {', '.join(names)}")
-    return next(iter(names))

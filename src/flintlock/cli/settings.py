@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
+from flintlock.api.jobs import JobsOverviewResponse
 from flintlock.config.configuration import Scope
 from flintlock.config.files import LoadedConfiguration, load, split_assignment, state_directory
 from flintlock.config.options import OPTIONS
+from flintlock.model.errors import FlintlockError
 
 if TYPE_CHECKING:
     from flintlock.client.connection.client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_COMPLETED_JOBS: Final = 100
 _JOB_KEYS: Final = frozenset(option.key for option in OPTIONS if option.scope is Scope.JOB)
 
 
@@ -57,6 +60,24 @@ def define_option(command: F) -> F:
 def json_option(command: F) -> F:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def job_argument(command: F) -> F:
+    """Add the argument JOB, which a shell completes by the names and ids of the latest jobs."""
+    return click.argument("job", shell_complete=complete_job)(command)
+
+
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 click's signature
+    """Return the names and ids of jobs that begin so. Without a cluster that answers at once, none."""
+    given = ctx.params
+    try:
+        with connect(given.get("urls") or (), given.get("conf"), given.get("state_dir")) as client:
+            latest = {"limit": _COMPLETED_JOBS}
+            jobs = client.http.get("/jobs/overview", JobsOverviewResponse, params=latest, patience_s=0.0).jobs
+    except FlintlockError:
+        return []
+    found = dict.fromkeys([*(job.name for job in jobs), *(job.jid for job in jobs)])
+    return [text for text in found if text.startswith(incomplete)]
 
 
 def read_settings(

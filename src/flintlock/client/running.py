@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from flintlock.api.jobs import JobAttempts
-from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, given_overrides
 from flintlock.client.authoring.sql_form import RESULT, SqlJob
 from flintlock.client.clusters.discovery import (
     ClusterConnection,
@@ -40,7 +40,7 @@ from flintlock.client.display.following import OutputReader, follow
 from flintlock.config.files import LoadedConfiguration, load, state_directory
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
-from flintlock.model.operations import ConfigValue, config_text
+from flintlock.model.operations import ConfigValue
 
 
 class JobRun(Struct, frozen=True, kw_only=True):
@@ -50,11 +50,24 @@ class JobRun(Struct, frozen=True, kw_only=True):
     name: str
     results: dict[str, ResultHandle]
 
-    def result(self, name: str) -> ResultHandle:
-        """Return a result by its step's name. Raises KeyError that lists the names of the others."""
-        if name not in self.results:
-            raise KeyError(f"no result {name!r}; there are: {', '.join(self.results) or 'none'}")
+    @property
+    def id(self) -> JobId:
+        """The job's id, as a `JobHandle` calls it."""
+        return self.job_id
+
+    def result(self, name: str | None = None) -> ResultHandle:
+        """Return a result by its step's name, or the only one. Raises KeyError that lists the names there are."""
+        if name is None and len(self.results) == 1:
+            return next(iter(self.results.values()))
+        if name is None or name not in self.results:
+            what = "name one of the results" if name is None else f"no result {name!r}"
+            raise KeyError(f"{what}; there are: {', '.join(self.results) or 'none'}")
         return self.results[name]
+
+    def _repr_html_(self) -> str:
+        from flintlock.client.display.html import result_html
+
+        return "".join(result_html(result.table) for result in self.results.values())
 
 
 class InterruptAction(Enum):
@@ -222,6 +235,8 @@ def run(
     params: Mapping[str, object] | None = None,
     parallelism: int | None = None,
     config: Mapping[str, ConfigValue] | None = None,
+    name: str | None = None,
+    labels: Mapping[str, ConfigValue] | None = None,
     quiet: bool = False,
 ) -> JobRun:
     """Run the job to its end, show its progress and print its results; the same as `flintlock run file.py:job`.
@@ -233,11 +248,7 @@ def run(
     (Ctrl-C) cancels the job.
     """
     settings = load()
-    overrides = Overrides(
-        parallelism=parallelism,
-        params={name: str(value) for name, value in (params or {}).items()},
-        config={key: config_text(value) for key, value in (config or {}).items()},
-    )
+    overrides = given_overrides(name=name, params=params, parallelism=parallelism, config=config, labels=labels)
     urls = [url] if isinstance(url, str) else list(url)
     cluster = None if local else cluster_or_embedded(settings, urls, state_directory(settings, state_dir))
     options = RunOptions(overrides=overrides)

@@ -25,7 +25,7 @@ from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Scalar
-from flintlock.model.operations import Program, Sink, Source
+from flintlock.model.operations import ConfigValue, Program, Sink, Source, config_text
 from flintlock.model.operations.kind import is_relative
 
 Locate: TypeAlias = Callable[[tuple[str, ...]], str]
@@ -50,6 +50,28 @@ class Overrides(Struct, frozen=True, kw_only=True):
 
 
 AS_WRITTEN: Final = Overrides()
+
+
+def given_overrides(
+    *,
+    name: str | None = None,
+    params: Mapping[str, object] | None = None,
+    parallelism: int | None = None,
+    config: Mapping[str, ConfigValue] | None = None,
+    labels: Mapping[str, ConfigValue] | None = None,
+) -> Overrides:
+    """Return what a caller in Python sets in addition to the job's own values."""
+    return Overrides(
+        name=name,
+        parallelism=parallelism,
+        params={key: _param_text(value) for key, value in (params or {}).items()},
+        config={key: config_text(value) for key, value in (config or {}).items()},
+        labels={key: config_text(value) for key, value in (labels or {}).items()},
+    )
+
+
+def _param_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class JobPackage(Struct, frozen=True, kw_only=True):

@@ -17,14 +17,17 @@ from flintlock.api.cluster import ClusterOverview, ClusterResources, TaskManager
 from flintlock.api.jobs import JobsOverviewEntry, JobsOverviewResponse, SubmittedJob
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.tokens import CallerInfo, CreatedToken, CreateTokenRequest, LoginCode, TokenEntry, TokenListing
-from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, given_overrides
+from flintlock.client.authoring.sql_form import DEFAULT_ROWS, RESULT, SqlJob
 from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
+from flintlock.client.connection.results import ResultHandle
 from flintlock.client.connection.versions import own_versions, require_compatible
 from flintlock.model.errors import NotFound, Refused
 from flintlock.model.ids import JobId, is_job_id
-from flintlock.model.jobgraph import Versions
+from flintlock.model.jobgraph import Scalar, Versions
+from flintlock.model.operations import ConfigValue
 from flintlock.model.principals import Role
 
 _PAGE: Final = 1000  # jobs that are requested at once
@@ -83,14 +86,29 @@ class Client:
         self.http.close()
 
     def submit(
-        self, job: Packable | JobPackage, *, overrides: Overrides = AS_WRITTEN, idempotency_key: str | None = None
+        self,
+        job: Packable | JobPackage,
+        *,
+        params: Mapping[str, object] | None = None,
+        name: str | None = None,
+        labels: Mapping[str, ConfigValue] | None = None,
+        parallelism: int | None = None,
+        config: Mapping[str, ConfigValue] | None = None,
+        overrides: Overrides | None = None,
+        idempotency_key: str | None = None,
     ) -> JobHandle:
         """Submit a job and return its handle once the cluster has made it durable.
 
-        Versions are compared before anything is pickled. However often the request has to be repeated, it
-        creates one job; with your own `idempotency_key`, that is true across processes too.
+        `params`, `name`, `labels`, `parallelism` and `config` replace or add to the job's own; `overrides` are all of
+        them together. Versions are compared before anything is pickled. However often the request has to be repeated,
+        it creates one job; with your own `idempotency_key`, that is true across processes too.
         """
-        package = job if isinstance(job, JobPackage) else self.package(job, overrides)
+        given = given_overrides(name=name, params=params, parallelism=parallelism, config=config, labels=labels)
+        if (given != AS_WRITTEN and (overrides is not None or isinstance(job, JobPackage))) or (
+            overrides is not None and isinstance(job, JobPackage)
+        ):
+            raise Refused("give either overrides or single values, and none for a job that is packaged already")
+        package = job if isinstance(job, JobPackage) else self.package(job, overrides or given)
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         if not package.files:
             headers["Content-Type"] = "application/json"
@@ -98,6 +116,20 @@ class Client:
             response = self.http.call("POST", "/jobs", headers=headers, body=lambda: _body(package, streams))
         submitted = msgspec.json.decode(response.content, type=SubmittedJob)
         return JobHandle(self.http, JobId(submitted.jobid), package.spec.name)
+
+    def sql(
+        self,
+        query: str,
+        *,
+        params: Mapping[str, Scalar] | None = None,
+        limit: int = DEFAULT_ROWS,
+        timeout: float | None = None,
+    ) -> ResultHandle:
+        """Run a query to its end and return its rows, at most `limit` of them.
+
+        Raises JobFailed, JobCanceled, or TimeoutError after `timeout` seconds; the query keeps running then.
+        """
+        return self.submit(SqlJob(query, params=params, limit=limit)).wait(timeout).result(RESULT)
 
     def job(self, job_id: str) -> JobHandle:
         """Return a handle of the job with this id. Raises Refused if it is not a job id; nothing is sent yet."""

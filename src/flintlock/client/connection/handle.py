@@ -25,7 +25,7 @@ from flintlock.api.jobs import (
 from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
 from flintlock.client.connection.http import Http
-from flintlock.client.connection.results import ResultHandle
+from flintlock.client.connection.results import ResultHandle, only_name
 from flintlock.client.display.progress import failure_lines, failure_of, waiting_notes
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
@@ -135,8 +135,12 @@ class JobHandle:
         """Return the names of the results."""
         return self._http.get(f"/jobs/{self.id}/results", ResultNames).results
 
-    def result(self, name: str) -> ResultHandle:
-        """Return a result by its step's name. Its rows are fetched on first use, which may raise NotFound."""
+    def result(self, name: str | None = None) -> ResultHandle:
+        """Return a result by its step's name. Its rows are fetched on first use, which may raise NotFound.
+
+        Without a name: the only result. Raises NotFound if there is none (yet), Refused if there are several.
+        """
+        name = only_name(self.results()) if name is None else name
         path = f"/jobs/{self.id}/results/{name}"
         return ResultHandle(
             name,
@@ -198,6 +202,13 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"<job {self.id} {self.name!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the job as it is now."""
+        from flintlock.client.display.html import job_html
+
+        job = self.attempts()
+        return job_html(job, self.waiting_note() if job.waits_for else "")
 
 
 def failed(job: JobAttempts) -> JobFailed:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from flintlock.api.jobs import ResultColumn, ResultTable
-from flintlock.model.errors import Refused
+from flintlock.model.errors import NotFound, Refused
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,9 +77,24 @@ class ResultHandle:
     def __repr__(self) -> str:
         return f"<result {self.name!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows. Fetches the rows."""
+        from flintlock.client.display.html import result_html
+
+        return result_html(self.table)
+
 
 def _require(*packages: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         names = " ".join(missing)
         raise Refused(f"this form of a result needs {names}, not installed here: pip install {names} (or read `table`)")
+
+
+def only_name(names: tuple[str, ...]) -> str:
+    """Return the only name there is. Raises NotFound if there is none, Refused if there are several."""
+    if not names:
+        raise NotFound("the job has no results")
+    if len(names) > 1:
+        raise Refused(f"the job has several results: name one of {', '.join(names)}")
+    return next(iter(names))
