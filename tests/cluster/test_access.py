@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 from tests.cluster.commands import flintlock
-from tests.cluster.processes import Processes
+from tests.cluster.processes import Processes, until
 
 import flintlock as fl
 
@@ -58,6 +58,14 @@ def test_a_request_without_a_credential_is_refused_and_the_own_commands_need_no_
     assert flintlock("list", "--state-dir", alone.state_dir, cwd=tmp_path).returncode == 0
     with fl.connect(alone.url) as client:
         assert client.jobs() == ()
+
+
+def test_the_audit_log_has_the_address_that_connects_and_not_one_that_the_client_claims(alone: Processes) -> None:
+    claims = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https"}
+    assert httpx.get(f"{alone.url}/jobs", headers=claims, trust_env=False).status_code == 401
+    log = alone.state_dir / "log" / "jobmanager-audit.log"
+    line = until("the refusal", lambda: log.read_bytes().splitlines()[-1:])[0]
+    assert msgspec.json.decode(line)["from"] == "127.0.0.1"
 
 
 def test_everything_in_the_state_directory_is_closed_to_other_users(alone: Processes) -> None:

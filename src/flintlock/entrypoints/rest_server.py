@@ -111,6 +111,7 @@ async def serving_rest(
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=1,
                 server_header=False,
+                proxy_headers=False,  # every process of this machine could send them: the audit log names who connects
                 headers=_HEADERS,
             )
         )

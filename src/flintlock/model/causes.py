@@ -12,8 +12,8 @@ item and restores it by `caused_by`. Cores know nothing of causes: they decide t
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final, NewType
 
@@ -42,14 +42,24 @@ def current_cause() -> CauseId | None:
     return _cause.get()
 
 
-@contextmanager
-def caused_by(cause: CauseId | None) -> Generator[None]:
+def caused_by(cause: CauseId | None) -> AbstractContextManager[None]:
     """Run what is inside, and the tasks that it starts, under this cause."""
-    before = _cause.set(cause)
-    try:
-        yield
-    finally:
-        _cause.reset(before)
+    return _Caused(cause)
+
+
+class _Caused:
+    """A class, and no generator: every request and every RPC has one, and this takes a third of the time."""
+
+    __slots__ = ("_before", "_cause")
+
+    def __init__(self, cause: CauseId | None) -> None:
+        self._cause: Final = cause
+
+    def __enter__(self) -> None:
+        self._before = _cause.set(self._cause)
+
+    def __exit__(self, *_: object) -> None:
+        _cause.reset(self._before)
 
 
 def add_cause(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

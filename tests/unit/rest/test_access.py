@@ -15,6 +15,8 @@ from tests.unit.rest.rest_harness import SECRET, T0, A, RestHarness, graph, runn
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.principals import Principal, Role
 from flintlock.rest.server.access import AccessControl
+from flintlock.rest.server.app import Rows
+from flintlock.rest.server.http import HttpResponse
 from flintlock.rest.server.route import Route
 from flintlock.rest.server.routes import ROUTES
 from flintlock.rest.server.web_pages import WebPolicy
@@ -184,3 +186,25 @@ def test_the_submitter_is_recorded_with_the_job() -> None:
     assert rest.call("POST", "/jobs", json=spec).status_code == 202
     (submission,) = rest.dispatcher.submissions
     assert submission.graph.submitted_by == "maria"
+
+
+@pytest.mark.parametrize("path", ["/jobs/", "/v1/jobs/", f"/jobs/{A}/plan/"])
+def test_a_slash_at_the_end_makes_no_other_route(path: str) -> None:
+    """Access control and the application find the same row: there is one table, and one path."""
+    rest = RestHarness()
+    rest.dispatcher.put(running(A))
+    assert rest.call("GET", path).status_code == 200
+    assert rest.call("GET", path, headers={"Authorization": "Bearer flt_x"}).status_code == 401
+    for other in (f"{path}/", f"/v1{path}" if path.startswith("/v1") else f"/v2{path}"):
+        assert rest.refused(404, "GET", other) == [f"{other} was not found"]
+
+
+def test_a_handler_with_a_bug_ends_one_request_and_shows_nothing_of_it() -> None:
+    async def broken(_: object) -> HttpResponse:
+        raise RuntimeError("the bug")
+
+    app = behind(Rows({"/jobs": {"GET": broken}}))
+    failed = send(app, "GET", "/jobs", bearer("eve:admin"))
+    assert failed.status_code == 500
+    assert failed.json() == {"errors": ["internal error; the JobManager's log has the details"]}
+    assert send(app, "DELETE", "/jobs", bearer("eve:admin")).headers["allow"] == "GET, HEAD"

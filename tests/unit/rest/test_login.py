@@ -44,6 +44,13 @@ def test_a_link_is_exchanged_for_a_cookie_that_pages_cannot_read() -> None:
         assert part in answer.headers["set-cookie"]
 
 
+def test_behind_a_proxy_with_tls_the_cookie_is_sent_with_tls_only() -> None:
+    rest = RestHarness()
+    assert "Secure" not in log_in(rest, code_of(rest)).headers["set-cookie"]
+    behind = send_json(rest, code_of(rest), {**OWN_PAGE, "X-Forwarded-Proto": "https"})
+    assert behind.headers["set-cookie"].endswith("; Secure")
+
+
 def test_a_link_works_once_and_not_after_its_end() -> None:
     rest = RestHarness()
     code = code_of(rest)

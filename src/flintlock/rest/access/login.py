@@ -16,7 +16,7 @@ from flintlock.api import jobs as shapes
 from flintlock.api.tokens import CallerInfo, LoginCode, LoginRequest
 from flintlock.model.errors import Conflict, Invalid
 from flintlock.rest.server.http import HttpResponse, RestCall, json_response
-from flintlock.rest.server.request_body import read_document
+from flintlock.rest.server.request_body import header, read_document
 from flintlock.security.sessions import CODE_LIFETIME_MS, Sessions
 
 _MOST_BYTES: Final = 4096
@@ -85,5 +85,7 @@ def _sessions(call: RestCall) -> Sessions:
 
 
 def _cookie(call: RestCall, pair: str, lasts_s: int) -> str:
-    secure = "; Secure" if call.request.url.scheme == "https" else ""
+    # A proxy may provide TLS. Whoever forges its header gets a cookie that is sent with TLS only.
+    encrypted = "https" in (call.request.scope["scheme"], header(call.request, b"x-forwarded-proto"))
+    secure = "; Secure" if encrypted else ""
     return f"{pair}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"

@@ -22,7 +22,15 @@ from flintlock.model.errors import Invalid, TooLarge
 from flintlock.model.ids import BlobKey, JobId, is_blob_key, is_job_id
 from flintlock.model.jobgraph import Artifact, JobGraph
 from flintlock.model.jobs import JobSubmission
-from flintlock.rest.server.request_body import SMALL_BYTES, decode, off_loop, read_document, read_stream, utf8_problem
+from flintlock.rest.server.request_body import (
+    SMALL_BYTES,
+    decode,
+    header,
+    off_loop,
+    read_document,
+    read_stream,
+    utf8_problem,
+)
 
 _CHUNK: Final = 1 << 20
 _MAX_FILES: Final = MAX_ARTIFACTS
@@ -79,7 +87,7 @@ async def reading_submission(
 
     Raises Invalid with every problem, TooLarge.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     async with AsyncExitStack() as cleanup:
         if kind == "multipart/form-data":
             body, uploads = await _read_multipart(request, limit, cleanup)
@@ -170,7 +178,7 @@ async def _stored(item: ArtifactSpec, blobs: BlobUploads, problems: list[Problem
 
 
 def _key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
+    key = header(request, b"idempotency-key")
     if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
         raise Invalid(f"header Idempotency-Key: give 1 to {_LONGEST_KEY} printable characters")
     return key

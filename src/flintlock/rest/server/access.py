@@ -21,7 +21,7 @@ from flintlock.model.errors import FlintlockError, Forbidden, Unauthenticated
 from flintlock.model.ids import is_job_id
 from flintlock.model.principals import ANONYMOUS, UNKNOWN_CALLER, Principal, Role
 from flintlock.rest.server.http import PRINCIPAL, ROUTE, send_error
-from flintlock.rest.server.route import Route
+from flintlock.rest.server.route import Route, bare_path
 from flintlock.rest.server.routes import TABLE
 from flintlock.rest.server.upstream import FORWARDED
 from flintlock.rest.server.web_pages import WebPolicy
@@ -129,7 +129,7 @@ class AccessControl:
                 principal,
                 clock_ms=self._clock_ms,
                 client=client[0] if client else "",
-                forwarded=any(name == FORWARDED for name, _ in scope["headers"]),
+                forwarded=FORWARDED in {name for name, _ in scope["headers"]},
                 request=f"{scope['method']} {path}",
                 job=job if is_job_id(job) else "",
                 status=status,
@@ -206,11 +206,6 @@ def _without_browser(headers: Iterable[tuple[bytes, bytes]], credential: bytes |
         if header[0] not in _OF_BROWSERS and not header[0].startswith(b"sec-fetch-") and header[0] != b"authorization"
     ]
     return left if credential is None else [*left, (b"authorization", b"Bearer " + credential)]
-
-
-def bare_path(path: str) -> str:
-    """Return a path without the prefix of its version."""
-    return path.removeprefix("/v1") if path.startswith("/v1/") else path
 
 
 def _sending_to(origin: bytes, send: Send) -> Send:

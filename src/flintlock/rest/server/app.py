@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from typing import Final, TypeAlias
 
 import structlog
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route as StarletteRoute
+from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flintlock.api import jobs as shapes
@@ -31,15 +30,17 @@ from flintlock.model.errors import (
 )
 from flintlock.model.jobs import JobQuery
 from flintlock.model.principals import Role
-from flintlock.rest.server.http import BYTES, HttpResponse, RestCall, RestServices, json_response
+from flintlock.rest.server.http import BYTES, ROUTE, HttpResponse, RestCall, RestServices, json_response
+from flintlock.rest.server.request_body import header
 from flintlock.rest.server.response_cache import CachedResponse, ResponseCache
-from flintlock.rest.server.route import RequestTimer, Route
+from flintlock.rest.server.route import RequestTimer, Route, bare_path
 from flintlock.rest.server.routes import ROUTES
 
 log = structlog.get_logger()
-Serve: TypeAlias = Callable[[Request], Awaitable[Response]]
+Serve: TypeAlias = Callable[[Request], Awaitable[HttpResponse]]
 
 PREFIXES: Final = ("", "/v1")
+_WITHOUT_LENGTH: Final = (204, 304)
 
 #: The status of an error: that of its first matching class.
 STATUS_OF: Final[Mapping[type[FlintlockError], int]] = {
@@ -61,9 +62,8 @@ def rest_app(services: RestServices) -> ASGIApp:
     by_path: dict[str, dict[str, Serve]] = {}
     for row in ROUTES:
         by_path.setdefault(row.path, {})[row.method] = _timed(_serve(row, services), row, services)
-    routes = [StarletteRoute(prefix + path, Methods(serve)) for prefix in PREFIXES for path, serve in by_path.items()]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _unexpected})
-    return CachedRoutes(app, services, {row: by_path[row.path]["GET"] for row in ROUTES if row.cache_version})
+    cached = {row: by_path[row.path]["GET"] for row in ROUTES if row.cache_version}
+    return CachedRoutes(Rows(by_path), services, cached)
 
 
 class CachedRoutes:
@@ -90,7 +90,7 @@ class CachedRoutes:
             requested_s = self._now_s()
             made = await serve(Request(scope, receive, send))
             return CachedResponse(
-                status=made.status_code, headers=made.raw_headers, body=bytes(made.body), requested_s=requested_s
+                status=made.status, headers=raw_headers(made), body=made.body, requested_s=requested_s
             )
 
         try:
@@ -100,7 +100,7 @@ class CachedRoutes:
                 return
             response = await self._cache.get(row.path, version, row.cache_s, fetch)
         except FlintlockError as error:
-            await _failed(error, row.path)(scope, receive, send)
+            await _send(_failed(error, row.path), scope, receive, send)
             return
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
         await send({"type": "http.response.body", "body": response.body})
@@ -109,22 +109,51 @@ class CachedRoutes:
         return self._services.clock_ms() / 1000
 
 
-class Methods:
-    """One path with all its methods. Any other method gets 405, with the methods that are allowed.
+class Rows:
+    """Serves each request by the row that access control has found for it.
 
-    The router itself would try /jobs/{jobid} for every method that /jobs/overview does not have.
+    A method that a path does not have gets 405, with those that are allowed; what no row is for gets 404.
     """
 
-    def __init__(self, serve: Mapping[str, Serve]) -> None:
-        self._serve = {"HEAD": serve["GET"], **serve} if "GET" in serve else {**serve}
+    def __init__(self, serve: Mapping[str, Mapping[str, Serve]]) -> None:
+        self._serve: Final = {path: _with_head(methods) for path, methods in serve.items()}
+        self._parameters: Final = {path: _parameters(path) for path in serve}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        serve = self._serve.get(scope["method"])
+        try:
+            made = await self._made(scope, receive, send)
+        except HTTPException as error:
+            made = json_response(shapes.Errors(errors=[error.detail]), error.status_code, error.headers)
+        except Exception as error:  # a bug of one handler ends one request
+            log.error(log_events.REQUEST_FAILED, path=scope["path"], exc_info=error)
+            text = "internal error; the JobManager's log has the details"
+            made = json_response(shapes.Errors(errors=[text]), 500)
+        await _send(made, scope, receive, send)
+
+    async def _made(self, scope: Scope, receive: Receive, send: Send) -> HttpResponse:
+        row: Route | None = scope[ROUTE]
+        if row is None:
+            raise HTTPException(404, f"{scope['path']} was not found")
+        methods = self._serve[row.path]
+        serve = methods.get(scope["method"])
         if serve is None:
-            raise HTTPException(405, headers={"Allow": ", ".join(sorted(self._serve))})
-        response = await serve(Request(scope, receive, send))
-        await response(scope, receive, send)
+            allowed = {"Allow": ", ".join(sorted(methods))}
+            raise HTTPException(405, f"{scope['method']} is not allowed at {scope['path']}", headers=allowed)
+        parameters = self._parameters[row.path]
+        if parameters:
+            parts = bare_path(scope["path"]).split("/")
+            scope["path_params"] = {name: parts[index] for index, name in parameters}
+        return await serve(Request(scope, receive, send))
+
+
+def _with_head(methods: Mapping[str, Serve]) -> dict[str, Serve]:
+    return {"HEAD": methods["GET"], **methods} if "GET" in methods else {**methods}
+
+
+def _parameters(path: str) -> tuple[tuple[int, str], ...]:
+    """Return the segments of a path that are parameters."""
+    return tuple((index, part[1:-1]) for index, part in enumerate(path.split("/")) if part.startswith("{"))
 
 
 def error_response(error: FlintlockError) -> HttpResponse:
@@ -135,8 +164,8 @@ def error_response(error: FlintlockError) -> HttpResponse:
 
 
 def _serve(row: Route, services: RestServices) -> Serve:
-    async def serve(request: Request) -> Response:
-        encoding = request.headers.get("content-encoding", "identity").lower()
+    async def serve(request: Request) -> HttpResponse:
+        encoding = (header(request, b"content-encoding") or "identity").lower()
         if encoding != "identity":
             raise HTTPException(415, f"Content-Encoding {encoding!r} is not supported: send the body as it is")
         _check_content_type(row, request)
@@ -144,9 +173,9 @@ def _serve(row: Route, services: RestServices) -> Serve:
             call = RestCall(request=request, services=services, max_wait_s=row.max_wait_s)
             if row.of_own_job and not call.principal.role.includes(Role.OPERATOR):
                 await _check_owner(call)
-            return _response(await row.handler(call))
+            return await row.handler(call)
         except FlintlockError as error:
-            return _failed(error, request.url.path)
+            return _failed(error, request.scope["path"])
 
     return serve
 
@@ -155,7 +184,7 @@ def _check_content_type(row: Route, request: Request) -> None:
     """Refuse a POST whose body is of no type that the row has: a form of any web page can send those."""
     if row.method != "POST" or not row.body:
         return
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if kind not in row.body and (kind or BYTES not in row.body):  # bytes need not be announced as such
         given = f"the content type {kind!r} is not accepted" if kind else "the request has no content type"
         raise HTTPException(415, f"{given}: send {' or '.join(row.body)}")
@@ -176,12 +205,12 @@ def _timed(serve: Serve, row: Route, services: RestServices) -> Serve:
         return serve
     timer: RequestTimer = row.timer(services.registry)
 
-    async def timed(request: Request) -> Response:
+    async def timed(request: Request) -> HttpResponse:
         started_s = time.perf_counter()
         status = 500
         try:
             response = await serve(request)
-            status = response.status_code
+            status = response.status
         finally:
             timer.observe(status, time.perf_counter() - started_s)
         return response
@@ -189,30 +218,35 @@ def _timed(serve: Serve, row: Route, services: RestServices) -> Serve:
     return timed
 
 
-def _failed(error: FlintlockError, path: str) -> Response:
+def _failed(error: FlintlockError, path: str) -> HttpResponse:
     if not isinstance(error, Refused | Unavailable | Fenced):
         log.error(log_events.REQUEST_FAILED, path=path, exc_info=error)
-    return _response(error_response(error))
+    return error_response(error)
 
 
-def _response(made: HttpResponse) -> Response:
+async def _send(made: HttpResponse, scope: Scope, receive: Receive, send: Send) -> None:
     if made.pieces is not None:
-        return StreamingResponse(made.pieces, made.status, headers=dict(made.headers), media_type=made.content_type)
-    return Response(made.body, made.status, headers=dict(made.headers), media_type=made.content_type)
+        stream = StreamingResponse(made.pieces, made.status, headers=made.headers, media_type=made.content_type)
+        try:
+            await stream(scope, receive, send)
+        except Exception as error:
+            log.error(log_events.REQUEST_FAILED, path=scope["path"], exc_info=error)
+            raise  # the server aborts the connection: the client must not take a part for the whole
+        return
+    await send({"type": "http.response.start", "status": made.status, "headers": raw_headers(made)})
+    await send({"type": "http.response.body", "body": made.body})
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        return await _unexpected(request, error)
-    text = {
-        404: f"{request.url.path} was not found",
-        405: f"{request.method} is not allowed at {request.url.path}",
-    }
-    errors = shapes.Errors(errors=[text.get(error.status_code, str(error.detail))])
-    return _response(json_response(errors, error.status_code, error.headers))
+def raw_headers(made: HttpResponse) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response that has a body, as a server takes them."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in made.headers.items()]
+    headers.append((b"content-type", _content_type(made.content_type)))
+    if made.status not in _WITHOUT_LENGTH:
+        headers.append((b"content-length", b"%d" % len(made.body)))
+    return headers
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error(log_events.REQUEST_FAILED, path=request.url.path, exc_info=error)
-    text = "internal error; the JobManager's log has the details"
-    return _response(json_response(shapes.Errors(errors=[text]), 500))
+@cache
+def _content_type(kind: str) -> bytes:
+    """Return a content type; text is UTF-8. There are few: each is a constant of its handler."""
+    return (f"{kind}; charset=utf-8" if kind.startswith("text/") and "charset=" not in kind else kind).encode()

@@ -21,18 +21,22 @@ class TimedHttpProtocol(HttpToolsProtocol):
     head_timeout_s: ClassVar[float] = 20.0
     max_head_bytes: ClassVar[int] = 64 << 10
     _head_bytes = 0  # received since a head is expected
-    _awaited_head: asyncio.TimerHandle | None = None  # set while a head is expected
+    _expects_head = False
+    _timer: asyncio.TimerHandle | None = None  # set while a head is expected that did not arrive in one piece
 
     def connection_made(self, transport: Any) -> None:
         """Expect a first request."""
         super().connection_made(transport)
-        self._expect_head()
+        self._expects_head = True
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         """Pass on what has arrived, unless it is more than the head of any request has."""
         super().data_received(data)
-        if self._awaited_head is None:
+        if not self._expects_head:
             return
+        if self._timer is None:
+            self._start_timer()
         self._head_bytes += len(data)
         if self._head_bytes > self.max_head_bytes and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
@@ -40,25 +44,26 @@ class TimedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
-        self._stop_waiting()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Expect the rest of the head."""
+        """Expect the rest of the head: from now on its time counts."""
         super().on_message_begin()
-        self._expect_head()
+        self._stop_timer()
+        self._expects_head = True
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
-        self._stop_waiting()
+        self._stop_timer()
+        self._expects_head = False
         super().on_headers_complete()
 
-    def _expect_head(self) -> None:
-        self._stop_waiting()
-        self._head_bytes = 0
-        self._awaited_head = self.loop.call_later(self.head_timeout_s, self.transport.close)
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
-    def _stop_waiting(self) -> None:
-        if self._awaited_head is not None:
-            self._awaited_head.cancel()
-            self._awaited_head = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

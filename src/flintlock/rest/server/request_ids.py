@@ -30,24 +30,28 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        given = next((value for name, value in headers if name == REQUEST_ID), None)
+        given = None
+        for name, value in scope["headers"]:
+            if name == REQUEST_ID:
+                given = value
+                break
         cause = (well_formed(given.decode("latin-1")) if given is not None else None) or self._new_id()
         encoded = (REQUEST_ID, cause.encode())
-        if given is not None:
-            headers = [header for header in headers if header[0] != REQUEST_ID]
+        headers = scope["headers"] if given is None else without_id(scope["headers"])
+        scope["headers"] = [*headers, encoded]
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*_without_id(message.get("headers", ())), encoded]
+                message["headers"] = [*without_id(message.get("headers", ())), encoded]
             await send(message)
 
         with caused_by(cause):
-            await self._app({**scope, "headers": [*headers, encoded]}, receive, send_with_id)
+            await self._app(scope, receive, send_with_id)
 
 
-def _without_id(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
-    return (header for header in headers if header[0].lower() != REQUEST_ID)
+def without_id(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers without an id. Those of a response are lower-case too: they are this package's own."""
+    return [header for header in headers if header[0] != REQUEST_ID]
 
 
 def request_ids() -> Callable[[], CauseId]:

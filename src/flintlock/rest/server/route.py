@@ -106,6 +106,13 @@ class Route:
         return (*self.query, *wait, *((_KEY,) if self.idempotency_key else ()))
 
 
+def bare_path(path: str) -> str:
+    """Return a path without the prefix of its version, and without a slash at its end, which Flink ignores too."""
+    if path.startswith("/v1/"):
+        path = path[3:]
+    return path[:-1] if path.endswith("/") and len(path) > 1 else path
+
+
 class RouteTable:
     """Finds the rows of a path, by the segments of its template."""
 
