@@ -37,7 +37,7 @@ from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import BlobReferences, TermServices
 from flintlock.dispatcher.snapshots import failed_outcome, initial_snapshot, public_text, stored_outcome
-from flintlock.dispatcher.writes import TermWrites, is_fatal_to_term, log_and_continue
+from flintlock.dispatcher.writes import TermWrites, continue_without_damaged, is_fatal_to_term, log_and_continue
 from flintlock.gateways.jobmaster import JobMasterRunner
 from flintlock.model import log_events
 from flintlock.model.backoff import Backoff
@@ -369,8 +369,8 @@ class DispatchedJob:
                 log.info(log_events.JOB_CANCEL_IGNORED, job_id=self.job_id, reason=error.public)
 
     async def _progress(self) -> tuple[RegionRecord, ...]:
-        """Return the job's recorded progress, which names the directories to remove; nothing if it cannot be read."""
-        with log_and_continue(log_events.JOB_PROGRESS_UNREADABLE, job_id=self.job_id):
+        """Return the job's recorded progress, which names the directories to remove; nothing if it is damaged."""
+        with continue_without_damaged(log_events.JOB_PROGRESS_UNREADABLE, job_id=self.job_id):
             return await self._services.writes.progress(self.job_id)
         return ()
 

@@ -26,7 +26,7 @@ from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobServices
 from flintlock.dispatcher.recovery import JobRecovery
 from flintlock.dispatcher.submission import JobScope
-from flintlock.dispatcher.writes import log_and_continue
+from flintlock.dispatcher.writes import continue_without_damaged, log_and_continue
 from flintlock.ha.store_rules import not_quarantined, still_cleaned_up
 from flintlock.model import log_events
 from flintlock.model.errors import Conflict, Corrupt, NotFound, Unavailable
@@ -185,7 +185,7 @@ class Quarantine:
         return None
 
     async def _progress(self, job_id: JobId) -> tuple[RegionRecord, ...]:
-        with log_and_continue(log_events.JOB_PROGRESS_UNREADABLE, job_id=job_id):
+        with continue_without_damaged(log_events.JOB_PROGRESS_UNREADABLE, job_id=job_id):
             return await self._stores.progress.read(job_id)
         return ()
 

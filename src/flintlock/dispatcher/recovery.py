@@ -38,7 +38,7 @@ from flintlock.dispatcher.operations import OperationRecorder
 from flintlock.dispatcher.retention_clock import RetentionClock, open_retention_clock
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.dispatcher.snapshots import quarantined_snapshot, recorded_snapshot
-from flintlock.dispatcher.writes import TermWrites, log_and_continue
+from flintlock.dispatcher.writes import TermWrites, continue_without_damaged, log_and_continue
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import EndedJobStore, Stores
 from flintlock.model import log_events
@@ -180,9 +180,9 @@ class _Recovering:
         )
 
     async def _operations(self, job_id: JobId) -> JobOperations:
-        """Return the operations of a job. Those that cannot be read are as if there were none."""
+        """Return the operations of a job. Damaged ones are as if there were none."""
         recorded = None
-        with log_and_continue(log_events.JOB_OPERATIONS_UNREADABLE, job_id=job_id):
+        with continue_without_damaged(log_events.JOB_OPERATIONS_UNREADABLE, job_id=job_id):
             recorded = await self._read(lambda: self._stores.operations.read(job_id))
         return JobOperations(job_id=job_id) if recorded is None else recorded
 

@@ -58,9 +58,8 @@ class Retention:
         needed = {job.stored.graph.job_id: core.blobs_of(job.stored.graph) for job in recovery.jobs}
         needed |= {result.job_id: tuple(BlobKey(blob) for blob in result.blobs) for result in recovery.dirty}
         await self._gate.wait_until_active()
-        with log_and_continue(log_events.BLOB_PRUNING_FAILED):
+        with log_and_continue(log_events.BLOB_PRUNING_FAILED):  # the next leader prunes
             needed |= await self._blobs_of_quarantined()
-        with log_and_continue(log_events.BLOB_PRUNING_FAILED):
             await self._services.blobs.retain_only(needed)
 
     async def _blobs_of_quarantined(self) -> dict[JobId, tuple[BlobKey, ...]]:

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from flintlock.ha.leader_gate import PATIENCE_S, LeaderGate
 from flintlock.ha.protocols import Stores
-from flintlock.model.errors import Fenced, InvariantBroken, NotFound, Unavailable
+from flintlock.model.errors import Corrupt, Fenced, InvariantBroken, NotFound, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobResult, JobSnapshot, StoredJob
 from flintlock.model.tasks import RegionRecord, ResultRows
@@ -43,6 +43,18 @@ def log_and_continue(event: str, **facts: object) -> Generator[None]:
         if is_fatal_to_term(error):
             raise
         log.warning(event, reason=repr(error), **facts)
+
+
+@contextmanager
+def continue_without_damaged(event: str, **facts: object) -> Generator[None]:
+    """Log a record that is damaged, and continue as if there were none.
+
+    A store that does not answer is not that: the record may be there, and what it says must not be forgotten.
+    """
+    try:
+        yield
+    except Corrupt as error:
+        log.warning(event, error=repr(error), **facts)
 
 
 class TermWrites:
@@ -107,7 +119,5 @@ class TermWrites:
         await self._gate.retry_until_acknowledged(replace)
 
     async def progress(self, job_id: JobId) -> tuple[RegionRecord, ...]:
-        """Return the recorded progress of a job. Raises Corrupt; Unavailable after a while."""
-        return await self._gate.retry_until_acknowledged(
-            lambda: self._stores.progress.read(job_id), patience_s=PATIENCE_S
-        )
+        """Return the recorded progress of a job. Raises Corrupt."""
+        return await self._gate.retry_until_acknowledged(lambda: self._stores.progress.read(job_id))

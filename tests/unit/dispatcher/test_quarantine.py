@@ -174,6 +174,33 @@ async def test_dropped_job_is_cleaned_up_with_records_directories_and_artifacts(
 
 
 @virtual_time
+async def test_job_is_not_dropped_while_the_store_does_not_say_what_it_leaves_behind() -> None:
+    """Its directories would stay for ever."""
+    harness = await with_failed_initialisation()
+    async with harness.leading() as dispatcher:
+        await until(lambda: A in harness.cluster.results and not harness.cluster.results[A].dirty)
+        harness.faults.failing["progress.read:after"] = Unavailable("no answer")
+        with pytest.raises(Unavailable):
+            await dispatcher.drop_quarantined(QUERY)
+        del harness.faults.failing["progress.read:after"]
+
+        await dispatcher.drop_quarantined(QUERY)
+        await empty(dispatcher)
+        assert harness.resource_manager.removed == [RemoveFiles(job_id=A, directories=RECORD.staging)]
+
+
+@virtual_time
+async def test_artifacts_of_quarantined_jobs_are_kept_while_the_store_does_not_list_them() -> None:
+    harness = await with_failed_initialisation()
+    async with harness.leading():
+        await until(lambda: A in harness.cluster.results and not harness.cluster.results[A].dirty)
+    harness.faults.failing["graphs.quarantined:after"] = Unavailable("no answer")
+    async with harness.leading():
+        await settle()
+        assert harness.blobs.references[A] == (CODE,)
+
+
+@virtual_time
 async def test_leader_that_dies_after_a_drop_leaves_the_cleanup_to_the_next_one() -> None:
     harness = await with_failed_initialisation()
     harness.resource_manager.fail_with = Unavailable("no TaskManager")

@@ -479,6 +479,24 @@ async def test_unavailable_store_is_retried_for_a_while_and_quarantines_nothing(
 
 
 @virtual_time
+async def test_leader_does_not_continue_a_job_while_its_operations_cannot_be_had() -> None:
+    """A cancel that a former leader has acknowledged may be among them."""
+    harness = DispatcherHarness()
+    async with harness.leading() as dispatcher:
+        runner = await harness.submitted(dispatcher)
+        runner.obeys = False
+        await dispatcher.command(CancelJob(job_id=A))
+    harness.faults.failing["operations.read:after"] = Unavailable("no answer")
+    with pytest.raises(Unavailable):
+        async with harness.leading():
+            pass
+    del harness.faults.failing["operations.read:after"]
+    async with harness.leading():
+        await settle()
+        assert harness.runner().cancels == 1
+
+
+@virtual_time
 async def test_only_recovered_jobs_keep_their_blobs() -> None:
     harness = DispatcherHarness()
     async with harness.leading() as dispatcher:
