@@ -127,11 +127,12 @@ class Registration:
                 self._log_once(log_events.REGISTRATION_REFUSED, error.public)
                 await asyncio.sleep(_RETRY_S)
             except Refused as error:
-                if self._refused.occurred(error.public, asyncio.get_running_loop().time()):
+                same = error.public.replace(lease.instance, "")  # for each incarnation
+                if self._refused.occurred(same, asyncio.get_running_loop().time()):
                     log.error(log_events.REGISTRATION_REFUSED, reason=error.public)
-                if busy:
-                    return None
-                await asyncio.sleep(_REFUSED_RETRY_S)
+                if not busy:
+                    await asyncio.sleep(_REFUSED_RETRY_S)
+                return None  # the leader may remember this incarnation as one that is over: the next one is another
             except FlintlockError as error:
                 self._log_once(log_events.REGISTRATION_FAILED, error.public)
                 await asyncio.sleep(_RETRY_S)

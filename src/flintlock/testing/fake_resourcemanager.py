@@ -40,6 +40,7 @@ class FakeResourceManager:
     def __init__(self, *, epoch: int = 1, heartbeat_interval_s: float = 2.0) -> None:
         self.fail_with: FlintlockError | None = None  # raised by every call while it is set
         self.refuse_busy = False  # refuse TaskManagers that register with running work
+        self.over: set[InstanceId] = set()  # refuse these incarnations
         self.deaf = False  # heartbeats of registered TaskManagers are not answered
         self.token = FencingToken(Epoch(epoch), f"session-{epoch}")
         self.heartbeat_interval_s = heartbeat_interval_s
@@ -65,7 +66,7 @@ class FakeResourceManager:
     async def register_task_manager(self, message: TaskManagerRegistration) -> RegistrationAnswer:
         """Register it."""
         self._fail()
-        if message.busy and self.refuse_busy:
+        if (message.busy and self.refuse_busy) or message.instance in self.over:
             raise Refused(f"instance {message.instance} is over")
         self.registered.append(message)
         self._known.add(message.instance)

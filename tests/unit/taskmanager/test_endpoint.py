@@ -21,6 +21,7 @@ from flintlock.model.ids import (
     BlobKey,
     Epoch,
     FencingToken,
+    InstanceId,
     JobId,
     RegionId,
     StepName,
@@ -214,6 +215,18 @@ async def test_a_leader_that_refuses_what_runs_finds_nothing_running(harness: Ta
 
         assert in_order(harness.events, "kill 0", "release 0: True", "registered instance-2")
         assert harness.resource_manager.heartbeats[-1].attempts == ()
+        assert len(harness.engines) == 1
+
+
+@virtual_time
+async def test_an_idle_taskmanager_whose_incarnation_is_over_registers_as_another(harness: TaskManagerHarness) -> None:
+    """A leader that could not connect to it has given that incarnation up, and never accepts it again."""
+    async with harness.running():
+        harness.resource_manager.over.add(InstanceId("instance-1"))
+        harness.resource_manager.lead(epoch=2)
+        await until(lambda: harness.resource_manager.heartbeats[-1].instance == "instance-2")
+
+        assert in_order(harness.events, "registered instance-1", "registered instance-2")
         assert len(harness.engines) == 1
 
 
