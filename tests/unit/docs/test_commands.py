@@ -128,3 +128,15 @@ def test_every_job_in_a_page_is_valid(page: Path, tmp_path: Path, monkeypatch: p
             Path(name).write_text("def score(frame): return frame\n", encoding="utf-8")
         Path("job.yaml").write_text(block.text, encoding="utf-8")
         read_target("job.yaml").package()
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_that_is_printed() -> None:
+    files = [*(ROOT / "src" / "flintlock").rglob("*.py"), *(ROOT / "tests" / "cluster" / "mistakes").glob("*.txt")]
+    printed = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    printed = re.sub(r'"\s*\n\s*f?"', "", printed)  # a message may be written on several lines
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    messages = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    parts = {part.strip() for message in messages for part in message.split("…")}
+
+    assert len(messages) > 20
+    assert sorted(part for part in parts if part not in printed) == []
