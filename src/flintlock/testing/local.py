@@ -33,7 +33,7 @@ from flintlock.model.checking.suggestions import suggestion
 from flintlock.model.errors import Refused
 from flintlock.model.operations import MAX_RESULT_ROWS, ConfigValue, ResultSpec, SourceSpec
 
-Rows: TypeAlias = Iterable[Mapping[str, Any]]
+InputRows: TypeAlias = Iterable[Mapping[str, Any]]
 """Rows as dicts. A pandas DataFrame or a PyArrow table does as well."""
 
 _PATIENCE_S: Final = 30.0
@@ -52,7 +52,7 @@ class LocalCluster:
         self,
         job: Packable,
         *,
-        inputs: Mapping[str, Rows | object] | None = None,
+        inputs: Mapping[str, InputRows | object] | None = None,
         params: Mapping[str, object] | None = None,
         parallelism: int | None = None,
         config: Mapping[str, ConfigValue] | None = None,
@@ -79,7 +79,7 @@ class LocalCluster:
         results = {name: handle.result(name).fetch() for name in handle.results()}
         return JobRun(job_id=handle.id, name=handle.name, results=results)
 
-    def _source(self, spec: JobSpec, name: str, rows: Rows | object) -> SourceSpec:
+    def _source(self, spec: JobSpec, name: str, rows: InputRows | object) -> SourceSpec:
         if name not in spec.steps:
             raise Refused(f"the job has no step {name!r} to give rows to" + suggestion(name, spec.steps))
         self._count += 1
@@ -149,7 +149,7 @@ _shared: Final = _SharedCluster()
 def run_local(
     job: Packable,
     *,
-    inputs: Mapping[str, Rows | object] | None = None,
+    inputs: Mapping[str, InputRows | object] | None = None,
     params: Mapping[str, object] | None = None,
     parallelism: int | None = None,
     config: Mapping[str, ConfigValue] | None = None,
@@ -195,7 +195,7 @@ def _step_in_test(step: StepSpec, source: SourceSpec | None) -> StepSpec:
     return step
 
 
-def write_rows(rows: Rows | object, folder: Path, name: str, *, schema: str | None = None) -> SourceSpec:
+def write_rows(rows: InputRows | object, folder: Path, name: str, *, schema: str | None = None) -> SourceSpec:
     """Write rows into a folder and return a source that reads them: with this schema, else with the types they have."""
     if schema is not None and isinstance(rows, Sequence):
         lines = b"".join(msgspec.json.encode(row) + b"\n" for row in cast("Sequence[object]", rows))
@@ -210,7 +210,7 @@ def write_rows(rows: Rows | object, folder: Path, name: str, *, schema: str | No
     elif hasattr(rows, "iloc"):
         table = arrow.Table.from_pandas(rows, preserve_index=False)
     else:
-        listed = [dict(row) for row in cast("Rows", rows)]
+        listed = [dict(row) for row in cast("InputRows", rows)]
         if not listed:
             raise Refused(f"{name!r} has no rows, and so no columns: give a pandas DataFrame or a PyArrow table")
         table = arrow.Table.from_pylist(listed)
