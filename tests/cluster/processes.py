@@ -45,6 +45,7 @@ class Processes:
         self.others: list[subprocess.Popen[bytes]] = []  # further TaskManagers
         self.prefix: tuple[str, ...] = ()  # before the command of each process
         self.settings: tuple[str, ...] = ()  # of all processes
+        self.environment: dict[str, str] = {}  # likewise, in addition to this process's own
 
     @property
     def url(self) -> str:
@@ -111,7 +112,7 @@ class Processes:
                 [*self.prefix, sys.executable, *command, "--state-dir", str(self.state_dir), *flags],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **environment},
+                env={**os.environ, **self.environment, **environment},
             )
 
     def _get(self, path: str) -> dict[str, Any] | None:

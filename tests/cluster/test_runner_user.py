@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -34,6 +35,9 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes as another user"),
     pytest.mark.skipif(command_prefix() is None, reason="no other user can read this Python here"),
 ]
+
+SERVICE_PASSWORD = "password-of-the-service"
+JOB_SECRET = "secret-of-a-job"
 
 #: What hostile user code tries: each outcome is 'allowed', or the error that refused it.
 PROBE = """
@@ -76,6 +80,7 @@ class ForeignRunners(Processes):
         super().__init__(state_dir)
         self.prefix = command_prefix() or ()
         self.settings = ("taskmanager.runner.user=nobody", f"taskmanager.runner.directory={home / 'runners'}")
+        self.environment = {"SERVICE_PASSWORD": SERVICE_PASSWORD, "SECRET_DB": JOB_SECRET}
 
     @property
     def files_dir(self) -> Path:
@@ -186,6 +191,62 @@ def test_user_code_of_another_user_reads_nothing_of_the_cluster_and_signals_none
     assert {path.stat().st_uid for path in published} == {NOBODY}, "what is published is that user's"
     assert (targets / "out" / "_SUCCESS").exists()
     assert stat.S_IMODE(foreign.state_dir.stat().st_mode) == 0o700
+
+
+def test_no_process_of_user_code_shows_a_secret_in_its_environment_or_command_line(
+    foreign: ForeignRunners, home: Path
+) -> None:
+    """Engine, JVM, Python workers, template and runner, while a task with a secret runs in them."""
+    marks = home / "seen"
+    marks.mkdir()
+    os.chown(marks, NOBODY, NOBODY)
+
+    def holds(numbers: DataFrame, params: dict[str, Any]) -> DataFrame:
+        from threading import Event
+
+        from pyspark.sql.functions import udf
+
+        def same(number: int) -> int:
+            return number
+
+        assert params["password"] == params["expected"], "the task has its secret"
+        assert numbers.select(udf(same, "long")("id")).collect()  # its worker stays with the session
+        Path(params["marks"], "running").touch()
+        while not Path(params["marks"], "looked").exists():
+            Event().wait(0.05)
+        return numbers
+
+    values = {"marks": str(marks), "password": "${secret:DB}", "expected": JOB_SECRET}
+    job = fl.Job("holds", parallelism=1, params=values)
+    job.result("rows", job.step(inputs=[job.sql("one", "SELECT 1 AS id")], name="last")(holds))
+    assert foreign.taskmanager is not None
+    with fl.connect(foreign.url) as client:
+        handle = client.submit(job)
+        until("the task", lambda: (marks / "running").exists() or handle.ended_within(0.1), PATIENCE_S)
+        seen = [
+            (_bytes_of(each.pid, "cmdline"), _bytes_of(each.pid, "environ"))
+            for each in psutil.Process(foreign.taskmanager.pid).children(recursive=True)
+        ]
+        (marks / "looked").touch()
+        until("its end", lambda: handle.ended_within(10.0), PATIENCE_S)
+        assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{foreign.logs()}"
+    user_code = [(command, environ) for command, environ in seen if b"flintlock.host.watchdog" not in command]
+    commands = b"\n".join(command for command, _ in user_code)
+    for part in (b"spark.engine.process", b"SparkSubmit", b"spark.runner.template", b"pyspark.daemon"):
+        assert part in commands, "it was looked at"
+    environments = b"\n".join(environ for _, environ in user_code)
+    hidden = [SERVICE_PASSWORD, JOB_SECRET, (foreign.state_dir / "cluster-secret").read_text().strip()]
+    for secret in hidden:
+        assert secret.encode() not in commands + environments
+    (token,) = set(re.findall(rb"SPARK_CONNECT_AUTHENTICATE_TOKEN=([^\0]+)", environments))
+    assert token not in commands, "every user of the machine can read the command lines"
+
+
+def _bytes_of(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def test_work_of_another_user_ends_when_it_is_cancelled_and_with_its_taskmanager(
