@@ -13,7 +13,7 @@ import sys
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("relative").getOrCreate()
-orders = spark.read.option("header", True).csv("in/orders.csv")
+orders = spark.read.option("header", True).csv("in/orders.csv").cache()
 orders.write.mode("overwrite").parquet("out/orders")
 assert spark.sql("SELECT * FROM parquet.`out/orders`").count() == 2
 spark.sql("CREATE TEMPORARY VIEW v USING parquet OPTIONS (path 'out/orders')")

@@ -90,6 +90,8 @@ def test_all_connect_plans_pass_through_one_method() -> None:
     client: Any = SparkConnectClient
 
     assert parameters(client._try_compress_and_set_plan) == ["plan", "message", "op_type"]
+    assert list(inspect.signature(client._analyze).parameters) == ["self", "method", "kwargs"]
+    assert inspect.getsource(client._analyze).count('kwargs.get("relation")') == 3  # persist, unpersist, storage level
     for way in (client._set_relation_in_plan, client._set_command_in_plan):
         assert "self._try_compress_and_set_plan(" in inspect.getsource(way)
     assert "session._set_relation_in_plan(" in inspect.getsource(LogicalPlan.to_proto)
