@@ -37,7 +37,7 @@ def configuration() -> str:
         "Made from `flintlock/config/options.py` by `make docs`.",
         "",
         "Defaults < `flintlock.yaml` < environment (`FLINTLOCK_` and the key in capitals, `.` and `-` as `_`) < `-D`",
-        "and flags. Options of scope *job* may also stand in a job's own `config`, and beat the cluster's there.",
+        "and flags. Options of scope *job* may also be set in a job's own `config`, which takes precedence.",
         "`spark.*` of the cluster configures engines; `spark.*` of a job sets its session.",
         "",
         "| key | takes | default | scope | meaning |",

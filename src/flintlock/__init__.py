@@ -6,8 +6,8 @@
     ...
     fl.run(job)
 
-What stands here is loaded when it is first used (PEP 562): `import flintlock` brings in neither PySpark nor gRPC nor
-an HTTP client, so that the command line and every process of a cluster start fast.
+Names are imported lazily (PEP 562): `import flintlock` loads neither PySpark nor gRPC nor an HTTP
+client, so that the command line and every process of a cluster start fast.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _state(directory: Path) -> Finding:
             pass
     except OSError as error:
         return Finding("state directory", False, f"{directory} cannot be written: {error.strerror}")
-    return Finding("state directory", True, f"{directory}{'' if directory.exists() else ' (not made yet)'}")
+    return Finding("state directory", True, f"{directory}{'' if directory.exists() else ' (not created yet)'}")
 
 
 def _port(settings: LoadedConfiguration, directory: Path) -> Finding:

@@ -71,7 +71,7 @@ def init(file: Path) -> None:
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError:
-        raise Refused(f"{str(file)!r} is there already: name another file") from None
+        raise Refused(f"{str(file)!r} already exists; choose another name") from None
     except OSError as error:
         raise Refused(f"{str(file)!r} cannot be written: {error.strerror}") from error
     click.echo(f"wrote {file}; run it with: flintlock run {file}{':job' if file.suffix == '.py' else ''}")

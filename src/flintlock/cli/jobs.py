@@ -9,7 +9,7 @@ import click
 
 from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
 from flintlock.cli.tables import aligned, coloured, duration, label_text, moment
-from flintlock.model.states import ExecutionState
+from flintlock.model.states import ExecutionState, JobStatus
 
 if TYPE_CHECKING:
     from flintlock.api.jobs import AttemptInfo
@@ -72,7 +72,8 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         click.echo("\nfailures (oldest first):")
         for line in history:
             click.echo(f"  {line}")
-    failure = failure_of(found.failure)
+    ended_well = found.status in (JobStatus.FINISHED, JobStatus.CANCELED)  # earlier failures are listed above
+    failure = None if ended_well else failure_of(found.failure)
     if failure is not None:
         from flintlock.model.failure_text import render
 

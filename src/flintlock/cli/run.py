@@ -100,7 +100,7 @@ def run(
     """Run TARGET and show its progress until it ends.
 
     TARGET is job.yaml or job.json (- reads it from stdin), file.py:name or package.module:name (a job graph), file.sql
-    (queries), or file.py (a program; ARGS are its own, and options of Flintlock come before it). Runs on the cluster
+    (queries), or file.py (a program: ARGS are passed to it; put options of Flintlock before it). Runs on the cluster
     named with -m, else on the configured one, else on the running one of the state directory. Where none is configured
     and none was ever started in the state directory, it runs on an embedded one for the duration of the job.
     """

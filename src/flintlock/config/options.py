@@ -337,8 +337,8 @@ REGISTRATION_TIMEOUT: Final = Option(
 )  # fmt: skip
 UNREGISTERED_TIMEOUT: Final = Option(
     key="taskmanager.registration.timeout", parse=positive_duration_s, kind=_DURATION, default=300.0,
-    description="How long a TaskManager that a leader started (`resourcemanager.max-taskmanagers`) goes on without"
-    " being registered with a leader, before it ends. Other TaskManagers wait for a leader without a limit.",
+    description="How long a TaskManager that a leader started (`resourcemanager.max-taskmanagers`) keeps running"
+    " without being registered with a leader, before it ends. Other TaskManagers wait for a leader without a limit.",
 )  # fmt: skip
 RUNNER_MEMORY: Final = Option(
     key="taskmanager.runner.memory", parse=memory_bytes, kind=_MEMORY, default=0, unset="no limit",

@@ -75,9 +75,9 @@ def read_yaml(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         place = Mark(mark.line + 1, mark.column + 1) if mark is not None else Mark(1, 1)
         message = ", ".join(part for part in (error.context, error.problem) if part)
-        return _unread(place, f"is not YAML: {message}")
+        return _unread(place, f"invalid YAML: {message}")
     except yaml.YAMLError as error:
-        return _unread(Mark(1, 1), f"is not YAML: {error}")
+        return _unread(Mark(1, 1), f"invalid YAML: {error}")
     if root is None:
         return _unread(Mark(1, 1), "the file is empty")
     reader = _Reader()
@@ -97,7 +97,7 @@ class _Reader:
     def value(self, node: Node, path: Path) -> Any:
         self.values[path] = _mark(node)
         if id(node) in self._open:
-            self.problems.append(YamlProblem(mark=_mark(node), message="an alias refers to what it stands in"))
+            self.problems.append(YamlProblem(mark=_mark(node), message="an alias refers to the value that contains it"))
             return None
         if isinstance(node, ScalarNode):
             return self._scalar(node)
@@ -117,7 +117,7 @@ class _Reader:
                 continue
             name, mark = str(key.value), _mark(key)
             if name in first:
-                message = f"the key {name!r} stands twice, first in line {first[name].line}"
+                message = f"duplicate key {name!r} (first on line {first[name].line})"
                 self.problems.append(YamlProblem(mark=mark, message=message))
                 continue
             first[name] = self.keys[(*path, name)] = mark

@@ -455,7 +455,7 @@ class Dispatcher:
         running = await self._running(job_id)
         if running is None:
             snapshot = await self._ended_job(job_id)
-            raise Conflict(f"job {job_id} is {snapshot.status}: what it may use can no longer be changed")
+            raise Conflict(f"job {job_id} is {snapshot.status}: its resources can no longer be changed")
         running[0].initialised()
         return running[0]
 

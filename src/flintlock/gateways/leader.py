@@ -23,7 +23,7 @@ class TermEnd(Struct, frozen=True, kw_only=True):
 
 
 class LeaderAnswer(Struct, frozen=True, kw_only=True):
-    """The answering process lives; `in_term` says whether it is in the term that was asked about."""
+    """The answering process is alive; `in_term` says whether it is in the term that was asked about."""
 
     in_term: bool
 

@@ -256,6 +256,19 @@ def test_status_shows_regions_and_the_failure(capsys: pytest.CaptureFixture[str]
     assert json.loads(capsys.readouterr().out)["jobid"] == JOB
 
 
+def test_status_does_not_end_with_a_failure_that_the_job_has_survived(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {"kind": "TaskManager lost", "message": "tm-1 is lost", "exception": "TaskManagerLost"}
+    job: dict[str, Any] = {"jobid": JOB, "name": "small", "status": "FINISHED", "failure": failure, "regions": [],
+                           "failures": [failure_line(0, kind="TaskManager lost", headline="tm-1 is lost")]}  # fmt: skip
+    with serving({f"GET /jobs/{JOB}/attempts": [(200, job), (200, {**job, "status": "FAILED"})]}) as server:
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+        survived = capsys.readouterr().out
+        assert run_app(["status", JOB, "-m", server.url]) == 0
+
+    assert survived.splitlines()[-1].endswith("TaskManager lost: tm-1 is lost")
+    assert capsys.readouterr().out.startswith(survived.replace("FINISHED", "FAILED"))
+
+
 def failure_line(attempt: int, **more: Any) -> dict[str, Any]:
     return {"timestamp": 1_700_000_000_000 + attempt * 1000, "region": 0, "attempt": attempt, "taskmanager-id": "tm-1",
             "kind": "user code", "headline": "step 'priced': ZeroDivisionError: division by zero", "labels": {},

@@ -94,7 +94,20 @@ def test_a_restart_is_a_change_though_the_state_is_the_same() -> None:
     first = looked_at("RUNNING", ("a", [attempt("RUNNING")]))
     again = looked_at("RUNNING", ("a", [attempt("FAILED"), attempt("RUNNING", 1)]))
 
-    assert changes(first, again) == ["  [a] RUNNING: attempt 1"]
+    assert changes(first, again) == ["  [a] FAILED: attempt 0", "  [a] RUNNING: attempt 1"]
+    assert changes(again, again) == []
+
+
+def test_attempts_that_failed_between_two_looks_are_shown() -> None:
+    first = looked_at("RUNNING", ("a", [attempt("FAILED", failure=FAILURE)]))
+    later = looked_at(
+        "RUNNING", ("a", [attempt("FAILED"), attempt("FAILED", 1, failure=FAILURE), attempt("RUNNING", 2)])
+    )
+
+    assert changes(first, later) == [
+        "  [a] FAILED: attempt 1, step 'priced': ZeroDivisionError: division by zero",
+        "  [a] RUNNING: attempt 2",
+    ]
 
 
 def test_a_job_that_waits_is_shown_as_waiting_with_its_place_in_the_queue() -> None:

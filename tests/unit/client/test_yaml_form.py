@@ -114,12 +114,12 @@ def test_problems_of_meaning_are_reported_together_with_their_lines(folder: Path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [\n", "job.yaml:2:1: is not YAML"),
+        ("name: [\n", "job.yaml:2:1: invalid YAML"),
         ("", "job.yaml:1:1: the file is empty"),
-        ("name: a\nname: b\n", "job.yaml:2:1: the key 'name' stands twice, first in line 1"),
+        ("name: a\nname: b\n", "job.yaml:2:1: duplicate key 'name' (first on line 1)"),
         ("- a\n", "must be a mapping, not list"),
         ("name: !!python/object:os.system x\n", "job.yaml:1:7: the tag"),
-        ("steps: &a {x: *a}\n", "job.yaml:1:8: an alias refers to what it stands in"),
+        ("steps: &a {x: *a}\n", "job.yaml:1:8: an alias refers to the value that contains it"),
         (
             "name: j\nsteps: {s: {source: {format: json, path: x, stream: true}}}\n",
             "this version has no streaming sources",

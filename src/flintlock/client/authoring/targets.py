@@ -124,7 +124,7 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) 
         return SqlFileJob(path)
     if path.suffix == ".py":
         return read_program(path, args)
-    raise Refused(f"{target!r} is not something to run: give {FORMS}")
+    raise Refused(f"{target!r} cannot be run: give {FORMS}")
 
 
 def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:

@@ -280,7 +280,7 @@ def _ready(
             return pid_files.read_cluster_file(state_dir) or cluster
         seen = f"{len(registered)} of {expected.task_managers} TaskManagers have registered"
     tails = "\n".join(f"--- {child.log}\n{child.tail()}" for child in children)
-    raise Unavailable(f"the cluster is not ready in time: {seen}\n{tails}".rstrip())
+    raise Unavailable(f"timed out waiting for the cluster: {seen}\n{tails}".rstrip())
 
 
 def registered_here(client: Client, state_dir: Path) -> tuple[str, ...]:

@@ -99,6 +99,7 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     for region in after.regions:
         old, new = known.get(region.id), region.latest
         seen = old.latest if old is not None else None
+        lines += _ended_meanwhile(region, seen)
         if new is None or new.state.waiting or (seen and (seen.attempt, seen.state) == (new.attempt, new.state)):
             continue
         detail = _detail(region, after)
@@ -106,6 +107,18 @@ def changes(before: JobAttempts | None, after: JobAttempts) -> list[str]:
     if after.publishing is not None and (before is None or before.publishing is None):
         lines.append(f"  {publishing_line(after)}")
     return lines
+
+
+def _ended_meanwhile(region: RegionAttempts, seen: AttemptInfo | None) -> list[str]:
+    """Return a line for each attempt that has failed since the one that was seen last, and is no longer the latest."""
+    known = (-1, None) if seen is None else (seen.attempt, seen.state)
+    return [
+        f"  [{region_title(region)}] FAILED: "
+        + ", ".join([f"attempt {item.attempt}", *([_shortened(headline(failure))] if failure is not None else [])])
+        for item in region.attempts[:-1]
+        if item.state is ExecutionState.FAILED and item.attempt >= known[0] and (item.attempt, item.state) != known
+        for failure in [failure_of(item.failure)]
+    ]
 
 
 def elapsed_text(seconds: float) -> str:

@@ -232,8 +232,8 @@ def _resource_problems(graph: JobGraph) -> Iterator[Problem]:
     given = [vertex for vertex in graph.vertices if vertex.resources is not None]
     if given and len(given) < len(graph.vertices):
         without = next(vertex for vertex in graph.vertices if vertex.resources is None)
-        message = f"step {given[0].name!r} says what it needs: then every step has to, or none"
-        yield Problem(step=without.name, field="cpu", message=message)
+        message = f"step {given[0].name!r} declares cpu or memory, so every other step must too"
+        yield Problem(step=without.name, field="memory", message=message)
     for vertex in given:
         wanted = vertex.resources
         if wanted is None:

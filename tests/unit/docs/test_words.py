@@ -1,0 +1,55 @@
+"""Phrases that users could not understand do not come back: in messages, help, options and pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
+PHRASES = (
+    "show it to its end",
+    "ARGS are its own",
+    "for the time of the job",
+    "Whose Spark driver",
+    "that travels along",
+    "means it too",
+    "Go on until",
+    "jobs that have not ended; -a",
+    "in the queue, for",
+    "g(o on)",
+    "has yet to begin",
+    "what it may use can no longer",
+    "standing cluster, one that",
+    "the latest last:",
+    "stands twice",
+    "is not YAML",
+    "an error came up",
+    "says what it needs: then",
+    "is not something to run",
+    "is there already: name",
+    "(not made yet)",
+    "the cluster is not ready in time",
+    "Tell whether a",
+    "Tells JobManagers",
+    "trying again may mend",
+    "failure-rate bears",
+    "chance adds",
+    "long a silence",
+    "is told to others",
+    "another than it is reached",
+    "is helped over",
+    "before it says yes",
+    "by the JobMaster's leave",
+    "tells of every attempt",
+    "error of Spark's own",
+    "taken for lost",
+    "good-bye",
+    "What stands here",
+    "The process lives",
+    "Nobody leads",
+)
+
+
+def test_no_page_has_a_phrase_that_was_replaced() -> None:
+    texts = {page.relative_to(ROOT): " ".join(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    assert [(str(page), phrase) for page, text in texts.items() for phrase in PHRASES if phrase in text] == []
