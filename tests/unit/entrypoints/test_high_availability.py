@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.high_availability import check_leases
+from flintlock.entrypoints.high_availability import check_leases, work_dir
+from flintlock.entrypoints.process import ProcessSettings
 from flintlock.model.errors import Invalid
+from flintlock.security.cluster_secret import ClusterSecret
 
 
 @pytest.mark.parametrize("kind", ["embedded", "zookeeper"])
@@ -48,3 +52,22 @@ def test_a_session_timeout_that_the_ensemble_granted_counts_instead_of_the_confi
 
     with pytest.raises(Invalid, match=r"session-timeout \(25 s, as granted, not 10 s as configured\)"):
         check_leases(configuration, granted_s=25.0)
+
+
+def test_blocking_results_are_where_the_user_of_user_code_can_write() -> None:
+    """JobManagers and TaskManagers have to agree on it."""
+
+    def place(state_dir: str = "/state", **given: str) -> str:
+        configuration = Configuration({key.replace("__", ".").replace("_", "-"): value for key, value in given.items()})
+        settings = ProcessSettings(
+            state_dir=Path(state_dir), configuration=configuration, secret=ClusterSecret(bytes(32))
+        )
+        return work_dir(settings)
+
+    assert place() == "/state/work"
+    own = place(taskmanager__runner__user="nobody", taskmanager__runner__directory="/runners")
+    assert own.startswith("/runners/")
+    assert own.endswith("-nobody/work")
+    other = place("/other", taskmanager__runner__user="nobody", taskmanager__runner__directory="/runners")
+    assert other != own, "two clusters of a machine share nothing"
+    assert place(taskmanager__runner__user="nobody", execution__work_dir="/shared") == "/shared"
