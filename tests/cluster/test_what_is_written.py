@@ -108,6 +108,7 @@ def _show(found: Written, url: str) -> None:
         if job["state"] == "FAILED":
             found.failed_jobs.append(job["jid"])
     (manager,) = get("/taskmanagers").json()["taskmanagers"]
+    assert get(f"/taskmanagers/{manager['id']}/engine-log").status_code == 200
     for file in get(f"/taskmanagers/{manager['id']}/logs").json()["logs"]:
         get(f"/taskmanagers/{manager['id']}/logs/{file['name']}")
     for name, process in cluster_processes(found.state_dir).items():

@@ -53,11 +53,11 @@ def start(
     given = defines if slots is None else (*defines, f"{TM_SLOTS.key}={slots}")
     settings, directory, spec = _read_spec(conf, state_dir, given, jobmanagers, taskmanagers)
 
-    def starting(names: Sequence[str]) -> None:
+    def notify(text: str) -> None:
         if not as_json:
-            click.echo(f"starting {', '.join(names)} …", err=True)
+            click.echo(text, err=True)
 
-    done = start_cluster(settings, directory, spec, patience_s=timeout, starting=starting)
+    done = start_cluster(settings, directory, spec, patience_s=timeout, notify=notify)
     found = done.cluster
     standbys = [file.rest for file in job_managers(directory) if file.rest != found.rest]
     with Client([found.rest], credentials=ClientCredentials(settings.configuration, directory)) as client:

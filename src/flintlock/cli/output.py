@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 from msgspec import structs
 
-from flintlock.cli.settings import cluster_options, connect, job_argument, json_option, print_json
+from flintlock.cli.settings import (
+    cluster_options,
+    connect,
+    job_argument,
+    json_option,
+    optional_job_argument,
+    print_json,
+)
 from flintlock.cli.tables import moment_of
-from flintlock.model.errors import Conflict, Refused
+from flintlock.model.errors import Conflict, NotFound, Refused
 from flintlock.model.states import ExecutionState
 
 if TYPE_CHECKING:
     from flintlock.api.jobs import AttemptInfo, JobAttempts, LogPart
+    from flintlock.client.connection.client import Client
     from flintlock.client.connection.results import ResultHandle
 
 _TICK_S: Final = 0.5
@@ -25,24 +33,43 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command()
-@job_argument
+@optional_job_argument
 @click.option("-f", "--follow", "follows", is_flag=True, help="Follow the output until the job has ended.")
 @click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
 @click.option("--attempt", type=click.IntRange(0), metavar="N", help="Only of this attempt, counted from 0.")
 @click.option("--region", type=click.IntRange(0), metavar="N", help="Only of this region, counted from 0.")
 @click.option("--since", metavar="TIME",
               help="Only of attempts that ran since then: a duration such as 2h, or a date and time.")  # fmt: skip
+@click.option(
+    "--taskmanager",
+    metavar="ID",
+    help="Print the log of a TaskManager instead of a job's output: its id, the beginning or the end of one.",
+)
+@click.option(
+    "--engine", is_flag=True, help="With --taskmanager: the log of its Spark engine, with the output of UDFs."
+)
 @json_option
 @cluster_options
 def logs(
     *,
-    job: str, follows: bool, tail: int | None, attempt: int | None, region: int | None, since: str | None,
+    job: str | None, taskmanager: str | None, engine: bool,
+    follows: bool, tail: int | None, attempt: int | None, region: int | None, since: str | None,
     as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
 ) -> None:  # fmt: skip
-    """Print the output of a job's own code, attempt by attempt.
+    """Print the output of a job's own code, attempt by attempt, or the log of a TaskManager (at most its last 4 MiB).
 
     JOB is an id, the beginning of one, a name (its latest job), or latest.
     """
+    if (job is None) == (taskmanager is None):
+        raise Refused("name either a job, or a TaskManager with --taskmanager")
+    if taskmanager is not None:
+        if follows or as_json or attempt is not None or region is not None or since is not None:
+            raise Refused("of a job's options only --tail can be used with --taskmanager")
+        with connect(urls, conf, state_dir) as client:
+            _print_log(client.task_manager_log(_task_manager(client, taskmanager), engine=engine), tail)
+        return
+    if engine or job is None:
+        raise Refused("--engine prints the log of a TaskManager's engine: name the TaskManager with --taskmanager")
     if follows and as_json:
         raise Refused("--json prints one complete document: it cannot follow the job")
     from flintlock.client.display.following import OutputReader
@@ -65,6 +92,22 @@ def logs(
         print_json({"logs": parts})
     elif not printer.has_printed:
         click.echo(f"no output of {_described(whole, selection)}", err=True)
+
+
+def _task_manager(client: Client, text: str) -> str:
+    """Return the id of the one TaskManager that the text names. Raises NotFound that lists the ids."""
+    ids = [entry.id for entry in client.task_managers()]
+    found = [name for name in ids if text == name] or [name for name in ids if name.startswith(text)]
+    found = found or [name for name in ids if name.endswith(text)]
+    if len(found) == 1:
+        return found[0]
+    matches = f"matches {len(found)} TaskManagers" if found else "is no TaskManager"
+    raise NotFound(f"{text!r} {matches}; there are: {', '.join(found or ids) or 'none'}")
+
+
+def _print_log(text: str, tail: int | None) -> None:
+    lines = text.splitlines(keepends=True)
+    sys.stdout.write("".join(lines if tail is None else lines[-tail:]))
 
 
 class AttemptSelection(NamedTuple):

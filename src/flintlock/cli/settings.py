@@ -67,6 +67,11 @@ def job_argument(command: F) -> F:
     return click.argument("job", shell_complete=complete_job)(command)
 
 
+def optional_job_argument(command: F) -> F:
+    """Add the argument JOB to a command that can do without one."""
+    return click.argument("job", required=False, shell_complete=complete_job)(command)
+
+
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 click's signature
     """Return the names and ids of jobs that begin so. Without a cluster that answers at once, none."""
     given = ctx.params

@@ -389,6 +389,11 @@ LOG_FILES: Final = Option(
     key="env.log.max", parse=integer(0, 1000), kind=_WHOLE, default=5,
     description="How many replaced log files remain, as `<name>.1` (the latest), `<name>.2` and so on.",
 )  # fmt: skip
+LOG_FILE_INTERVAL: Final = Option(
+    key="env.log.interval", parse=duration_s, kind=_DURATION, default=7 * 86400.0,
+    description="How long a process writes into one log file before that is replaced by a new one, whatever its size."
+    " 0: as long as it is not full.",
+)  # fmt: skip
 JOB_RETENTION: Final = Option(
     key="job-result-store.retention", parse=duration_s, kind=_DURATION, default=7 * 86400.0,
     description="How long an ended job, its results, its id and its idempotency key are stored, counting the time in "

@@ -138,7 +138,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
             end_process=settings.abort,
             processes=LocalProcesses(),
             unregistered_timeout_s=configuration.get(UNREGISTERED_TIMEOUT) if is_worker else math.inf,
-            process_logs=ProcessLogs.of(state_dir / "log"),
+            process_logs=ProcessLogs.of(state_dir / "log", engine=engine_log),
         )
         task_manager = TaskManager(services, guard)
         rpc.serve(TaskManagerGateway, task_manager, guard.check)

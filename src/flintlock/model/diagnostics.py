@@ -42,6 +42,7 @@ class ReadProcessLog(Struct, frozen=True, kw_only=True, tag="read-log"):
     task_manager: TaskManagerId
     file: str | None = None  # one of the listed names
     stdout: bool = False  # without a name: where it prints, instead of its log
+    engine: bool = False  # without a name: the log of its Spark engine
 
 
 ProcessQuery: TypeAlias = DumpProcessThreads | ListProcessLogs | ReadProcessLog

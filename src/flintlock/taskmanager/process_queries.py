@@ -43,6 +43,8 @@ def _read(query: ReadProcessLog, logs: ProcessLogs) -> ProcessLogRead:
 def _path(query: ReadProcessLog, logs: ProcessLogs) -> Path:
     if query.file is not None:
         found, problem = logs.find(query.file), f"log file {query.file} was not found"
+    elif query.engine:
+        found, problem = logs.engine, "this TaskManager has no Spark engine with a log"
     elif query.stdout:
         found, problem = logs.stdout, "this TaskManager does not print to a file: see the process that started it"
     else:

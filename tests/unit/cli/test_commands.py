@@ -68,6 +68,43 @@ def test_no_cluster_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["cluster", "status"]) == 3
 
 
+def test_logs_of_a_taskmanager_and_of_its_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    one: dict[str, Any] = {
+        "id": "host-a1b2c3d4-0", "path": "grpc://h:1", "dataPort": 1, "jmxPort": -1, "timeSinceLastHeartbeat": 1,
+        "slotsNumber": 1, "freeSlots": 1, "assignedTasks": 0,
+        "totalResource": {"cpuCores": 1.0, "taskHeapMemory": 1, "taskOffHeapMemory": 0, "managedMemory": 0,
+                          "networkMemory": 0, "extendedResources": {}},
+        "freeResource": {"cpuCores": 1.0, "taskHeapMemory": 1, "taskOffHeapMemory": 0, "managedMemory": 0,
+                         "networkMemory": 0, "extendedResources": {}},
+        "hardware": {"cpuCores": 1, "physicalMemory": 1, "freeMemory": 1, "managedMemory": 0},
+        "memoryConfiguration": {"frameworkHeap": 0, "taskHeap": 0, "frameworkOffHeap": 0, "taskOffHeap": 0,
+                                "networkMemory": 0, "managedMemory": 0, "jvmMetaspace": 0, "jvmOverhead": 0,
+                                "totalFlinkMemory": 0, "totalProcessMemory": 0},
+    }  # fmt: skip
+    managers = [one, {**one, "id": "host-e5f6a7b8-1"}]
+    answers: dict[str, list[tuple[int, Any]]] = {
+        "GET /taskmanagers": [(200, {"taskmanagers": managers})],
+        "GET /taskmanagers/host-e5f6a7b8-1/log": [(200, "first\nsecond\n")],
+        "GET /taskmanagers/host-e5f6a7b8-1/engine-log": [(200, "of Spark\n")],
+    }
+    with serving(answers) as server:
+
+        def printed(*arguments: str, code: int = 0) -> str:
+            assert run_app(["logs", "-m", server.url, *arguments]) == code
+            found = capsys.readouterr()
+            return found.out if code == 0 else found.err
+
+        assert json.loads(printed("--taskmanager", "host-e5")) == "first\nsecond\n"  # the fake sends JSON
+        assert json.loads(printed("--taskmanager", "-1", "--engine", "-n", "1")) == "of Spark\n"
+        assert "'host' matches 2 TaskManagers; there are: host-a1b2c3d4-0, host-" in printed(
+            "--taskmanager", "host", code=2
+        )
+        assert "'x' is no TaskManager; there are: host-a1b2c3d4-0, " in printed("--taskmanager", "x", code=2)
+        assert "name either a job" in printed("--taskmanager", "x", "somejob", code=2)
+        assert "name either a job" in printed(code=2)
+        assert "name the TaskManager with --taskmanager" in printed("somejob", "--engine", code=2)
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["--version"]) == 0
     assert capsys.readouterr().out.startswith("flintlock 0.")

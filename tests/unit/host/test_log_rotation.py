@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flintlock.host.logs.log_rotation import log_of, rotate_copied, rotate_own
+from flintlock.host.logs.log_rotation import RotationTime, log_of, rotate_copied, rotate_own
 
 
 def append(path: Path) -> int:
@@ -41,6 +41,23 @@ def test_log_of_another_process_is_copied_and_emptied_under_it(tmp_path: Path) -
     os.close(descriptor)
 
     assert contents(path) == {"engine.log": "last", "engine.log.1": "2" * 10}
+
+
+def test_a_log_is_replaced_after_the_interval_whatever_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "jobmanager.log"
+    path.write_text("short")
+    age = RotationTime(60.0, now_s=1000.0)
+    assert not rotate_copied(path, max_bytes=age.limit(100, 1059.0), keep=2)
+
+    assert rotate_copied(path, max_bytes=age.limit(100, 1060.0), keep=2)
+    age.rotated(1060.0)
+
+    path.write_text("more")
+    assert not rotate_copied(path, max_bytes=age.limit(100, 1100.0), keep=2)
+    path.write_text("")
+    assert not rotate_copied(path, max_bytes=age.limit(100, 2000.0), keep=2), "an empty file is not replaced"
+    assert contents(path) == {"jobmanager.log": "", "jobmanager.log.1": "short"}
+    assert RotationTime(0.0, now_s=0.0).limit(100, 1e9) == 100
 
 
 def test_log_that_is_not_full_or_not_there_is_left_alone(tmp_path: Path) -> None:

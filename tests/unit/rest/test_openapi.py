@@ -83,6 +83,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ListProcessLogs(task_manager=manager): ProcessLogsListed(files=()),
         ReadProcessLog(task_manager=manager): read,
         ReadProcessLog(task_manager=manager, stdout=True): read,
+        ReadProcessLog(task_manager=manager, engine=True): read,
         ReadProcessLog(task_manager=manager, file="jobmanager.log"): read,
     }
     finished = structs.replace(ended(running(B), JobStatus.FINISHED), result_names=(StepName("top"),))

@@ -57,6 +57,16 @@ def test_log_files_are_listed_and_read_by_name(logs: ProcessLogs) -> None:
     assert answer(ReadProcessLog(task_manager=TM, stdout=True), logs) == ProcessLogRead(data=b"printed\n")
 
 
+def test_the_log_of_its_engine_is_read(tmp_path: Path) -> None:
+    engine = tmp_path / "taskmanager-0-engine.log"
+    engine.write_text("of Spark\n")
+    query = ReadProcessLog(task_manager=TM, engine=True)
+
+    assert answer(query, ProcessLogs(engine=engine)) == ProcessLogRead(data=b"of Spark\n")
+    with pytest.raises(NotFound, match="no Spark engine with a log"):
+        answer(query, ProcessLogs())
+
+
 @pytest.mark.parametrize("name", ["nothing.log", ".hidden", "../secret", "", "x\0y"])
 def test_only_listed_files_are_read(logs: ProcessLogs, name: str) -> None:
     with pytest.raises(NotFound, match="was not found"):

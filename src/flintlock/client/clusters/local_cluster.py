@@ -53,6 +53,7 @@ SUPERVISOR_PATIENCE_S: Final = 3.0  # it ends at once, unless it is paused
 _EMBEDDED: Final = "flintlock-embedded-"
 _EMBEDDED_SETTINGS: Final = Configuration({})  # of what concerns its client: nothing that is configured applies
 _PAUSE_S: Final = 0.05
+_NOTE_S: Final = 10.0  # how often someone who waits reads what for
 _START_LOG_BYTES: Final = 64 << 10  # what a TaskManager logs while it starts, with room for a stack trace
 
 
@@ -101,12 +102,13 @@ class EmbeddedCluster:
 
 def start_cluster(
     settings: LoadedConfiguration, state_dir: Path, spec: ClusterSpec, *, patience_s: float = START_PATIENCE_S,
-    starting: Callable[[Sequence[str]], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> StartedCluster:  # fmt: skip
     """Start what is missing of a cluster, in the background; return once it has its slots and all JobManagers listen.
 
     Processes that run are left alone, with the settings that they have. The first JobManager takes the configured
-    ports, the others free ones. Calls `starting` with the names of the processes that it starts, if there are any.
+    ports, the others free ones. Calls `notify` with what it starts, if there is anything, and every ten seconds with
+    what it waits for.
 
     Raises Refused if the packages of a cluster are not installed, Conflict if someone else starts processes there,
     FlintlockError with the cause if a process ends early, Unavailable if it is not ready in time; what this call has
@@ -115,14 +117,14 @@ def start_cluster(
     require_extra("cluster", "starting a cluster")
     make_private_directory(state_dir)
     try:
-        return _start_missing(settings, state_dir, spec, patience_s, starting)
+        return _start_missing(settings, state_dir, spec, patience_s, notify)
     except OSError as error:
         raise FlintlockError(f"the cluster cannot be started in {state_dir}: {error}") from error
 
 
 def _start_missing(
     settings: LoadedConfiguration, state_dir: Path, spec: ClusterSpec, patience_s: float,
-    starting: Callable[[Sequence[str]], None],
+    notify: Callable[[str], None],
 ) -> StartedCluster:  # fmt: skip
     deadline = time.monotonic() + patience_s
     with start_lock(state_dir, patience_s), expected_cluster(state_dir, spec):
@@ -130,7 +132,7 @@ def _start_missing(
         if any(name.startswith("taskmanager") for name in missing):
             _require_java()
         if missing:
-            starting(missing)
+            notify(f"starting {', '.join(missing)} …")
         if not pid_files.cluster_processes(state_dir):
             _forget_jobmanagers(state_dir)
         children: list[Started] = []
@@ -142,7 +144,7 @@ def _start_missing(
                 spec.jobmanagers, spec.taskmanagers, led_here=not ha_backend(settings.configuration).spans_hosts
             )
             credentials = ClientCredentials(settings.configuration, state_dir)
-            cluster = _ready(state_dir, children, expected, deadline, credentials)
+            cluster = _ready(state_dir, children, expected, deadline, credentials, notify=notify)
             if SUPERVISOR in missing:  # last: what cannot start at all is not started again
                 children.append(_start(state_dir, spec, SUPERVISOR))
                 _await_supervisor(state_dir, children[-1], deadline)
@@ -253,11 +255,16 @@ class _Expected(Struct, frozen=True):
 
 
 def _ready(
-    state_dir: Path, children: Sequence[Started], expected: _Expected, deadline: float, credentials: Credentials
-) -> ClusterFile:
+    state_dir: Path, children: Sequence[Started], expected: _Expected, deadline: float, credentials: Credentials, *,
+    notify: Callable[[str], None] = lambda _: None,
+) -> ClusterFile:  # fmt: skip
     """Wait for the JobManagers, then for a leader, then for the slots."""
-    seen = "no JobManager listens"
-    while time.monotonic() < deadline:
+    seen = "no JobManager listens yet"
+    begun = shown = time.monotonic()
+    while (now := time.monotonic()) < deadline:
+        if now - shown >= _NOTE_S:
+            shown = now
+            notify(f"waiting since {now - begun:.0f} s: {seen}")
         for child in children:
             _require_running(child)
             _require_engine(child)

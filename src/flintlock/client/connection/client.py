@@ -248,6 +248,11 @@ class Client:
         """Return the TaskManagers that are registered."""
         return tuple(self.http.get("/taskmanagers", TaskManagersResponse).taskmanagers)
 
+    def task_manager_log(self, task_manager: str, *, engine: bool = False) -> str:
+        """Return the end of a TaskManager's log, or of its Spark engine's. Needs the role operator. Raises NotFound."""
+        path = f"/taskmanagers/{quote(task_manager, safe='')}/{'engine-log' if engine else 'log'}"
+        return self.http.call("GET", path).text
+
     def resources(self) -> ClusterResources:
         """Return the jobs that wait for slots, in order."""
         return self.http.get("/resources", ClusterResources)

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 
 def log_of(directory: Path, descriptor: int) -> Path | None:
@@ -28,6 +29,22 @@ def log_of(directory: Path, descriptor: int) -> Path | None:
     except OSError:
         return None
     return None
+
+
+class RotationTime:
+    """When a log file is due to be replaced because of its age. The clock is the caller's; 0 as interval: never."""
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        self._interval_s: Final = interval_s
+        self._since_s = now_s  # when the current file was begun, or this process
+
+    def limit(self, max_bytes: int, now_s: float) -> int:
+        """Return the size at which the file is full now: one byte if it is old."""
+        return 1 if self._interval_s and now_s - self._since_s >= self._interval_s else max_bytes
+
+    def rotated(self, now_s: float) -> None:
+        """Record that a new file was begun."""
+        self._since_s = now_s
 
 
 def rotate_own(path: Path, descriptors: Iterable[int], *, max_bytes: int, keep: int) -> bool:

@@ -21,11 +21,14 @@ class ProcessLogs:
     directory: Path | None = None
     log: Path | None = None  # where stderr goes, if that is a file in `directory`
     stdout: Path | None = None  # where stdout goes, likewise
+    engine: Path | None = None  # where a TaskManager's Spark engine writes its log
 
     @staticmethod
-    def of(directory: Path, *, stderr: int = 2, stdout: int = 1) -> ProcessLogs:
+    def of(directory: Path, *, engine: Path | None = None, stderr: int = 2, stdout: int = 1) -> ProcessLogs:
         """Find out where the process's output goes."""
-        return ProcessLogs(directory=directory, log=log_of(directory, stderr), stdout=log_of(directory, stdout))
+        return ProcessLogs(
+            directory=directory, log=log_of(directory, stderr), stdout=log_of(directory, stdout), engine=engine
+        )
 
     def files(self) -> tuple[LogFileInfo, ...]:
         """Return the log files by name: plain files in the directory, nothing beneath it and nothing hidden."""

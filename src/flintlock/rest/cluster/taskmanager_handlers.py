@@ -43,6 +43,11 @@ async def log(call: RestCall) -> HttpResponse:
     return await _read(call, ReadProcessLog(task_manager=_id(call)))
 
 
+async def engine_log(call: RestCall) -> HttpResponse:
+    """The log of a TaskManager's Spark engine, with what UDFs print, at most its last 4 MiB."""
+    return await _read(call, ReadProcessLog(task_manager=_id(call), engine=True))
+
+
 async def stdout(call: RestCall) -> HttpResponse:
     """What a TaskManager has printed, at most the last 4 MiB; its log if it prints there."""
     return await _read(call, ReadProcessLog(task_manager=_id(call), stdout=True))

@@ -252,6 +252,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get(f"{_TASK_MANAGER}/logs", taskmanager.logs, of_process.LogFiles, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/logs/{{file}}", taskmanager.log_file, str, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/log", taskmanager.log, str, errors=(404, 503), role=_OPERATOR),
+    _get(f"{_TASK_MANAGER}/engine-log", taskmanager.engine_log, str, errors=(404, 503), role=_OPERATOR),
     _get(f"{_TASK_MANAGER}/stdout", taskmanager.stdout, str, errors=(404, 503), role=_OPERATOR),
     _get("/resources", cluster.resources, of_cluster.ClusterResources, errors=(503,)),
     _get("/jobmanager/config", cluster.jobmanager_config, list[of_cluster.ConfigEntry], served_by=_ANY),
