@@ -205,6 +205,39 @@ def test_a_connection_that_does_not_send_its_request_is_closed(monkeypatch: pyte
     asyncio.run(main())
 
 
+def test_a_body_that_is_not_read_any_more_keeps_no_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TimedHttpProtocol, "unread_body_timeout_s", 0.2)
+    rest = RestHarness()
+    head = f"POST /jobs HTTP/1.1\r\nHost: flintlock\r\nAuthorization: {rest.auth['Authorization']}\r\n"
+
+    async def main() -> None:
+        config = uvicorn.Config(
+            rest.app, port=0, log_config=None, lifespan="off", http=TimedHttpProtocol, timeout_keep_alive=75
+        )
+        server = uvicorn.Server(config)
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(server.serve(), name="uvicorn")
+            while not server.started:  # noqa: ASYNC110 uvicorn has no event for it
+                await asyncio.sleep(0.01)
+            host, port = server.servers[0].sockets[0].getsockname()[:2]
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(f"{head}Content-Type: text/plain\r\nContent-Length: 3\r\n\r\n12".encode())
+            assert (await reader.readuntil(b"]}")).startswith(b"HTTP/1.1 415")
+            assert await reader.read() == b""  # closed
+            writer.close()
+            monkeypatch.setattr(TimedHttpProtocol, "unread_body_timeout_s", 20.0)
+            reader, writer = await asyncio.open_connection(host, port)
+            for _ in range(2):  # the end of the body comes after the response: the connection is used again
+                writer.write(f"{head}Content-Type: text/plain\r\nContent-Length: 3\r\n\r\n12".encode())
+                assert (await reader.readuntil(b"]}")).startswith(b"HTTP/1.1 415")
+                writer.write(b"3")
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    asyncio.run(main())
+
+
 def test_a_head_without_an_end_is_refused_and_others_are_served() -> None:
     rest = RestHarness()
 

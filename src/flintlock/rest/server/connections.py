@@ -3,6 +3,9 @@
 uvicorn waits without a limit for a first request, and for the rest of one that has begun, and its parser keeps what has
 arrived. Thousands of connections that send a byte now and then would use up the descriptors of the process, and one
 that sends headers for ever its memory.
+
+A request that is refused before its body has arrived is answered at once. What follows is dropped, for a short time:
+a connection that is closed while data arrives would take the response with it.
 """
 
 from __future__ import annotations
@@ -16,19 +19,21 @@ _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection
 
 
 class TimedHttpProtocol(HttpToolsProtocol):
-    """HTTP with a timeout for the head of each request."""
+    """HTTP with a timeout for the head of each request, and for a body that nobody reads any more."""
 
     head_timeout_s: ClassVar[float] = 20.0
+    unread_body_timeout_s: ClassVar[float] = 10.0
     max_head_bytes: ClassVar[int] = 64 << 10
     _head_bytes = 0  # received since a head is expected
     _expects_head = False
-    _timer: asyncio.TimerHandle | None = None  # set while a head is expected that did not arrive in one piece
+    #: Set while a head is expected that did not arrive in one piece, or the end of a body that is answered already.
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Expect a first request."""
         super().connection_made(transport)
         self._expects_head = True
-        self._start_timer()
+        self._start_timer(self.head_timeout_s)
 
     def data_received(self, data: bytes) -> None:
         """Pass on what has arrived, unless it is more than the head of any request has."""
@@ -36,7 +41,7 @@ class TimedHttpProtocol(HttpToolsProtocol):
         if not self._expects_head:
             return
         if self._timer is None:
-            self._start_timer()
+            self._start_timer(self.head_timeout_s)
         self._head_bytes += len(data)
         if self._head_bytes > self.max_head_bytes and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
@@ -60,8 +65,19 @@ class TimedHttpProtocol(HttpToolsProtocol):
         self._expects_head = False
         super().on_headers_complete()
 
-    def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
+    def on_response_complete(self) -> None:
+        """Wait for the end of a body that was not read, but not for long."""
+        super().on_response_complete()
+        if not self.pipeline and self.cycle.more_body and not self.transport.is_closing():
+            self._start_timer(self.unread_body_timeout_s)
+
+    def on_message_complete(self) -> None:
+        """The body is complete."""
+        self._stop_timer()
+        super().on_message_complete()
+
+    def _start_timer(self, timeout_s: float) -> None:
+        self._timer = self.loop.call_later(timeout_s, self.transport.close)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
