@@ -320,7 +320,7 @@ class Dispatcher:
         self.check_leading()
         running = await self._running(message.job_id)
         if running is not None:
-            running[0].renew_client(message.expires_ms)
+            running[0].renew_client()
         else:
             await self._ended_job(message.job_id)
 

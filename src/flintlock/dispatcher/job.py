@@ -200,14 +200,11 @@ class DispatchedJob:
         self._services.listing.touch(self.job_id)
         return request
 
-    def renew_client(self, expires_ms: int) -> None:
-        """Expect the next heartbeat of the attached client by then. Ignored for a job that does not depend on one."""
-        if self._client.expected:
-            # Not sooner than the job's own timeout: a wall clock that jumps must not cancel the job of a client that
-            # has just proven to be alive.
-            least_s = self.stored.graph.client_timeout_s or 0.0
-            remaining_s = (expires_ms - self._services.clock_ms()) / 1000
-            self._client.expect(max(remaining_s, least_s), self._client_timed_out)
+    def renew_client(self) -> None:
+        """Expect the next heartbeat of the attached client. Ignored for a job that does not depend on one."""
+        timeout_s = self.stored.graph.client_timeout_s if self._client.expected else None
+        if timeout_s is not None:
+            self._client.expect(timeout_s, self._client_timed_out)
 
     def _client_timed_out(self) -> None:
         timeout_s = self.stored.graph.client_timeout_s

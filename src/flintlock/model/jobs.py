@@ -44,10 +44,9 @@ class JobRequirements(Struct, frozen=True, kw_only=True):
 
 
 class ClientHeartbeat(Struct, frozen=True, kw_only=True):
-    """A client is attached to the job until `expires_ms`."""
+    """The client of an attached job is alive."""
 
     job_id: JobId
-    expires_ms: int
 
 
 class StoredJob(Struct, frozen=True, kw_only=True):

@@ -211,9 +211,14 @@ class ResourceManager:
     async def remove_files(self, message: RemoveFiles) -> None:
         """Have one TaskManager after another try it, until one succeeds.
 
-        Raises Unavailable if there is none, Refused if the last one refused.
+        Raises Unavailable if there is none, or while an attempt of the job that no JobMaster claims still runs: it
+        would write after the removal. Refused if the last one refused.
         """
         self._require_term()
+        carried = self._core.slots.find_carried(message.job_id)
+        if carried is not None:
+            attempt, task_manager = carried
+            raise Unavailable(f"attempt {attempt} has not ended yet on TaskManager {task_manager!r}")
         problem: FlintlockError = Unavailable("no TaskManager is registered that could remove files")
         for address in self._core.addresses():
             try:

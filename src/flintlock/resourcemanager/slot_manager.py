@@ -160,6 +160,18 @@ class SlotManager:
             self._index(pool)
         return bool(ended)
 
+    def find_carried(self, job_id: JobId) -> tuple[AttemptId, TaskManagerId] | None:
+        """Return an attempt of a job that a TaskManager carries over and that no JobMaster has claimed, if any."""
+        return next(
+            (
+                (attempt, name)
+                for name, pool in self._pools.items()
+                for attempt in pool.carried
+                if attempt.job_id == job_id
+            ),
+            None,
+        )
+
     def serve_claims(self) -> list[SlotGrant | NoResources]:
         """Grant claims of attempts that their TaskManager carries over, and reject the others."""
         messages: list[SlotGrant | NoResources] = []

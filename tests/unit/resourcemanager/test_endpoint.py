@@ -343,6 +343,21 @@ async def test_files_are_removed_by_the_first_task_manager_that_can() -> None:
 
 
 @virtual_time
+async def test_files_are_not_removed_while_an_attempt_runs_that_no_jobmaster_claims() -> None:
+    """It would write after the removal: its job was quarantined, and dropped."""
+    harness = ResourceManagerHarness()
+    order = RemoveFiles(job_id=A, directories=("/work/a",))
+    async with harness.running() as manager:
+        await manager.register_task_manager(offer("tm-1"))
+        await manager.heartbeat(reporting(of(A, 0)))
+        with pytest.raises(Unavailable, match="has not ended yet on TaskManager 'tm-1'"):
+            await manager.remove_files(order)
+        await manager.heartbeat(reporting())
+        await manager.remove_files(order)
+        assert harness.machines("tm-1:1").removed == [order]
+
+
+@virtual_time
 async def test_the_overview_shows_the_queue_with_its_times() -> None:
     harness = ResourceManagerHarness()
     async with harness.running() as manager:

@@ -20,7 +20,6 @@ from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.operations import RescalingUser
 from flintlock.testing.simulation.workload import CancelKind, ObservedJob, draw_cancel_delay_s, with_id
-from flintlock.testing.virtual_time import now_ms
 
 #: In how many runs users change what their jobs may use.
 _CHANGING_RUNS: Final = 0.4
@@ -129,7 +128,7 @@ class Clients:
                 observed.left_s = sent_s
                 self._cluster.record(f"{observed.key} has no client any more")
                 return
-            message = ClientHeartbeat(job_id=observed.acknowledged, expires_ms=now_ms() + round(timeout_s * 1000))
+            message = ClientHeartbeat(job_id=observed.acknowledged)
             try:
                 await self.gateway().client_heartbeat(message)
             except FlintlockError:
