@@ -1,4 +1,4 @@
-"""The wheel in two empty environments: a client without Spark, and a cluster that runs its job.
+"""The wheel in two empty environments: a client without Spark, and a cluster that runs its job and the first pages.
 
 Both environments get the pinned packages, hard-linked out of uv's cache, which `make venv` has filled; what is not
 there is fetched, from the index that the Makefile names in the environment.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 import uv
+from tests.packaging.first_steps import follow
 
 pytestmark = pytest.mark.cluster
 
@@ -164,3 +167,12 @@ def test_an_installation_with_the_extras_runs_jobs_in_python(cluster: Environmen
     ran = cluster.json("run", f"{job}:job", "-m", url)
 
     assert ran["status"] == "FINISHED"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
+def test_the_first_pages_can_be_followed_word_by_word(cluster: Environment, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+
+    follow(tmp_path, cluster.bin, port)

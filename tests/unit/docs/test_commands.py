@@ -109,6 +109,18 @@ def test_every_rest_path_of_curl_exists(page: Path) -> None:
 
 
 @every_page
+def test_every_option_that_a_page_sets_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    files = "\n".join(block.text for block in code_blocks(page, "yaml") if not block.text.startswith("version: 1"))
+    set_keys = {
+        *re.findall(r"-D ([a-zA-Z.-]+)=", text),
+        *re.findall(r"^([a-z-]+(?:\.[a-zA-Z-]+)+):", files, re.MULTILINE),
+    }
+    known = {option.key for option in OPTIONS}
+    assert {key for key in set_keys - known if not key.startswith("spark.") and key != "key"} == set()
+
+
+@every_page
 def test_every_environment_variable_exists(page: Path) -> None:
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "flintlock").rglob("*.py"))
     options = {"FLINTLOCK_" + re.sub(r"[.-]", "_", option.key).upper() for option in OPTIONS}
@@ -140,3 +152,18 @@ def test_every_message_of_the_troubleshooting_page_is_one_that_is_printed() -> N
 
     assert len(messages) > 20
     assert sorted(part for part in parts if part not in printed) == []
+
+
+def test_what_does_not_exist_is_found() -> None:
+    script = (
+        'JOB=$(flintlock run -d a.py)\nA=1 flintlock list | head\ncurl "$(flintlock jbos)" && flintlock wait $JOB\n'
+    )
+
+    assert list(commands(script, "flintlock")) == [["run", "-d", "a.py"], ["list"], ["jbos"], ["wait", "$JOB"]]
+    assert problem_of(["run", "-d", "a.py"]) is None
+    assert problem_of(["run", "--detach", "a.py"]) is not None
+    assert problem_of(["cluster", "begin"]) is not None
+    assert problem_of(["jbos"]) is not None
+    assert has_route("GET", "/v1/jobs/$JOB/results/top")
+    assert not has_route("POST", "/jobs/$JOB/results/top")
+    assert not has_route("GET", "/jobs/overviw")
