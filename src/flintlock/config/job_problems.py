@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flintlock.config.configuration import Scope, config_problems
 from flintlock.config.options import OPTIONS
-from flintlock.model.checking.graphcheck import problems_of, relative_path_problems
+from flintlock.model.checking.graphcheck import problems_of, submission_problems
 from flintlock.model.checking.problems import Problem
 from flintlock.model.jobgraph import JobGraph
 
@@ -14,6 +14,6 @@ def job_problems(graph: JobGraph) -> list[Problem]:
     settings = config_problems(graph.config, OPTIONS, Scope.JOB)
     return [
         *problems_of(graph),
-        *relative_path_problems(graph),
+        *submission_problems(graph),
         *(Problem(field=f"config.{key}", message=message) for key, message in settings),
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from msgspec import structs
 from tests.unit.model.graphs import acyclic_graphs, artifact, blocking, graph, result, sink, source, sql, step
 
-from flintlock.model.checking.graphcheck import check_graph, problems_of
+from flintlock.model.checking.graphcheck import check_graph, problems_of, submission_problems
 from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid
 from flintlock.model.jobgraph import MAX_PARALLELISM, ArtifactKind, EngineKind, JobGraph, JobType
@@ -400,3 +402,27 @@ def test_labels_that_no_filter_could_name_are_refused(labels: dict[str, str], te
     """A filter separates labels by commas, and key from value by the first equals sign."""
     assert only(structs.replace(FINE, labels=labels)).startswith(text)
     assert problem_texts(structs.replace(FINE, labels={"team/x.y-z": "Größe = 7", "flag": ""})) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "unbound"),
+    [
+        ("SELECT * FROM a WHERE day = :dya AND n < :n", ["no parameter 'dya' for :dya; did you mean 'day'?"]),
+        ("SELECT :day, ':x', \":y\", `:z` -- :u\n/* :v */ FROM a", []),
+        ("SELECT a::int, v:price.cents, CAST(s AS STRUCT<x:int, y: int>), m['k']:z FROM a", []),
+        ("SELECT f(:day,:nn) WHERE 1>:n", ["no parameter 'nn' for :nn; did you mean 'n'?"]),
+        ("SELECT 'not closed :x", []),
+    ],
+)
+def test_a_parameter_of_a_query_that_the_job_does_not_have_is_found_before_submission(
+    query: str, unbound: list[str]
+) -> None:
+    made = structs.replace(graph(step("q", Sql(query=query))), params={"day": "x", "n": 1})
+    assert [problem.message for problem in submission_problems(made)] == unbound
+
+
+def test_parameters_are_found_in_linear_time() -> None:
+    made = graph(step("q", Sql(query="/*" * 200_000 + "'" * 200_001)))
+    began = time.process_time()
+    assert list(submission_problems(made)) == []
+    assert time.process_time() - began < 2

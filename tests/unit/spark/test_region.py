@@ -289,3 +289,19 @@ def test_too_few_parameters_are_reported_with_the_signature() -> None:
     with pytest.raises(TaskError, match=r"2 inputs \(x, y\), but its function is single\(a") as caught:
         bound(single, 1, 2)
     assert caught.value.step == "f"
+
+
+def test_an_error_of_a_data_source_names_its_source_step(tmp_path: Path) -> None:
+    class UnreadableFile(Exception):
+        __module__ = "pyspark.errors.exceptions.connect"
+
+    frames = frames_of(
+        tmp_path,
+        vertex("orders", Source(format="parquet", paths=("/in/orders.csv",))),
+        vertex("days", Source(format="csv", paths=("/in/days.csv",))),
+        vertex("joined", Sql(query="SELECT 1"), "orders", "days"),
+    )
+    error = UnreadableFile("file:/in/orders.csv is not a Parquet file")
+    assert frames.find_failed_step(StepName("joined"), error) == ("orders", error)
+    other = UnreadableFile("lost executor")
+    assert frames.find_failed_step(StepName("joined"), other) == ("joined", other)

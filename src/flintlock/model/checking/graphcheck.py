@@ -23,13 +23,19 @@ from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
-from flintlock.model.operations import Sink, Source
+from flintlock.model.operations import Sink, Source, Sql
 from flintlock.model.operations.kind import is_file_format, is_relative
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
 from flintlock.model.secret_references import reference_problems
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LABEL_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+#: A parameter of a query, or what only looks like one: quoted text, a comment, a cast, a path into a value, a type.
+_MARKER: Final = re.compile(
+    r"""'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z)|`[^`]*(?:`|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z)"""
+    r"""|(?<![\w:)\]`"'.]):([A-Za-z_]\w*)""",
+    re.DOTALL,
+)
 LEAST_MEMORY: Final = 256 << 20  # a runner has PySpark in it
 _LONG: Final = range(-(1 << 63), 1 << 63)  # the integers that Spark and msgpack can represent
 
@@ -85,7 +91,24 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
     yield from _region_parallelism(graph, steps)
 
 
-def relative_path_problems(graph: JobGraph) -> Iterator[Problem]:
+def submission_problems(graph: JobGraph) -> Iterator[Problem]:
+    """Yield what a job that is submitted must not have, though one that was accepted earlier may."""
+    yield from _relative_path_problems(graph)
+    yield from _unbound_parameters(graph)
+
+
+def _unbound_parameters(graph: JobGraph) -> Iterator[Problem]:
+    """Yield the `:name` of queries that stand for no parameter of the job."""
+    suggestions = Suggestions()
+    for vertex in graph.vertices:
+        if isinstance(vertex.operation, Sql):
+            found = dict.fromkeys(match[1] for match in _MARKER.finditer(vertex.operation.query) if match[1])
+            for name in [name for name in found if name not in graph.params]:
+                hint = suggestions.suggestion(name, graph.params)
+                yield Problem(step=vertex.name, field="sql", message=f"no parameter {name!r} for :{name}{hint}")
+
+
+def _relative_path_problems(graph: JobGraph) -> Iterator[Problem]:
     """Yield the relative data paths of a job that is submitted. A client makes them absolute; a cluster cannot."""
     for vertex in graph.vertices:
         match vertex.operation:

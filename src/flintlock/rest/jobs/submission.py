@@ -14,7 +14,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from flintlock.config.job_problems import job_problems
-from flintlock.model.checking.graphcheck import relative_path_problems
+from flintlock.model.checking.graphcheck import submission_problems
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, read_spec
 from flintlock.model.checking.limits import MAX_ARTIFACTS, MAX_DOCUMENT_BYTES
 from flintlock.model.checking.problems import Problem, abbreviated, reported
@@ -138,7 +138,7 @@ def _graph(
     known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
     graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), {**known, **stored})
     problems += unfilled
-    if problems or check or any(relative_path_problems(graph)):  # the Dispatcher does not look for relative paths
+    if problems or check or any(submission_problems(graph)):  # the Dispatcher does not look for these
         problems += job_problems(graph)
     if problems:
         raise _invalid(problems)

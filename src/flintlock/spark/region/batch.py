@@ -90,7 +90,7 @@ class RegionTask:
         vertex = self._graph.vertex(step)
         source = vertex.name if vertex.has_output else vertex.inputs[0]
         found, cause = self._frames.find_failed_step(source, error)
-        return (step, error) if cause is error else (found, cause)
+        return (step, error) if cause is error and found == source else (found, cause)
 
     def run(self) -> Worked:
         """Produce every output. Raises what user code or Spark raises; `current_step` then names the step."""

@@ -24,8 +24,9 @@ from flintlock.model.operations import Function, Source, Sql
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import SparkBackend
-from flintlock.spark.region.failures import StepSources, TaskError, kind_of, sources_of
+from flintlock.spark.region.failures import StepSources, TaskError, kind_of, python_traceback, sources_of
 from flintlock.spark.region.missing_inputs import missing_inputs
+from flintlock.spark.region.spark_errors import SparkError
 from flintlock.spark.region.sql_text import command_of
 
 #: Paths through the graph that one relation may expand into.
@@ -40,7 +41,7 @@ class StepFrames:
         self, backend: SparkBackend, graph: JobGraph, artifacts: Artifacts, inputs: Mapping[StepName, str] | None = None
     ) -> None:
         self._backend: Final = backend
-        self._graph: Final = graph
+        self.graph: Final = graph
         self._artifacts: Final = artifacts
         self._vertices: Final = {vertex.name: vertex for vertex in graph.vertices}
         self._order: Final = {vertex.name: index for index, vertex in enumerate(graph.vertices)}
@@ -90,7 +91,7 @@ class StepFrames:
         """Make consumers read the step's rows from these files. Steps built on it are built again when requested."""
         self._written[step] = self._built[step]
         stale = {step}
-        for vertex in self._graph.vertices:
+        for vertex in self.graph.vertices:
             if stale.intersection(vertex.inputs):
                 stale.add(vertex.name)
         for name in stale:
@@ -100,13 +101,24 @@ class StepFrames:
     def find_failed_step(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
         """Return the first step that fails to resolve among a step and its ancestors, with that step's own error."""
         if kind_of(error) is not FailureKind.ANALYSIS:
-            return step, error
+            return self._source_of(step, error) or step, error
         for name in self._ancestors(step):
             try:
                 self.get(name).schema  # noqa: B018 - resolving it is the point
             except Exception as found:  # noqa: BLE001 - any error here is this step's
                 return name, found
         return step, error
+
+    def _source_of(self, step: StepName, error: BaseException) -> StepName | None:
+        """Return the source among a step and its ancestors that an error of a data source refers to, if one does."""
+        spark = SparkError(error)
+        if not spark.from_server or python_traceback(spark.message) is not None:
+            return None
+        for name in self._ancestors(step):
+            operation = self._vertices[name].operation
+            if isinstance(operation, Source) and name not in self._inputs and refers_to(operation, spark.message):
+                return name
+        return None
 
     def find_missing_inputs(self) -> tuple[StepName, ...]:
         """Return the results of other regions that can no longer be read."""
@@ -120,7 +132,7 @@ class StepFrames:
 
     def sources(self) -> StepSources:
         """Return the code by which an error is attributed to a step."""
-        queries = {v.name: v.operation.query for v in self._graph.vertices if isinstance(v.operation, Sql)}
+        queries = {v.name: v.operation.query for v in self.graph.vertices if isinstance(v.operation, Sql)}
         return sources_of(self._functions, queries)
 
     def release(self) -> None:
@@ -173,14 +185,14 @@ class StepFrames:
                 vertex.name,
             )
         views = [(str(name), self._built[name]) for name in sorted(vertex.inputs, key=self._order.__getitem__)]
-        return self._backend.sql(query, views, self._graph.params)
+        return self._backend.sql(query, views, self.graph.params)
 
     def _call(self, vertex: JobVertex, operation: Function) -> DataFrame:
         function = self._functions.get(vertex.name)
         if function is None:
             function = self._functions[vertex.name] = self._artifacts.function(operation)
         inputs = [self._built[name] for name in vertex.inputs]
-        arguments, keywords = bind(vertex, function, inputs, self._graph.params, self._backend.spark)
+        arguments, keywords = bind(vertex, function, inputs, self.graph.params, self._backend.spark)
         returned: object = function(*arguments, **keywords)
         if not isinstance(returned, DataFrame):
             what = "nothing" if returned is None else f"a {type(returned).__name__}"
@@ -191,10 +203,10 @@ class StepFrames:
 
     def _ancestors(self, step: StepName) -> Iterable[StepName]:
         wanted = {step}
-        for vertex in reversed(self._graph.vertices):
+        for vertex in reversed(self.graph.vertices):
             if vertex.name in wanted and vertex.name not in self._inputs:
                 wanted.update(vertex.inputs)
-        return [vertex.name for vertex in self._graph.vertices if vertex.name in wanted]
+        return [vertex.name for vertex in self.graph.vertices if vertex.name in wanted]
 
 
 def bind(
@@ -240,6 +252,15 @@ def bind(
             vertex.name,
         ) from error
     return arguments, keywords
+
+
+def refers_to(source: Source, message: str) -> bool:
+    """Return whether the message of an error of Spark is about this source: its files, or its driver."""
+    if any(path.partition("*")[0].rstrip("/") in message for path in source.paths if path.strip("/*")):
+        return True
+    driver = source.options.get("driver")
+    jdbc = source.format is not None and source.format.lower() == "jdbc"
+    return jdbc and ("No suitable driver" in message or (driver is not None and driver in message))
 
 
 def _private(step: StepName) -> str:

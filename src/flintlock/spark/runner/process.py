@@ -51,6 +51,7 @@ from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
 from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
+from flintlock.spark.region.forgotten_inputs import with_forgotten_input
 from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
@@ -430,6 +431,8 @@ class _Attempt:
             return Failure(kind=FailureKind.INTERNAL, message=f"{error!r}; and describing it failed: {second!r}")
         if missing:
             failure = self._missing(failure, missing)
+        if self.frames is not None:
+            failure = with_forgotten_input(failure, self.frames.graph)
         failure = with_limits(failure, self.limits, in_runner=isinstance(cause, MemoryError))
         return structs.replace(failure, frames=tuple(_relative_to(failure.frames, scratch)))
 
