@@ -74,3 +74,27 @@ def test_a_job_file_for_a_dedicated_engine_is_read_with_classic_pyspark(standing
 
     assert ran.returncode == 0, ran.stderr
     assert '["A"]' in "".join(ran.stdout.split())
+
+
+def test_a_forgotten_input_and_a_source_that_cannot_be_read_are_named(standing: Processes, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("id\n1\n")
+    (tmp_path / "job.yaml").write_text(
+        "name: forgotten\nsteps:\n"
+        "  orders: {sql: SELECT 1 AS id}\n"
+        "  all: {sql: SELECT * FROM orders}\n"
+        "  kept: {result: {}, inputs: [orders]}\n"
+        "  r: {result: {}, inputs: [all]}\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "job.yaml", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "there is a step 'orders', which is not an input of this one: add it (inputs: [orders])" in ran.stderr
+
+    (tmp_path / "source.yaml").write_text(
+        "name: unreadable\nsteps:\n"
+        "  orders: {source: {format: parquet, path: in.csv}}\n"
+        "  all: {sql: SELECT * FROM orders, inputs: [orders]}\n"
+        "  r: {result: {}, inputs: [all]}\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "source.yaml", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "Step 'orders' failed" in ran.stderr, ran.stderr
