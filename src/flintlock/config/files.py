@@ -161,7 +161,7 @@ def _from_file(file: Path, problems: list[str]) -> dict[str, tuple[str, str]]:
 
 
 def _from_environment(environ: Mapping[str, str], warnings: list[str]) -> dict[str, tuple[str, str]]:
-    """Return the options that variables set. A variable of someone else's stops nothing: it is ignored."""
+    """Return the options that variables set. A variable of another program stops nothing: it is ignored."""
     keys = {variable_of(option.key): option.key for option in OPTIONS}
     found: dict[str, tuple[str, str]] = {}
     suggestions = Suggestions()

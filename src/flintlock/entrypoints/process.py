@@ -94,7 +94,7 @@ def start(
 
 
 class ProcessEnd:
-    """What this process leaves behind about its end, for whoever decides whether to start it again."""
+    """What this process leaves behind about its end, for the supervisor, which decides whether to start it again."""
 
     def __init__(self, state_dir: Path, kind: str, index: int, log_output: QueuedLogOutput) -> None:
         self.kind: Final = kind

@@ -1,15 +1,15 @@
 """The supervisor process: starts the processes of `flintlock cluster start` again when they fail.
 
-It decides nothing (`host.supervision` does): once a second it looks at what is expected (`cluster-spec.json`), what
-runs and how the others have ended, and starts what it is told to. The processes are no part of it: they outlive it, and
-the next supervisor finds them by their pid files. It ends when nothing is expected any more, so a `flintlock cluster
-stop` that is killed half-way is not undone, and when all processes have ended by intent.
+It decides nothing (`host.supervision` does): once a second it compares what is expected (`cluster-spec.json`) with what
+runs and how the others have ended, and carries out what was decided. The processes are no part of it: they outlive it,
+and the next supervisor finds them by their pid files. It ends when nothing is expected any more, so a `flintlock
+cluster stop` that is killed half-way is not undone, and when all processes have ended by intent.
 
-There is one for each state directory: its run directory is locked. While someone else starts processes there, it only
-waits.
+There is one for each state directory: its run directory is locked. While another process starts processes there, it
+only waits.
 
 Rejected: making the supervisor the parent of all processes. Its death would then be theirs, or they would lose their
-supervisor for ever.
+supervisor for good.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from flintlock.model.backoff import Backoff
 from flintlock.model.errors import Conflict
 from flintlock.model.repeated_failures import RepeatedFailure
 
-_LOOK_S: Final = 1.0
+_PERIOD_S: Final = 1.0
 _BACKOFF: Final = Backoff(initial_s=1.0, maximum_s=60.0)
 log = structlog.get_logger()
 
@@ -65,15 +65,15 @@ async def serve(settings: ProcessSettings) -> ApplicationStatus:
         write_json(pid_file, pid_files.identity(os.getpid()))
         try:
             async with rotating_logs(settings.configuration, state_dir / "log"):
-                while await asyncio.to_thread(supervisor.look):  # noqa: ASYNC110 (other processes end without an event)
-                    await asyncio.sleep(_LOOK_S)
+                while await asyncio.to_thread(supervisor.check):  # noqa: ASYNC110 (other processes end without an event)
+                    await asyncio.sleep(_PERIOD_S)
         finally:
             pid_file.unlink(missing_ok=True)
     return ApplicationStatus.SUCCEEDED
 
 
 class Supervisor:
-    """Looks at the processes of a state directory and starts those that the decisions name."""
+    """Observes the processes of a state directory and carries out what follows."""
 
     def __init__(self, state_dir: Path, supervision: Supervision) -> None:
         self._state_dir: Final = state_dir
@@ -82,21 +82,21 @@ class Supervisor:
         self._failure: Final = RepeatedFailure()
         self._given_up: dict[str, str] | None = None  # as last written; None: not written yet
 
-    def look(self) -> bool:
-        """Look once and do what follows; return False if nothing is left to supervise."""
+    def check(self) -> bool:
+        """Observe all processes once and do what follows; return False if nothing is left to supervise."""
         self._children = [child for child in self._children if child.process.poll() is None]  # no zombies
         spec = read_cluster_spec(self._state_dir)
         if spec is None:
             log.info(log_events.SUPERVISION_ENDED, reason="the cluster was stopped")
             return False
         try:
-            if all(look.running for look in self._observe(spec).values()):
+            if all(observed.running for observed in self._observe(spec).values()):
                 self._act(spec)
             else:
                 with start_lock(self._state_dir, 0.0):
                     self._act(read_cluster_spec(self._state_dir) or ClusterSpec(jobmanagers=0, taskmanagers=0))
         except Conflict:
-            return True  # someone else starts processes: whether anything is missing is seen after that
+            return True  # another process starts processes: whether anything is missing is known after that
         except OSError as error:
             if self._failure.occurred(str(error), boot_time_s()):
                 log.error(log_events.SUPERVISION_FAILED, reason=str(error))
@@ -116,9 +116,9 @@ class Supervisor:
 
     def _observe(self, spec: ClusterSpec) -> dict[str, ObservedProcess]:
         running = pid_files.cluster_processes(self._state_dir)
-        return {name: self._look_at(name, name in running) for name in spec.names() if name != SUPERVISOR}
+        return {name: self._observe_one(name, name in running) for name in spec.names() if name != SUPERVISOR}
 
-    def _look_at(self, name: str, running: bool) -> ObservedProcess:
+    def _observe_one(self, name: str, running: bool) -> ObservedProcess:
         ended = None if running else pid_files.read_exit(self._state_dir, name)
         if running or ended is None:
             return ObservedProcess(running=running, reason="" if running else "it was killed")

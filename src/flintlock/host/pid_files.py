@@ -174,7 +174,7 @@ def read_exit(state_dir: Path, name: str) -> ExitFile | None:
 
 
 def record_exit(state_dir: Path, name: str, code: int, reason: str = "") -> None:
-    """Record that this process ends, for whoever wonders whether to start it again. Raises OSError."""
+    """Record that this process ends, for the supervisor. Raises OSError."""
     own = identity(os.getpid())
     file = ExitFile(pid=own.pid, start_time=own.start_time, code=code, reason=reason)
     _write(state_dir / "run" / _EXITS / f"{name}.json", file)

@@ -3,7 +3,7 @@
 A process that ends by intent stays ended: it was stopped (exit code 0), its configuration is wrong (2), or the
 application of its cluster has failed (6). Every other end, a kill included, is a failure: the process is started again
 after a delay that doubles with each failure. One that has failed too often within the interval is given up, until
-someone else starts it.
+another process starts it.
 
 Deciding needs no history of its own beyond that: what runs and how the others have ended is observed each time, so a
 supervisor that was paused, or that replaces one that has died, continues from what it sees.
@@ -32,7 +32,7 @@ class SupervisionPolicy(Struct, frozen=True, kw_only=True):
 
 
 class ObservedProcess(Struct, frozen=True, kw_only=True):
-    """One look at a process. `exit_code` is None if it runs, was killed, or never ran."""
+    """A process as it was observed. `exit_code` is None if it runs, was killed, or never ran."""
 
     running: bool
     exit_code: int | None = None
@@ -96,10 +96,10 @@ class Supervision:
         self._processes: Final[dict[str, _Supervised]] = {}  # those that are expected
 
     def observe(self, now_s: float, seen: Mapping[str, ObservedProcess]) -> tuple[SupervisionEffect, ...]:
-        """Return what follows from one look at all expected processes; effects are in the order of their names."""
+        """Return what follows from observing all expected processes; effects are in the order of their names."""
         for name in self._processes.keys() - seen.keys():
             del self._processes[name]
-        return tuple(effect for name, look in seen.items() for effect in self._observe(now_s, name, look))
+        return tuple(effect for name, observed in seen.items() for effect in self._observe(now_s, name, observed))
 
     def all_ended(self) -> bool:
         """Return whether every process has ended by intent: the cluster was shut down."""
@@ -109,29 +109,29 @@ class Supervision:
         """Return the processes that were given up, with the reason of each one's last end."""
         return {name: known.reason for name, known in self._processes.items() if known.phase is _Phase.GIVEN_UP}
 
-    def _observe(self, now_s: float, name: str, look: ObservedProcess) -> Iterable[SupervisionEffect]:
+    def _observe(self, now_s: float, name: str, observed: ObservedProcess) -> Iterable[SupervisionEffect]:
         known = self._processes.setdefault(name, _Supervised())
         known.failures = tuple(at_s for at_s in known.failures if now_s - at_s < self._policy.interval_s)
-        if look.running:
+        if observed.running:
             if known.phase is _Phase.GIVEN_UP:
-                known.failures = ()  # someone has started it, and has removed the cause, as far as anyone can know
+                known.failures = ()  # it was started by hand: the cause is taken to be removed
             known.phase = _Phase.ALIVE
         elif known.phase is _Phase.ALIVE:
-            yield self._ended(now_s, name, known, look)
+            yield self._ended(now_s, name, known, observed)
         elif known.phase is _Phase.WAITING and now_s >= known.retry_s:
-            known.phase = _Phase.ALIVE  # if it is not, the next look finds that out
+            known.phase = _Phase.ALIVE  # if it is not, the next observation finds that out
             yield StartProcess(name)
 
-    def _ended(self, now_s: float, name: str, known: _Supervised, look: ObservedProcess) -> SupervisionEffect:
-        known.reason = look.reason
-        if look.exit_code is not None and look.exit_code in BY_INTENT:
+    def _ended(self, now_s: float, name: str, known: _Supervised, observed: ObservedProcess) -> SupervisionEffect:
+        known.reason = observed.reason
+        if observed.exit_code is not None and observed.exit_code in BY_INTENT:
             known.phase = _Phase.ENDED
-            return ProcessLeftEnded(name=name, reason=look.reason, exit_code=look.exit_code)
+            return ProcessLeftEnded(name=name, reason=observed.reason, exit_code=observed.exit_code)
         known.failures += (now_s,)
         failures = len(known.failures)
         if failures > self._policy.max_failures:
             known.phase = _Phase.GIVEN_UP
-            return ProcessGivenUp(name=name, reason=look.reason, failures=failures)
+            return ProcessGivenUp(name=name, reason=observed.reason, failures=failures)
         delay_s = self._policy.backoff.delay_s(failures)
         known.phase, known.retry_s = _Phase.WAITING, now_s + delay_s
-        return ProcessFailed(name=name, reason=look.reason, failures=failures, delay_s=delay_s)
+        return ProcessFailed(name=name, reason=observed.reason, failures=failures, delay_s=delay_s)

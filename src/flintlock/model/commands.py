@@ -103,7 +103,7 @@ class CancelRequest(Struct, frozen=True, kw_only=True):
 class RescaleRequest(Struct, frozen=True, kw_only=True):
     """A rescale that a client waited for. It is recorded before it is carried out; what the job may use is its outcome.
 
-    The store may have failed in between: then the client was told so, and the job is as it was.
+    The store may have failed in between: then the client got that error, and the job is as it was.
     """
 
     requested_ms: int

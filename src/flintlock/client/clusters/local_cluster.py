@@ -53,7 +53,7 @@ SUPERVISOR_PATIENCE_S: Final = 3.0  # it ends at once, unless it is paused
 _EMBEDDED: Final = "flintlock-embedded-"
 _EMBEDDED_SETTINGS: Final = Configuration({})  # of what concerns its client: nothing that is configured applies
 _PAUSE_S: Final = 0.05
-_NOTE_S: Final = 10.0  # how often someone who waits reads what for
+_NOTE_S: Final = 10.0  # how often the user who waits is shown what for
 _START_LOG_BYTES: Final = 64 << 10  # what a TaskManager logs while it starts, with room for a stack trace
 
 
@@ -110,7 +110,7 @@ def start_cluster(
     ports, the others free ones. Calls `notify` with what it starts, if there is anything, and every ten seconds with
     what it waits for.
 
-    Raises Refused if the packages of a cluster are not installed, Conflict if someone else starts processes there,
+    Raises Refused if the packages of a cluster are not installed, Conflict if another process starts processes there,
     FlintlockError with the cause if a process ends early, Unavailable if it is not ready in time; what this call has
     started is ended then.
     """

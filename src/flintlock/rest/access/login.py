@@ -85,7 +85,7 @@ def _sessions(call: RestCall) -> Sessions:
 
 
 def _cookie(call: RestCall, pair: str, lasts_s: int) -> str:
-    # A proxy may provide TLS. Whoever forges its header gets a cookie that is sent with TLS only.
+    # A proxy may provide TLS. A client that forges its header gets a cookie that is sent with TLS only.
     encrypted = "https" in (call.request.scope["scheme"], header(call.request, b"x-forwarded-proto"))
     secure = "; Secure" if encrypted else ""
     return f"{pair}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"

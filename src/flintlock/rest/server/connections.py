@@ -19,7 +19,7 @@ _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection
 
 
 class TimedHttpProtocol(HttpToolsProtocol):
-    """HTTP with a timeout for the head of each request, and for a body that nobody reads any more."""
+    """HTTP with a timeout for the head of each request, and for a body that is no longer read."""
 
     head_timeout_s: ClassVar[float] = 20.0
     unread_body_timeout_s: ClassVar[float] = 10.0

@@ -82,7 +82,7 @@ def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
 def port_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults that close the ports of a driver, shared or dedicated, to processes without its secret.
 
-    Also those of a local one, which serve nobody but itself: every user of the machine reaches them.
+    Also those of a local one, which serve no other process: every user of the machine reaches them.
     """
     return {**(_LOCAL if master.startswith("local") else {}), **(_PROTECTED if is_protected(master, conf) else {})}
 
