@@ -82,13 +82,17 @@ def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
 def port_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """Return the defaults that close the ports of a driver, shared or dedicated, to processes without its secret.
 
-    Also those of a local one, which serve no other process: every user of the machine reaches them.
+    Also those of a local one, which serve no other process: every user of the machine reaches them. They are not
+    encrypted, as they cross no network, and encrypted streams of Spark were seen to stop until their timeout of two
+    minutes.
     """
-    return {**(_LOCAL if master.startswith("local") else {}), **(_PROTECTED if is_protected(master, conf) else {})}
+    if master.startswith("local"):
+        return _LOCAL
+    return _PROTECTED if is_protected(master, conf) else {}
 
 
 def is_protected(master: str, conf: Mapping[str, str]) -> bool:
-    """Return whether Spark's own connections of a driver are authenticated and encrypted by default.
+    """Return whether Spark's own connections of a driver are authenticated by default, and encrypted beyond loopback.
 
     Not where Spark cannot make a secret and none is configured.
     """
@@ -123,4 +127,8 @@ _JWS_FILTER: Final = "org.apache.spark.ui.JWSFilter"
 #: The setting with the key that tokens for the UI are signed with: at least 32 bytes, in base64url.
 UI_KEY: Final = f"spark.{_JWS_FILTER}.param.secretKey"
 #: A local engine is used from this machine only.
-_LOCAL: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOCAL: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+}
