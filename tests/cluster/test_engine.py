@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import uuid
+from base64 import urlsafe_b64encode
 from collections.abc import Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import grpc
 import httpx
+import jwt
 import msgspec
 import psutil
 import pytest
@@ -27,6 +29,7 @@ from flintlock.model.errors import JobFailed, Refused, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.staging import PREFIX
 from flintlock.model.tasks import FileMove, FilesPublished, SinkFiles
+from flintlock.spark.engine.conf import UI_KEY
 from flintlock.spark.engine.handle import EngineSettings, SparkEngine
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.publication.publish_plan import FileListing
@@ -36,6 +39,7 @@ T = TypeVar("T")
 
 #: A value that a properties file could mangle.
 ODD: Final = "a=b: \\ #é \N{DUCK}"
+KEY: Final = bytes(range(32))  # by which tokens for the UI of Spark are signed
 
 #: A client as a runner is one: URL and mode in, one line of JSON out.
 CLIENT: Final = """
@@ -118,7 +122,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    ui = {"spark.ui.enabled": "true", "spark.ui.port": port}  # where Spark itself answers what runs in it
+    # Where Spark itself answers what runs in it; see `active_tasks`.
+    ui = {"spark.ui.enabled": "true", "spark.ui.port": port, UI_KEY: urlsafe_b64encode(KEY).decode()}
     settings = settings_for(place, {}, conf={"spark.flintlock.odd": ODD, **ui})
     with asyncio.Runner() as runner:
         scope = SparkEngine.start(settings)
@@ -229,7 +234,10 @@ def works(shared: Shared, session: SparkSessionKey) -> bool:
 
 def active_tasks(shared: Shared) -> int:
     """Return how many tasks the engine's executor runs, by Spark's own metrics: of all sessions."""
-    gauges = httpx.get(f"http://127.0.0.1:{shared.settings.conf['spark.ui.port']}/metrics/json/").json()["gauges"]
+    url = f"http://127.0.0.1:{shared.settings.conf['spark.ui.port']}/metrics/json/"
+    assert httpx.get(url).status_code == 403, "the UI serves callers with a token only"
+    token = jwt.encode({}, KEY, "HS256")
+    gauges = httpx.get(url, headers={"Authorization": f"Bearer {token}"}).json()["gauges"]
     (active,) = (gauge["value"] for name, gauge in gauges.items() if name.endswith(".threadpool.activeTasks"))
     return int(active)
 

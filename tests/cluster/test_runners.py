@@ -347,13 +347,10 @@ def test_other_file_formats_are_staged_too(b: RunnerHarness, form: str, options:
     assert rows(again.finished.results[0]) == [[30, 435]]
 
 
-def test_a_table_is_written_directly(b: RunnerHarness) -> None:
-    table = f"t{os.getpid()}"
-    ran = b.run(b.task(NUMBERS, step("out", Sink(table=table, mode=SaveMode.OVERWRITE), "numbers")))
-    assert ran.finished.sinks == ()
-    assert one(b, f"SELECT count(*) FROM {table}") == 30
-    again = b.run(b.task(NUMBERS, step("out", Sink(table=table), "numbers")))
-    assert again.failure.kind is FailureKind.ANALYSIS
+def test_a_table_that_no_catalog_would_keep_is_refused(b: RunnerHarness) -> None:
+    ran = b.run(b.task(NUMBERS, step("out", Sink(table="kept_nowhere", mode=SaveMode.OVERWRITE), "numbers")))
+    assert (ran.failure.kind, ran.failure.step) == (FailureKind.CONFIGURATION, "out")
+    assert "spark.sql.catalog.NAME" in ran.failure.message
 
 
 # --- failures
