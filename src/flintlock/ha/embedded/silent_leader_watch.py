@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -27,7 +26,7 @@ from typing import Final
 import structlog
 
 from flintlock.ha.embedded.silent_holder import HeartbeatRow, SilenceDetector, kill_holder
-from flintlock.ha.embedded.sqlite_file import rewrite_header, write_lock_holder
+from flintlock.ha.embedded.sqlite_file import is_busy, rewrite_header, write_lock_holder
 from flintlock.ha.embedded.writer import GroupWriter
 from flintlock.ha.leader_info import LeaderCheck, LeaderInfo
 from flintlock.host.daemon_threads import run_in_daemon_thread
@@ -155,7 +154,7 @@ class SilentLeaderWatch:
                 try:
                     await self._writer.write(rewrite_header)
                 except Unavailable as error:
-                    if not _is_busy(error) or await asyncio.to_thread(write_lock_holder, self._store) != holder:
+                    if not is_busy(error) or await asyncio.to_thread(write_lock_holder, self._store) != holder:
                         return error.public
                     await run_in_daemon_thread(lambda: _write_file(self._store.parent), name="directory-check")
         except TimeoutError:
@@ -167,11 +166,6 @@ class SilentLeaderWatch:
     def _spare(self, row: HeartbeatRow, reason: str) -> None:
         if self._spared.occurred(reason, asyncio.get_running_loop().time()):
             log.warning(log_events.SILENT_LEADER_SPARED, pid=row.pid, epoch=row.epoch, reason=reason)
-
-
-def _is_busy(error: Unavailable) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _write_file(directory: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ SCHEMA_VERSION: Final = 6
 APPLICATION_ID: Final = 0x464C4E54  # "FLNT": distinguishes our file from any other SQLite database
 BUSY_TIMEOUT_MS: Final = 5_000
 MAX_WAL_BYTES: Final = 64 << 20  # to which the log of writes is cut after it grew beyond
+_BUSY_PAUSE_S: Final = 0.02
 _WRITE_LOCK_BYTE: Final = 120  # of the -shm file
 _BAD_TEXT: Final = "Could not decode to UTF-8"  # what Python says of a damaged text, without a code
 OLDEST_SQLITE: Final = (3, 37, 0)  # STRICT tables
@@ -75,6 +77,24 @@ def open_writer(path: Path) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise Refused(f"the embedded store needs SQLite {oldest} or newer; this Python has {sqlite3.sqlite_version}")
+    give_up_s = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            return _open_writer(path)
+        except Unavailable as error:
+            # Of processes that set the mode of a new file together all but one fail at once, without SQLite's own wait.
+            if not is_busy(error) or time.monotonic() > give_up_s:
+                raise
+        time.sleep(_BUSY_PAUSE_S)  # noqa: TID251 (a lock of SQLite ends without an event; called in a thread)
+
+
+def is_busy(error: Unavailable) -> bool:
+    """Return whether another process holds a lock of the file."""
+    cause = error.__cause__
+    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _open_writer(path: Path) -> sqlite3.Connection:
     connection = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
