@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote: examples of PySpark's own distribution, unchanged, with a plain `flintlock run`."""
+"""Programs of others: examples of PySpark's own distribution, unchanged, with a plain `flintlock run`."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class _Listed(NamedTuple):
               " Includes ended jobs.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most the newest N jobs.")
 @click.option("-w", "--watch", is_flag=True, help="Show the list again whenever it has changed, until Ctrl-C.")
-@click.option("--interval", default="2s", metavar="TIME", help="How often --watch looks (default 2s).")
+@click.option("--interval", default="2s", metavar="TIME", help="How often --watch asks the cluster (default 2s).")
 @json_option
 @cluster_options
 def list_jobs(

@@ -36,6 +36,7 @@ from flintlock.config.options import TM_RESOURCE_ID, TM_RPC_PORT, TM_SLOTS
 from flintlock.entrypoints.process import ProcessSettings, write_json
 from flintlock.gateways.workers import WorkerEnded
 from flintlock.host.pid_files import PidFile, identity, running
+from flintlock.host.whole_files import write_whole
 from flintlock.model.errors import Unavailable
 from flintlock.model.ids import Epoch, TaskManagerId
 from flintlock.model.jobgraph import Resources
@@ -242,11 +243,7 @@ def _recorded_workers(run_dir: Path) -> list[WorkerFile]:
 
 def _write_configuration(run_dir: Path, settings: ProcessSettings) -> Path:
     path = run_dir / "flintlock.yaml"  # JSON is YAML
-    fresh = run_dir / f".flintlock.yaml.{os.getpid()}"
-    fresh.unlink(missing_ok=True)
-    fresh.touch(mode=0o600)
-    fresh.write_bytes(msgspec.json.encode(settings.configuration.as_dict()))
-    fresh.replace(path)
+    write_whole(path, msgspec.json.encode(settings.configuration.as_dict()), mode=0o600)
     return path
 
 

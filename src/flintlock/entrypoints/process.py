@@ -27,6 +27,7 @@ from flintlock.host.logs.log_output import QueuedLogOutput, stderr_output
 from flintlock.host.parent_death import die_with_parent
 from flintlock.host.pid_files import forget_exit, record_exit
 from flintlock.host.private_files import make_private_directory
+from flintlock.host.whole_files import write_whole
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import add_cause
@@ -191,10 +192,7 @@ def cluster_versions() -> Versions:
 
 def write_json(path: Path, value: object) -> None:
     """Write a small file so that readers see all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2))
-    fresh.replace(path)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 async def _until_stopped(main: Coroutine[Any, Any, ApplicationStatus | None], name: str) -> ApplicationStatus:

@@ -8,7 +8,6 @@ can read; only its owner can read the file.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from flintlock.host.whole_files import write_whole
 from flintlock.model.errors import Invalid
 
 SPEC_FILE: Final = "cluster-spec.json"
@@ -57,13 +57,7 @@ def read_cluster_spec(state_dir: Path) -> ClusterSpec | None:
 
 def write_cluster_spec(state_dir: Path, spec: ClusterSpec) -> None:
     """Write the file, readable by its owner only; readers see all of it or none. Raises OSError."""
-    path = state_dir / SPEC_FILE
-    fresh = path.with_name(f".{SPEC_FILE}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(spec), indent=2))
-    fresh.replace(path)
+    write_whole(state_dir / SPEC_FILE, msgspec.json.format(msgspec.json.encode(spec), indent=2), mode=0o600)
 
 
 def remove_cluster_spec(state_dir: Path) -> None:
@@ -104,8 +98,4 @@ def read_given_up(state_dir: Path) -> dict[str, str]:
 
 def write_given_up(state_dir: Path, processes: Mapping[str, str]) -> None:
     """Record the processes that the supervisor has given up; readers see all of it or none. Raises OSError."""
-    path = state_dir / "run" / SUPERVISOR / _GIVEN_UP
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{_GIVEN_UP}")
-    fresh.write_bytes(msgspec.json.encode(dict(processes)))
-    fresh.replace(path)
+    write_whole(state_dir / "run" / SUPERVISOR / _GIVEN_UP, msgspec.json.encode(dict(processes)))

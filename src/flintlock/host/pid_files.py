@@ -19,6 +19,7 @@ import psutil
 from msgspec import Struct
 
 from flintlock.host.logs.log_tail import read_tail
+from flintlock.host.whole_files import write_whole
 
 _TAIL_BYTES: Final = 4000
 _PAUSE_S: Final = 0.05
@@ -177,7 +178,7 @@ def record_exit(state_dir: Path, name: str, code: int, reason: str = "") -> None
     """Record that this process ends, for the supervisor. Raises OSError."""
     own = identity(os.getpid())
     file = ExitFile(pid=own.pid, start_time=own.start_time, code=code, reason=reason)
-    _write(state_dir / "run" / _EXITS / f"{name}.json", file)
+    write_whole(state_dir / "run" / _EXITS / f"{name}.json", msgspec.json.encode(file))
 
 
 def forget_exit(state_dir: Path, name: str) -> None:
@@ -197,7 +198,7 @@ def start_recorded(state_dir: Path, name: str, arguments: Sequence[str], environ
     forget_exit(state_dir, name)
     started = start(name, arguments, state_dir / "log" / f"{name}.log", environ=environ, directory=state_dir)
     try:
-        _write(state_dir / "run" / _STARTED / f"{name}.json", identity(started.process.pid))
+        write_whole(state_dir / "run" / _STARTED / f"{name}.json", msgspec.json.encode(identity(started.process.pid)))
     except psutil.Error:  # it has ended already
         return started
     except OSError:
@@ -254,11 +255,3 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):
         return None
-
-
-def _write(path: Path, file: PidFile) -> None:
-    """Write a file so that readers see all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode(file))
-    fresh.replace(path)

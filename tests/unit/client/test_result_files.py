@@ -97,6 +97,6 @@ def test_a_file_is_complete_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(Refused, match="cannot be written"):
         write_file(tmp_path / "folder", b"three")
-    with pytest.raises(Refused, match="cannot be written: No such file or directory"):
+    with pytest.raises(Refused, match="cannot be written: there is no directory"):
         write_file(tmp_path / "nowhere" / "out.csv", b"three")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["folder", "out.csv"]

@@ -15,7 +15,7 @@ from tests.unit.rest.rest_harness import SECRET, T0, A, RestHarness, graph, runn
 from flintlock.model.errors import Unauthenticated
 from flintlock.model.principals import Principal, Role
 from flintlock.rest.server.access import AccessControl
-from flintlock.rest.server.app import Rows
+from flintlock.rest.server.app import TableRouter
 from flintlock.rest.server.http import HttpResponse
 from flintlock.rest.server.route import Route
 from flintlock.rest.server.routes import ROUTES
@@ -203,7 +203,7 @@ def test_a_handler_with_a_bug_ends_one_request_and_shows_nothing_of_it() -> None
     async def broken(_: object) -> HttpResponse:
         raise RuntimeError("the bug")
 
-    app = behind(Rows({"/jobs": {"GET": broken}}))
+    app = behind(TableRouter({"/jobs": {"GET": broken}}))
     failed = send(app, "GET", "/jobs", bearer("eve:admin"))
     assert failed.status_code == 500
     assert failed.json() == {"errors": ["internal error; the JobManager's log has the details"]}

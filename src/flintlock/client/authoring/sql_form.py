@@ -15,6 +15,7 @@ from flintlock.model.checking.jobspec import JobSpec, StepSpec
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import Scalar
 from flintlock.model.operations import ResultSpec
+from flintlock.model.sql_tokens import COMMENT, QUOTED, UNCLOSED
 
 RESULT: Final = "result"
 """The name of the step that has the rows of a query."""
@@ -22,16 +23,8 @@ RESULT: Final = "result"
 DEFAULT_ROWS: Final = 1_000
 """The rows of a query that are returned unless more are requested."""
 
-#: What a semicolon may be part of, or a comment; a text that is not closed reaches to the end.
-_PATTERNS: Final = (
-    r"'(?:[^'\\]|\\.|'')*(?:'|\Z)",
-    r'"(?:[^"\\]|\\.|"")*(?:"|\Z)',
-    r"`(?:[^`]|``)*(?:`|\Z)",
-    r"--[^\n]*(?:\n|\Z)",
-    r"/\*.*?(?:\*/|\Z)",
-    ";",
-)
-_OPAQUE: Final = re.compile("|".join(_PATTERNS), re.DOTALL)
+#: A semicolon that ends a statement, or what a semicolon may be part of.
+_OPAQUE: Final = re.compile(f"{QUOTED}|{COMMENT}|{UNCLOSED}|;", re.DOTALL)
 
 
 class SqlJob:

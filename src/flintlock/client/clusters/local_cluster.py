@@ -264,7 +264,7 @@ def _ready(
     while (now := time.monotonic()) < deadline:
         if now - shown >= _NOTE_S:
             shown = now
-            notify(f"waiting since {now - begun:.0f} s: {seen}")
+            notify(f"waiting for {now - begun:.0f} s: {seen}")
         for child in children:
             _require_running(child)
             _require_engine(child)

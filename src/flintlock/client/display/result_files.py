@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Final
 
 import msgspec
@@ -19,6 +17,7 @@ import msgspec
 from flintlock.api.jobs import ResultTable
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.display.console import cell_text, table_text
+from flintlock.host.whole_files import write_whole
 from flintlock.model.errors import Refused
 
 
@@ -78,25 +77,12 @@ def encoded(result: ResultHandle, form: ResultFormat) -> bytes:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file that others see complete or not at all. Raises Refused if that is not possible."""
+    if not path.parent.is_dir():
+        raise Refused(f"{str(path)!r} cannot be written: there is no directory {str(path.parent)!r}")
     try:
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), 0o666 & ~_umask())
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        write_whole(path, content)
     except OSError as error:
         raise Refused(f"{str(path)!r} cannot be written: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _csv(table: ResultTable) -> bytes:

@@ -27,12 +27,13 @@ from flintlock.model.operations import Sink, Source, Sql
 from flintlock.model.operations.kind import is_file_format, is_relative
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
 from flintlock.model.secret_references import reference_problems
+from flintlock.model.sql_tokens import COMMENT, QUOTED, UNCLOSED
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 LABEL_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 #: A parameter of a query, or what only looks like one: quoted text, a comment, a cast, a path into a value, a type.
 _MARKER: Final = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*(?:'|\Z)|"(?:[^"\\]|\\.|"")*(?:"|\Z)|`[^`]*(?:`|\Z)|--[^\n]*|/\*.*?(?:\*/|\Z)"""
+    rf"{QUOTED}|{COMMENT}|{UNCLOSED}"
     r"""|(?<![\w:)\]`"'.]):([A-Za-z_]\w*)""",
     re.DOTALL,
 )

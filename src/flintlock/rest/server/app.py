@@ -63,7 +63,7 @@ def rest_app(services: RestServices) -> ASGIApp:
     for row in ROUTES:
         by_path.setdefault(row.path, {})[row.method] = _timed(_serve(row, services), row, services)
     cached = {row: by_path[row.path]["GET"] for row in ROUTES if row.cache_version}
-    return CachedRoutes(Rows(by_path), services, cached)
+    return CachedRoutes(TableRouter(by_path), services, cached)
 
 
 class CachedRoutes:
@@ -109,7 +109,7 @@ class CachedRoutes:
         return self._services.clock_ms() / 1000
 
 
-class Rows:
+class TableRouter:
     """Serves each request by the row that access control has found for it.
 
     A method that a path does not have gets 405, with those that are allowed; what no row is for gets 404.

@@ -140,7 +140,7 @@ def json_response(value: object, status: int = 200, headers: Mapping[str, str] |
 async def send_error(send: Send, status: int, text: str, *, retry_s: int | None = None, close: bool = False) -> None:
     """Send an error response outside of a route. `close`: what the client still sends is not read.
 
-    A response 503 always says when to try again: after a second, unless told otherwise.
+    A response 503 always says when to try again: after `retry_s`, or else a second.
     """
     body = json_response(shapes.Errors(errors=[text])).body
     headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(body))]

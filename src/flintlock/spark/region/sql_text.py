@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from flintlock.model.operations.kind import STAGED_FORMATS, is_relative
+from flintlock.model.sql_tokens import COMMENT, QUOTED
 
 _TOKEN: Final = re.compile(
-    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)|(?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)"""
+    rf"(?P<skip>\s+|{COMMENT})|(?P<text>{QUOTED})"
     r"""|(?P<name>[A-Za-z_]\w*)|(?P<open>[(\[])|(?P<close>[)\]])|(?P<other>.)""",
     re.DOTALL,
 )
