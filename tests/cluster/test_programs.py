@@ -137,3 +137,30 @@ def test_tables_without_a_catalog_are_refused_on_the_shared_engine(standing: Pro
     ran = flintlock("run", "-m", standing.url, "--engine", "shared", "table.py", cwd=tmp_path)
     assert ran.returncode == 1
     assert "spark.sql.catalog.NAME" in ran.stderr
+
+
+def test_a_module_runs_as_python_m_runs_it_with_its_package_and_its_data(standing: Processes, tmp_path: Path) -> None:
+    (tmp_path / "shop" / "jobs").mkdir(parents=True)
+    (tmp_path / "shop" / "__init__.py").write_text("")
+    (tmp_path / "shop" / "jobs" / "__init__.py").write_text("")
+    (tmp_path / "shop" / "rates.txt").write_text("7")
+    (tmp_path / "shop" / "words.py").write_text("def times(rate):\n    return lambda x: x * rate\n")
+    (tmp_path / "shop" / "jobs" / "daily.py").write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from pyspark.sql import SparkSession, functions as F\n"
+        "from ..words import times\n"
+        "def main():\n"
+        "    rate = int((Path(__file__).parents[1] / 'rates.txt').read_text())\n"
+        "    spark = SparkSession.builder.getOrCreate()\n"
+        "    rows = spark.range(3).select(F.udf(times(rate), 'long')('id').alias('x'))\n"
+        "    print(__name__, __package__, sys.argv[1:], rows.agg(F.sum('x')).first()[0])\n"
+        "    raise ValueError('after all')\n"
+        "if __name__ == '__main__':\n"
+        "    main()\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "--module", "shop.jobs.daily", "--day", "1", cwd=tmp_path)
+
+    assert ran.returncode == 1
+    assert "__main__ shop.jobs ['--day', '1'] 21" in ran.stdout, ran.stdout + ran.stderr
+    assert 'File "shop/jobs/daily.py", line 10' in ran.stderr, ran.stderr

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flintlock.cli.run import job_options, overrides_of
+from flintlock.cli.run import job_options, module_option, overrides_of
 from flintlock.cli.settings import json_option, place_options, print_json, read_settings
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.argument("args", nargs=-1)
 @click.option("--analyze", is_flag=True, help="Resolve every step's columns too; starts a Spark engine, reads no data.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
+@module_option
 @job_options
 @json_option
 @place_options
@@ -41,6 +42,7 @@ def info(
     analyze: bool,
     verbose: bool,
     as_json: bool,
+    as_module: bool,
     conf: Path | None,
     state_dir: str | None,
     **given: Any,
@@ -50,7 +52,8 @@ def info(
     from flintlock.client.display.console import output_console
 
     settings, _ = read_settings(conf, state_dir, given["defines"])
-    package = read_target(target, args, connect=given["engine"] != EngineKind.DEDICATED).package(overrides_of(**given))
+    connect = given["engine"] != EngineKind.DEDICATED
+    package = read_target(target, args, connect=connect, as_module=as_module).package(overrides_of(**given))
     found = _analyzed(package, settings) if analyze else None
     schemas = {schema.step: schema for schema in found.schemas} if found is not None else {}
     failure = found.failure if found is not None else None

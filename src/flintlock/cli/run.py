@@ -64,6 +64,12 @@ def job_options(command: F) -> F:
     return command
 
 
+module_option: Final = click.option(
+    "--module", "as_module", is_flag=True,
+    help="TARGET is the name of a module in the current directory, run as python -m does; its package is sent with it.",
+)  # fmt: skip
+
+
 class RunCommand(click.Command):
     """Options may follow the target, unless it is a program: what follows a program belongs to it."""
 
@@ -72,7 +78,8 @@ class RunCommand(click.Command):
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
         found, _, _ = parser.parse_args(args=list(args))
-        ctx.allow_interspersed_args = not str(found.get("target") or "").endswith(".py")
+        program = found.get("as_module") or str(found.get("target") or "").endswith(".py")
+        ctx.allow_interspersed_args = not program
         return super().parse_args(ctx, args)
 
 
@@ -89,18 +96,20 @@ class RunCommand(click.Command):
 @click.option("--local", is_flag=True, help="Run on an embedded cluster, for the duration of the job.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
+@module_option
 @job_options
 @json_option
 @cluster_options
 def run(
     *,
     target: str, args: tuple[str, ...], detached: bool, attached: bool, local: bool, verbose: bool, quiet: bool,
-    as_json: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None, **given: Any,
+    as_json: bool, as_module: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None, **given: Any,
 ) -> int:  # fmt: skip
     """Run TARGET and show its progress until it ends.
 
     TARGET is job.yaml or job.json (- reads it from stdin), file.py:name or package.module:name (a job graph), file.sql
-    (queries), or file.py (a program: ARGS are passed to it; put options of Flintlock before it). Runs on the cluster
+    (queries), or file.py (a program: ARGS are passed to it; put options of Flintlock before it); with --module, a
+    program that is the module package.module. Runs on the cluster
     named with -m, else on the configured one, else on the running one of the state directory. Where none is configured
     and none was ever started in the state directory, it runs on an embedded one for the duration of the job.
     """
@@ -119,7 +128,7 @@ def run(
         raise Refused(f"-d needs a cluster that outlives this command ({why})")
     if cluster is None:
         require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
-    job = read_target(target, args, connect=given["engine"] != EngineKind.DEDICATED)
+    job = read_target(target, args, connect=given["engine"] != EngineKind.DEDICATED, as_module=as_module)
     if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides_of(**given))) is not None:
         click.echo(note, err=True)
     job_defines, cluster_defines = split_defines(given["defines"])

@@ -557,13 +557,15 @@ def test_options_may_follow_a_graph_but_belong_to_a_program(capsys: pytest.Captu
     with serving({"GET /versions": [versions()], "POST /jobs": [(202, {"jobid": JOB})]}) as server:
         assert run_app(["run", "job.py:job", "-d", "-m", server.url, "--param", "n=5", "-D", "spark.x=1"]) == 0
         assert run_app(["run", "-m", server.url, "-d", "script.py", "-d", "--param", "n=5"]) == 0
-        graph, program = [seen.body for seen in server.seen if seen.method == "POST"]
+        assert run_app(["run", "-m", server.url, "-d", "--module", "script", "-d", "-m", "5"]) == 0
+        graph, program, module = [seen.body for seen in server.seen if seen.method == "POST"]
 
-    assert capsys.readouterr().out == f"{JOB}\n{JOB}\n"
+    assert capsys.readouterr().out == f"{JOB}\n{JOB}\n{JOB}\n"
     document = json.loads(graph)
     assert document["params"] == {"n": 5}
     assert document["config"] == {"spark.x": "1"}
     assert b'"args":["-d","--param","n=5"]' in program
+    assert b'"args":["-d","-m","5"],"module":"script"' in module
 
 
 def test_a_run_streams_output_prints_results_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:

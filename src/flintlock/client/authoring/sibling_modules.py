@@ -35,16 +35,16 @@ def siblings(folder: Path, tree: ast.Module) -> list[Sibling]:
 def _sibling(folder: Path, name: str) -> Sibling | None:
     package, module = folder / name, folder / f"{name}.py"
     if (package / "__init__.py").is_file():
-        return Sibling(package, tuple(_trees(sorted(package.rglob("*.py")))))
-    return Sibling(module, tuple(_trees([module]))) if module.is_file() else None
+        return Sibling(package, _trees(sorted(package.rglob("*.py"))))
+    return Sibling(module, _trees([module])) if module.is_file() else None
 
 
-def _trees(files: list[Path]) -> Iterator[ast.Module]:
-    for file in files:
-        try:
-            yield ast.parse(file.read_bytes(), filename=str(file))
-        except (OSError, SyntaxError, ValueError):
-            continue
+def parsed(file: Path) -> ast.Module | None:
+    """Return the syntax tree of a file; None if it is not valid Python."""
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except (OSError, SyntaxError, ValueError):
+        return None
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -57,3 +57,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
                 yield module.partition(".")[0]
             case _:
                 pass
+
+
+def _trees(files: list[Path]) -> tuple[ast.Module, ...]:
+    return tuple(tree for file in files if (tree := parsed(file)) is not None)

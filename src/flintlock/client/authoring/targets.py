@@ -4,7 +4,7 @@ A Python file with a graph is imported as a module of its own, with its folder f
 would have it, but not as `__main__`: code under `if __name__ == "__main__"` does not run. A module of a package
 (`package.module:name`) is imported under its own name, with the current directory first on `sys.path`, as `python -m`
 would have it, and its package is sent with the job. A program's file is only sent, never run here; so are the modules
-beside it that it imports.
+beside it that it imports. A program may also be a module (`--module`), which is then run as `python -m` runs it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import Final
 
 from msgspec import structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile
+from flintlock.client.authoring.artifact_files import ArtifactFile, py_file
 from flintlock.client.authoring.connect_reading import reading_for_connect
 from flintlock.client.authoring.driver_needs import DriverNeed, driver_need
 from flintlock.client.authoring.job import Job
+from flintlock.client.authoring.module_files import MODULE_NAME, find_module, module_exists
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, finish
-from flintlock.client.authoring.sibling_modules import siblings
+from flintlock.client.authoring.sibling_modules import parsed, siblings
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.extras import install_command
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec
@@ -44,7 +45,7 @@ FORMS: Final = (
 
 
 class ProgramJob:
-    """An unmodified PySpark script and its arguments."""
+    """An unmodified PySpark script and its arguments; with `module`, the module of that name and its package."""
 
     def __init__(
         self,
@@ -52,8 +53,13 @@ class ProgramJob:
         args: Sequence[str] = (),
         need: DriverNeed | None = None,
         siblings: Sequence[Path] = (),
+        *,
+        module: str = "",
+        package: Path | None = None,
     ) -> None:
         self.file: Final = file
+        self.module: Final = module
+        self._package: Final = package or file  # the package (a folder) or file that the module is in
         self.siblings: Final = tuple(siblings)  # modules and packages beside it, which are sent with it
         self.need: Final = need  # what it uses that needs a driver of its own
         self.pickles: Final = False
@@ -62,22 +68,27 @@ class ProgramJob:
     @property
     def name(self) -> str:
         """The script's name."""
-        return self.file.stem
+        return self.module or self.file.stem
 
     def package(self, overrides: Overrides = AS_WRITTEN) -> JobPackage:
         """Return the script packaged as a job of one step. Raises Invalid with every problem found."""
         step = re.sub(r"\W", "_", self.name, flags=re.ASCII)
         step = step if step and not step[0].isdigit() else f"program_{step}"
+        script = (
+            py_file(self._package)
+            if self.module
+            else ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
+        )
+        program = ProgramSpec(file=script.name, args=self.args, module=self.module)
         spec = JobSpec(
             name=self.name,
-            steps={step: StepSpec(program=ProgramSpec(file=self.file.name, args=self.args))},
-            artifacts=(ArtifactSpec(name=self.file.name, kind=ArtifactKind.FILE),),
+            steps={step: StepSpec(program=program)},
+            artifacts=(ArtifactSpec(name=script.name, kind=script.kind),),
             engine=self._engine(overrides),
         )
         named = {path.resolve() for path in overrides.py_files}
         beside = [path for path in self.siblings if path.resolve() not in named]
         overrides = structs.replace(overrides, engine=None, py_files=(*overrides.py_files, *beside))
-        script = ArtifactFile(name=self.file.name, content=self.file.resolve(), kind=ArtifactKind.FILE)
         return finish(spec, [script], overrides, lambda _: display_path(self.file))
 
     def note(self, overrides: Overrides = AS_WRITTEN) -> str | None:
@@ -93,12 +104,16 @@ class ProgramJob:
         return overrides.engine or EngineKind.AUTO
 
 
-def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) -> Packable:
+def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True, as_module: bool = False) -> Packable:
     """Return the job that `target` names; `connect`: its steps run in a session of Spark Connect.
+
+    With `as_module` the target is the name of a module that is a program.
 
     Raises Refused if there is no such file or name, or if the user's file raises (then with the user's own frames);
     Invalid with every problem of a YAML file.
     """
+    if as_module:
+        return read_module_program(target, args)
     if target == "-":
         from flintlock.client.authoring.yaml_form import read_yaml_text
 
@@ -108,9 +123,13 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True) 
     if colon and path_text.endswith(".py"):
         _refuse_arguments(target, args)
         return read_python_job(_existing(path_text), name, connect=connect)
-    if colon and _MODULE.fullmatch(path_text) and not Path(target).exists():
+    if colon and MODULE_NAME.fullmatch(path_text) and not Path(target).exists():
         _refuse_arguments(target, args)
         return read_module_job(path_text, name, connect=connect)
+    if MODULE_NAME.fullmatch(target) and not Path(target).exists() and module_exists(target, Path.cwd()):
+        raise Refused(
+            f"{target!r} is a module: run it as a program with --module {target}, or a job in it as {target}:NAME"
+        )
     path = _existing(target)
     if path.suffix in (".yaml", ".yml", ".json"):
         from flintlock.client.authoring.yaml_form import read_yaml_job
@@ -189,18 +208,26 @@ def _job_in(module: ModuleType, name: str, file: Path) -> Job:
     raise Refused(f"{display_path(file)}: {what}; " + (hint or known))
 
 
+def read_module_program(module: str, args: Sequence[str] = ()) -> ProgramJob:
+    """Return a module of the current directory as a program, with what it imports from there.
+
+    Raises Refused if there is no such module, if it is not Python, or starts a job graph of its own.
+    """
+    files = find_module(module, Path.cwd())
+    need = driver_need(_parsed_program(files.file)) or next(
+        (
+            DriverNeed(what=f"{need.what} in {display_path(path)}", line=1)
+            for path in files.reached
+            if (tree := parsed(path)) is not None and (need := driver_need(tree)) is not None
+        ),
+        None,
+    )
+    return ProgramJob(files.file, args, need, files.beside, module=module, package=files.top)
+
+
 def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
     """Return the script as a job. Raises Refused if it is not Python, or starts a job graph of its own."""
-    try:
-        tree = ast.parse(file.read_bytes(), filename=str(file))
-    except (SyntaxError, ValueError) as error:
-        raise Refused("".join(traceback.format_exception_only(error)).rstrip()) from error
-    line = _runs_a_graph(tree)
-    if line is not None:
-        raise Refused(
-            f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
-            f"`flintlock run {display_path(file)}:NAME`, or the file with `python {display_path(file)}`"
-        )
+    tree = _parsed_program(file)
     beside = siblings(file.resolve().parent, tree)
     need = driver_need(tree) or next(
         (
@@ -212,6 +239,20 @@ def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
         None,
     )
     return ProgramJob(file, args, need, [sibling.path for sibling in beside])
+
+
+def _parsed_program(file: Path) -> ast.Module:
+    try:
+        tree = ast.parse(file.read_bytes(), filename=str(file))
+    except (SyntaxError, ValueError) as error:
+        raise Refused("".join(traceback.format_exception_only(error)).rstrip()) from error
+    line = _runs_a_graph(tree)
+    if line is not None:
+        raise Refused(
+            f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
+            f"`flintlock run {display_path(file)}:NAME`, or the file with `python {display_path(file)}`"
+        )
+    return tree
 
 
 def _existing(text: str) -> Path:
@@ -287,7 +328,6 @@ def _user_errors(file: Path, doing: str) -> Generator[None]:
         raise Refused(f"{display_path(file)}: an error occurred while {doing}:\n{text}") from error
 
 
-_MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _OWN: Final = str(Path(__file__).parent)
 
 

@@ -66,6 +66,14 @@ class Artifacts:
             raise TaskError(FailureKind.MISSING_ARTIFACT, f"the job has no artifact {name!r}")
         return path
 
+    def unpack(self, name: str) -> None:
+        """Unpack the artifact of that name into the directory, if it is an archive."""
+        path = self.path(name)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(self.directory)
+            importlib.invalidate_caches()
+
     def upload(self, spark: Any) -> None:
         """Send the modules to Spark's Python workers, for this session."""
         if self._uploads:

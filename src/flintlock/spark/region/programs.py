@@ -38,7 +38,12 @@ def run_program(program: Program, artifacts: Artifacts) -> None:
     sys.argv = [str(script), *program.args]
     sys.path.insert(0, str(script.parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if program.module:
+            # Unpacked beside the archive: a package finds its data files, and frames have the paths of the sources.
+            artifacts.unpack(program.file)
+            runpy.run_module(program.module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as ended:
         code = _exit_code(ended)
         if code != 0:

@@ -242,7 +242,7 @@ class RunnerProcess:
             os.chdir(paths.directory)
         elif paths.submitted_from:
             sys.stderr.write(f"[flintlock: {paths.problem}: relative paths are refused]\n")
-        self._progress.begin(f"running {program.file}")
+        self._progress.begin(f"running {program.script}")
         if message.task.graph.engine is EngineKind.AUTO:
             effects.watch()
         run_program(program, artifacts)
