@@ -15,7 +15,47 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_MOST_WAITING_BYTES: Final = 32 << 10
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class JoinedWrites:
+    """A transport whose small writes of one step of the loop leave together.
+
+    uvicorn writes the head and the body of a response one after the other: each would cost a system call, and wake the
+    client up once more.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport: Final = transport
+        self._loop: Final = loop
+        self._waiting: Final[list[bytes]] = []
+        self._waiting_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Write data at the end of this step, or at once if much waits: the transport decides when to pause."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes > _MOST_WAITING_BYTES:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what waits, and close."""
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the transport's own."""
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._transport.write(data)
 
 
 class TimedHttpProtocol(HttpToolsProtocol):
@@ -31,7 +71,8 @@ class TimedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Expect a first request."""
-        super().connection_made(transport)
+        joined: Any = JoinedWrites(transport, self.loop)
+        super().connection_made(joined)
         self._expects_head = True
         self._start_timer(self.head_timeout_s)
 
