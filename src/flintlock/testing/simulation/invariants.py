@@ -197,6 +197,7 @@ class _Run:
         self.violations += self.cluster.violations
         self.violations += self.cluster.spark.overlaps
         self.violations += [f"{target} has a false success marker" for target in self.cluster.spark.false_markers]
+        self.violations += self._late_starts()
         self.violations += self._restart_problems()
         self.violations += self._term_problems()
         if self.cluster.faults.leads_throughout and self.cluster.durable.token.epoch > 1:
@@ -211,6 +212,12 @@ class _Run:
         extra = [job_id for job_id in self.cluster.durable.records.ended if str(job_id) not in known]
         if extra:
             self.violations.append(f"jobs that were acknowledged to no client: {extra}")
+
+    def _late_starts(self) -> list[str]:
+        """Return which attempts began after the end of their jobs. A job that ends by force waits for no answer."""
+        forced = {job.acknowledged for job in self._jobs if job.forced}
+        late = [attempt for attempt in self.cluster.late_starts if attempt.job_id not in forced]
+        return [f"{attempt} began after its job had ended" for attempt in late]
 
     async def _check_runners(self) -> None:
         """Check that no attempt is alive once all jobs have ended; what no JobMaster knows is ended by force."""
