@@ -25,7 +25,8 @@ def test_nothing_grows_while_jobs_run_restart_and_expire_under_changing_leaders(
 _WITHOUT_COLLECTOR = """
 import gc
 from collections import Counter
-from flintlock.testing.growth import GrowthRun, silence_simulation
+from flintlock.testing.growth import GrowthRun
+from flintlock.testing.simulation.silence import silence_simulation
 
 silence_simulation()
 gc.disable()

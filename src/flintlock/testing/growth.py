@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import sys
-import warnings
 from argparse import ArgumentParser
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
 import psutil
-import structlog
 from msgspec import Struct
 
 from flintlock.gateways.dispatcher import DispatcherGateway
@@ -32,6 +29,7 @@ from flintlock.testing.simulation.cluster import SimulatedCluster
 from flintlock.testing.simulation.faults import Faults
 from flintlock.testing.simulation.network import SimulatedProcess
 from flintlock.testing.simulation.operations import DurableChanges
+from flintlock.testing.simulation.silence import silence_simulation
 from flintlock.testing.virtual_time import run_virtual
 
 T = TypeVar("T")
@@ -226,13 +224,6 @@ def main() -> int:
     factors = growth(run.counts)
     _print(f"{run.restarts} restarts; grown by " + ", ".join(f"{name} {value:.2f}" for name, value in factors.items()))
     return 1 if max(factors.values()) > MOST_GROWTH else 0
-
-
-def silence_simulation() -> None:
-    """Drop the log of simulated processes, and warnings about what dies with them."""
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    warnings.simplefilter("ignore", RuntimeWarning)
 
 
 def _print(text: str) -> None:

@@ -5,18 +5,15 @@ The interpreter is started again with a fixed hash seed, because the order of se
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import sys
 import time
-import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterator
 
-import structlog
-
 from flintlock.testing.simulation.invariants import GuaranteeViolated, check_seed
+from flintlock.testing.simulation.silence import silence_simulation
 
 
 def main() -> int:
@@ -32,11 +29,7 @@ def main() -> int:
             [sys.executable, "-m", "flintlock.testing.soak", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": "0"},
         )
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    # A simulated process that dies leaves unfinished coroutines behind; a real one would take them with it, so the
-    # warnings about them are noise.
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    warnings.simplefilter("ignore", RuntimeWarning)
+    silence_simulation()
     begun, done = time.monotonic(), 0
     for seed in _seeds(arguments.seeds, arguments.seed, arguments.seconds):
         try:
