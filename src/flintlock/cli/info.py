@@ -15,7 +15,7 @@ from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration
 from flintlock.model.errors import Refused
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, Exchange, JobGraph, JobVertex
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Program
 from flintlock.model.regions import Region, regions_of
 
@@ -52,8 +52,8 @@ def info(
     from flintlock.client.display.console import output_console
 
     settings, _ = read_settings(conf, state_dir, given["defines"])
-    connect = given["engine"] != EngineKind.DEDICATED
-    package = read_target(target, args, connect=connect, as_module=as_module).package(overrides_of(**given))
+    overrides = overrides_of(**given)
+    package = read_target(target, args, connect=not overrides.needs_driver, as_module=as_module).package(overrides)
     found = _analyzed(package, settings) if analyze else None
     schemas = {schema.step: schema for schema in found.schemas} if found is not None else {}
     failure = found.failure if found is not None else None

@@ -57,6 +57,11 @@ def job_options(command: F) -> F:
                      " default) chooses the dedicated one if the program needs it."),
         click.option("--py-files", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
                      help="Ship a Python file, zip, wheel or folder with the job; repeatable."),
+        click.option("--jars", multiple=True, metavar="FILES",
+                     help="Ship jars with the job, for a Spark driver of its own; comma-separated or repeated."),
+        click.option("--packages", multiple=True, metavar="COORDINATES",
+                     help="Have the job's own Spark driver download packages (group:artifact:version) with their"
+                     " dependencies; comma-separated or repeated."),
         define_option,
     )  # fmt: skip
     for option in reversed(options):
@@ -128,12 +133,13 @@ def run(
         raise Refused(f"-d needs a cluster that outlives this command ({why})")
     if cluster is None:
         require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
-    job = read_target(target, args, connect=given["engine"] != EngineKind.DEDICATED, as_module=as_module)
-    if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides_of(**given))) is not None:
+    overrides = overrides_of(**given)
+    job = read_target(target, args, connect=not overrides.needs_driver, as_module=as_module)
+    if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides)) is not None:
         click.echo(note, err=True)
     job_defines, cluster_defines = split_defines(given["defines"])
     options = RunOptions(
-        overrides=overrides_of(**given),
+        overrides=overrides,
         cluster_overrides=cluster_defines,
         detached=detached,
         attached=(attached or CLIENT_HEARTBEAT_TIMEOUT.key in job_defines) and not detached,
@@ -157,6 +163,8 @@ def overrides_of(
     labels: Sequence[str],
     engine: str | None,
     py_files: Sequence[Path],
+    jars: Sequence[str],
+    packages: Sequence[str],
     defines: tuple[str, ...],
 ) -> Overrides:
     """Return the overrides that the options of `job_options` stand for."""
@@ -170,7 +178,14 @@ def overrides_of(
         config=split_defines(defines)[0],
         labels=dict(split_assignment(text, "--label") for text in labels),
         py_files=tuple(py_files),
+        jars=tuple(Path(jar) for jar in _items(jars)),
+        packages=tuple(_items(packages)),
     )
+
+
+def _items(given: Sequence[str]) -> list[str]:
+    """Return the items of an option that takes lists with commas, and may be repeated."""
+    return [item.strip() for text in given for item in text.split(",") if item.strip()]
 
 
 class TerminalHooks:
@@ -193,6 +208,13 @@ class TerminalHooks:
 
         if not self._quiet:
             click.echo(STARTING_TEXT, err=True)
+
+    def packaged(self, package: JobPackage) -> None:
+        """Print that the job's dependencies give it a driver of its own, if they do."""
+        from flintlock.client.authoring.package import driver_note
+
+        if not self._quiet and (note := driver_note(package)) is not None:
+            click.echo(note, err=True)
 
     def submitted(self, handle: JobHandle) -> None:
         """Print the job's id: on stdout if that is all that will be printed."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from flintlock.api.jobs import JobAttempts
-from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, given_overrides
+from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, Packable, driver_note, given_overrides
 from flintlock.client.authoring.sql_form import RESULT, SqlJob
 from flintlock.client.clusters.discovery import (
     ClusterConnection,
@@ -85,6 +85,10 @@ class RunHooks(Protocol):
         """Notify the user that an embedded cluster is being started."""
         ...
 
+    def packaged(self, package: JobPackage) -> None:
+        """Notify the user of what was decided about the job before it is submitted."""
+        ...
+
     def submitted(self, handle: JobHandle) -> None:
         """Notify the user that the job is durable."""
         ...
@@ -129,6 +133,7 @@ def run_job(
     with connected_cluster(settings, cluster, options.cluster_overrides) as connection:
         if package is None:
             package = connection.client.package(job, options.overrides)
+        hooks.packaged(package)
         # An embedded cluster ends with this process in any case: there is nothing to attach to.
         attachment = (
             Attachment.of(settings.configuration, package) if options.attached and cluster is not None else None
@@ -211,6 +216,10 @@ class _ScriptHooks:
     def cluster_starting(self) -> None:
         if not self._quiet:
             sys.stderr.write(STARTING_TEXT + "\n")
+
+    def packaged(self, package: JobPackage) -> None:
+        if not self._quiet and (note := driver_note(package)) is not None:
+            sys.stderr.write(f"{note}\n")
 
     def submitted(self, handle: JobHandle) -> None:
         pass

@@ -88,6 +88,7 @@ class ArtifactKind(StrEnum):
     PY_FILE = "py-file"  # put on sys.path, and sent to Spark's Python workers
     PICKLE = "pickle"  # a function; loaded when a step names it
     FILE = "file"  # a program, or anything else that user code opens by name
+    JAR = "jar"  # on the class path of the job's dedicated driver
 
 
 class Artifact(Struct, frozen=True, kw_only=True):
@@ -139,6 +140,7 @@ class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     params: dict[str, Scalar] = {}
     config: dict[str, str] = {}
     artifacts: tuple[Artifact, ...] = ()
+    packages: tuple[str, ...] = ()  # Maven coordinates, which the job's dedicated driver resolves when it starts
     engine: EngineKind = EngineKind.SHARED
     client: Versions | None = None  # the versions of the client that pickled the functions, if any are pickled
     client_timeout_s: float | None = None  # an attached client: the job is cancelled this long after its last heartbeat

@@ -30,6 +30,7 @@ from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.security.job_secrets import SecretFiles, SecretVariables
+from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, with_class_path
 from flintlock.spark.engine.conf import UI_KEY, is_protected, is_ui_enabled, ui_protection
 from flintlock.spark.engine.handle import SparkEngine
 from flintlock.spark.engine.java import find_java
@@ -76,6 +77,8 @@ class LocalEngineLauncher:
         cgroup = self._engine_group()
         engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
         self._warn_unprotected(engine_settings.conf)
+        if (missing := missing_jar(engine_settings.conf)) is not None:
+            raise Unavailable(f"the Spark engine cannot be started: {missing_jar_text(missing)}")
         log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
         try:
             async with (
@@ -140,7 +143,7 @@ class LocalEngineLauncher:
             heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
             worker_memory=self._configuration.get(WORKER_MEMORY),
             cgroup=str(group.path) if group is not None else "",
-            conf=self._configuration.spark(),
+            conf=with_class_path(self._configuration.spark(), cache=str(self._files_dir / "engine" / "packages")),
             sync_files=self._configuration.get(SYNC_FILES),
             work_root=self._work_dir,
             start_timeout_s=self._configuration.get(TM_ENGINE_START),
@@ -171,6 +174,9 @@ class LocalEngineLauncher:
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
                 conf=self._configuration.spark(),
                 archive_dir=str(self._archive_dir),
+                packages_dir=str(
+                    (self._archive_dir if self._user is None else self._files_dir / "engine") / "packages"
+                ),
             ),
         )
 

@@ -95,6 +95,7 @@ class DedicatedEngine(Struct, frozen=True, kw_only=True):
     heap_bytes: int = 1 << 30
     conf: dict[str, str] = {}  # spark.* of the cluster; the job's own takes precedence
     archive_dir: str = ""  # of class archives; none are used where empty
+    packages_dir: str = ""  # of downloaded packages; where empty: Spark's own default
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from flintlock.client.authoring.artifact_files import described, module_names, py_file, zip_folder
+from flintlock.client.authoring.artifact_files import (
+    ArtifactFile,
+    described,
+    jar_file,
+    module_names,
+    py_file,
+    zip_folder,
+)
 from flintlock.model.errors import Refused
+from flintlock.model.jobgraph import ArtifactKind
 
 
 def names(content: bytes) -> list[str]:
@@ -57,3 +65,21 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
 
     assert described(py_file(tmp_path / "a.py")).blob == described(py_file(tmp_path / "b.py")).blob
     assert described(py_file(tmp_path / "a.py")).size == 6
+
+
+def test_a_jar_is_sent_as_it_is_and_anything_else_is_refused_by_name(tmp_path: Path) -> None:
+    jar, text, folder = tmp_path / "own.jar", tmp_path / "text.jar", tmp_path / "folder.jar"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("a.txt", "a")
+    text.write_text("no jar")
+    folder.mkdir()
+
+    assert jar_file(jar) == ArtifactFile(name="own.jar", content=jar.resolve(), kind=ArtifactKind.JAR)
+    for path, expected in (
+        (tmp_path / "none.jar", "there is no file"),
+        (folder, "there is no file"),
+        (text, "is not a jar"),
+    ):
+        with pytest.raises(Refused, match=expected) as caught:
+            jar_file(path)
+        assert str(path) in caught.value.public

@@ -16,7 +16,7 @@ from tests.unit.rest.rest_harness import NEW_ID, A, B, RestHarness
 
 from flintlock.model.errors import Fenced, FlintlockError, Unavailable
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import ArtifactKind
+from flintlock.model.jobgraph import ArtifactKind, EngineKind
 from flintlock.model.operations import Function
 from flintlock.model.regions import topological
 
@@ -99,6 +99,17 @@ def test_files_are_sent_with_the_document(rest: RestHarness) -> None:
     assert rest.blobs.content[LIB_KEY] == LIB
     assert set(rest.blobs.pinned[0]) == {lib.blob, pickle.blob} == set(rest.blobs.content)
     assert rest.blobs.open_pins == 0
+
+
+def test_jars_are_sent_with_the_document_and_need_a_dedicated_engine(rest: RestHarness) -> None:
+    response = rest.call("POST", "/jobs", files=parts({**SPEC, "jars": ["own.jar"]}, own_jar=LIB))
+
+    assert response.status_code == 202, response.text
+    (submission,) = rest.dispatcher.submissions
+    assert [(one.name, one.blob, one.kind) for one in submission.graph.artifacts] == [
+        ("own.jar", LIB_KEY, ArtifactKind.JAR)
+    ]
+    assert submission.graph.engine is EngineKind.DEDICATED
 
 
 def test_large_files_are_stored_completely(rest: RestHarness) -> None:

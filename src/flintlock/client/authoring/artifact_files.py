@@ -48,6 +48,15 @@ def py_file(path: Path) -> ArtifactFile:
     return ArtifactFile(name=path.name, content=path.resolve())
 
 
+def jar_file(path: Path) -> ArtifactFile:
+    """Return the artifact of a jar. Raises Refused for what is not there, or is no jar."""
+    if not path.is_file():
+        raise Refused(f"there is no file {str(path)!r}")
+    if path.suffix != ".jar" or not zipfile.is_zipfile(path):
+        raise Refused(f"{str(path)!r} is not a jar")
+    return ArtifactFile(name=path.name, content=path.resolve(), kind=ArtifactKind.JAR)
+
+
 def zip_folder(folder: Path) -> bytes:
     """Return the folder as a zip: equal content gives equal bytes. Raises Refused if there is nothing in it."""
     root = folder.resolve()

@@ -17,20 +17,22 @@ from typing import Any, Final, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar,
 
 from msgspec import structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, module_names, py_file
+from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, module_names, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
 from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
 from flintlock.client.connection.versions import own_versions
+from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.graphcheck import problems_of
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, draft_graph, read_spec
 from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import Artifact, ArtifactKind, Scalar
+from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, Scalar
 from flintlock.model.operations import ConfigValue, PickleSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _NOT_PICKLED_YET: Final = "pending"  # the artifact of a function until `package` pickles it
 _ALL_CHECKED: Final = 100  # steps of a job that are all checked again with each one that is added
@@ -73,8 +75,10 @@ class Job:
     `params` are bound in SQL as `:name`, fill `${name}` in paths, tables, schemas and options, and reach step
     functions that have an argument `params`. Those in `secret_params` are accepted as `${secret:NAME}` only. `config`
     has job options and `spark.*`. `labels` are texts to find the job by. `py_files` (Python files, folders, zips,
-    wheels) are found relative to the file that makes the job. Local data paths (those without a scheme) are relative to
-    the current directory at the time the job is packaged.
+    wheels) and `jars` are found relative to the file that makes the job; `packages` are Maven coordinates
+    (`group:artifact:version`). `engine` is the Spark driver that the job runs on: `shared`, or one of its own
+    (`dedicated`), which jars and packages need, and which such a job is given unless `engine` says otherwise. Local
+    data paths (those without a scheme) are relative to the current directory at the time the job is packaged.
     """
 
     def __init__(
@@ -87,6 +91,9 @@ class Job:
         config: Mapping[str, ConfigValue] | None = None,
         labels: Mapping[str, ConfigValue] | None = None,
         py_files: Iterable[str | Path] = (),
+        engine: str | None = None,
+        jars: Iterable[str | Path] = (),
+        packages: Iterable[str] = (),
     ) -> None:
         frame = caller()
         self._home: Final = str(frame.f_globals.get("__name__", "__main__"))
@@ -101,9 +108,12 @@ class Job:
             "secretParams": tuple(secret_params),
             "config": config or {},
             "labels": labels or {},
+            "engine": engine,
+            "packages": self._listed("packages", packages),
         }
         self._spec = _read(document, self._place)
-        self._py_files: Final = self._found(py_files)
+        self._py_files: Final = self._found("py_files", py_files, py_file)
+        self._jars: Final = self._found("jars", jars, jar_file)
 
     @property
     def name(self) -> str:
@@ -119,6 +129,14 @@ class Job:
     def pickles(self) -> bool:
         """Whether the job has functions that are pickled."""
         return bool(self._functions)
+
+    @property
+    def needs_driver(self) -> bool:
+        """Whether the job runs on a dedicated driver, as it is written."""
+        config = {key: str(value) for key, value in self._spec.config.items()}
+        dependency = self._jars or driver_dependency((), self._spec.packages, config)
+        chosen = self._spec.engine
+        return chosen is EngineKind.DEDICATED or (chosen is None and bool(dependency))
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -280,7 +298,7 @@ class Job:
             pickles[key] = ArtifactFile(name=key, content=content, kind=ArtifactKind.PICKLE)
             steps[name] = structs.replace(steps[name], function=PickleSpec(pickle=key))
         spec = structs.replace(self._spec, steps=steps, client=own_versions() if pickles else None)
-        files = [*self._py_files, *pickles.values()]
+        files = [*self._py_files, *self._jars, *pickles.values()]
         return finish(spec, files, overrides, self._locate)
 
     def __repr__(self) -> str:
@@ -330,14 +348,20 @@ class Job:
             return item.name
         raise Invalid(with_location(place, str(Problem(step=step, field="inputs", message=message))))
 
-    def _found(self, py_files: Iterable[str | Path]) -> tuple[ArtifactFile, ...]:
-        if isinstance(py_files, str):
-            raise Invalid(with_location(self._place, "job, field 'py_files': must be a list of paths, not one text"))
+    def _found(
+        self, field: str, paths: Iterable[str | Path], read: Callable[[Path], ArtifactFile]
+    ) -> tuple[ArtifactFile, ...]:
         folder = self._file.parent if self._file else Path.cwd()
         try:
-            return tuple(py_file(folder / item) for item in py_files)
+            return tuple(read(folder / item) for item in self._listed(field, paths))
         except Refused as refusal:
-            raise Invalid(with_location(self._place, f"job, field 'py_files': {refusal.public}")) from refusal
+            raise Invalid(with_location(self._place, f"job, field {field!r}: {refusal.public}")) from refusal
+
+    def _listed(self, field: str, items: Iterable[T]) -> tuple[T, ...]:
+        if isinstance(items, str):
+            what = "coordinates" if field == "packages" else "paths"
+            raise Invalid(with_location(self._place, f"job, field {field!r}: must be a list of {what}, not one text"))
+        return tuple(items)
 
     def _locate(self, path: tuple[str, ...]) -> str:
         return self._places.get(path[1], self._place) if len(path) > 1 and path[0] == "steps" else self._place

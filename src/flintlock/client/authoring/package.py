@@ -16,8 +16,9 @@ from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct, structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, py_file
+from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, jar_file, py_file
 from flintlock.config.job_problems import job_problems
+from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.graphcheck import in_order
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
 from flintlock.model.checking.problems import Problem, reported
@@ -47,6 +48,15 @@ class Overrides(Struct, frozen=True, kw_only=True):
     config: dict[str, str] = {}
     labels: dict[str, str] = {}
     py_files: tuple[Path, ...] = ()
+    jars: tuple[Path, ...] = ()
+    packages: tuple[str, ...] = ()
+
+    @property
+    def needs_driver(self) -> bool:
+        """Whether the job runs on a dedicated driver by what is set here."""
+        dependency = self.jars or driver_dependency((), self.packages, self.config)
+        chosen = self.engine in (None, EngineKind.AUTO) and dependency
+        return self.engine is EngineKind.DEDICATED or bool(chosen)
 
 
 AS_WRITTEN: Final = Overrides()
@@ -103,9 +113,16 @@ class Packable(Protocol):
 def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Overrides, locate: Locate) -> JobPackage:
     """Package the job. Raises Invalid with every problem and its location."""
     problems: list[Problem] = []
-    files = _by_name([*artifacts, *_py_files(overrides.py_files, problems)], problems)
+    files = _by_name(
+        [
+            *artifacts,
+            *_files(py_file, overrides.py_files, "py_files", problems),
+            *_files(jar_file, overrides.jars, "jars", problems),
+        ],
+        problems,
+    )
     spec = _overridden(spec, overrides, problems)
-    spec = structs.replace(spec, artifacts=_listed(spec, files), directory=_directory(spec))
+    spec = structs.replace(spec, artifacts=_listed(spec, files), jars=(), directory=_directory(spec))
     contents = {name: described(file) for name, file in files.items()} | _uploaded(spec)
     spec = _with_absolute_paths(spec, draft_graph(spec, UNSENT, contents)[0])
     draft, found = draft_graph(spec, UNSENT, contents)
@@ -171,6 +188,7 @@ def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) ->
         params=_params(spec, overrides.params, problems),
         config={**spec.config, **overrides.config},
         labels={**spec.labels, **overrides.labels},
+        packages=tuple(dict.fromkeys((*spec.packages, *overrides.packages))),
     )
 
 
@@ -206,13 +224,15 @@ def _typed(text: str, like: Scalar) -> Scalar:
             return text
 
 
-def _py_files(paths: Iterable[Path], problems: list[Problem]) -> list[ArtifactFile]:
+def _files(
+    read: Callable[[Path], ArtifactFile], paths: Iterable[Path], field: str, problems: list[Problem]
+) -> list[ArtifactFile]:
     files: list[ArtifactFile] = []
     for path in paths:
         try:
-            files.append(py_file(path))
+            files.append(read(path))
         except Refused as refusal:
-            problems.append(Problem(field="py_files", message=refusal.public))
+            problems.append(Problem(field=field, message=refusal.public))
     return files
 
 
@@ -239,6 +259,16 @@ def _uploaded(spec: JobSpec) -> dict[str, Artifact]:
         for item in spec.artifacts
         if isinstance(item, ArtifactSpec) and item.blob is not None
     }
+
+
+def driver_note(package: JobPackage) -> str | None:
+    """Return why a job is given a driver of its own by its dependencies; None if it is not, or if it was requested."""
+    graph = package.graph
+    dependency = driver_dependency(graph.artifacts, graph.packages, graph.config)
+    if dependency is None or package.spec.engine not in (None, EngineKind.AUTO):
+        return None
+    need = "needs" if dependency.startswith("spark.") else "need"
+    return f"{dependency} {need} a Spark driver of its own: the job runs on a dedicated engine"
 
 
 def is_program(graph: JobGraph) -> bool:

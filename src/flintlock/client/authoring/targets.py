@@ -149,7 +149,12 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True, 
 def read_python_job(file: Path, name: str, *, connect: bool = True) -> Job:
     """Import the file and return the Job of that name, or the one that the function of that name returns."""
     with reading_for_connect(file) if connect else nullcontext():
-        return _job_in(_imported(file), name, file)
+        module = _imported(file)
+        job = _job_in(module, name, file)
+    if connect and job.needs_driver:  # known only now, and then functions and columns are those of a classic session
+        del sys.modules[module.__name__]
+        return read_python_job(file, name, connect=False)
+    return job
 
 
 def read_module_job(module: str, name: str, *, connect: bool = True) -> PackagedJob:
@@ -169,6 +174,10 @@ def read_module_job(module: str, name: str, *, connect: bool = True) -> Packaged
             job = _job_in(imported, name, file)
     finally:
         sys.path.remove(str(Path.cwd()))
+    if connect and job.needs_driver:  # as in read_python_job
+        for loaded in [one for one in sys.modules if one == top.name or one.startswith(f"{top.name}.")]:
+            del sys.modules[loaded]
+        return read_module_job(module, name, connect=False)
     return PackagedJob(job, top if top.is_dir() else top.with_suffix(".py"))
 
 

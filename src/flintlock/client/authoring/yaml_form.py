@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from flintlock.client.authoring.artifact_files import ArtifactFile, py_file
+from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.yaml_document import Document, Mark, read_yaml
@@ -115,6 +115,12 @@ def _artifacts(
         except Refused as refusal:
             mark = document.values.get(("artifacts", str(index)), document.mark(("artifacts",)))
             lost.append((mark, f"job, field 'artifacts': {refusal.public}"))
+    for index, jar in enumerate(spec.jars):
+        try:
+            files.append(jar_file(file.parent / jar))
+        except Refused as refusal:
+            mark = document.values.get(("jars", str(index)), document.mark(("jars",)))
+            lost.append((mark, f"job, field 'jars': {refusal.public}"))
     for name, step in spec.steps.items():
         program = step.program
         if program is not None and all(program.file != listed.name for listed in files):
@@ -128,6 +134,8 @@ def _artifacts(
 def _artifact(path: Path, kind: ArtifactKind) -> ArtifactFile:
     if kind is ArtifactKind.PY_FILE:
         return py_file(path)
+    if kind is ArtifactKind.JAR:
+        return jar_file(path)
     if not path.is_file():
         raise Refused(f"there is no file {str(path)!r}")
     return ArtifactFile(name=path.name, content=path.resolve(), kind=kind)

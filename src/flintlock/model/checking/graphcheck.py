@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.model.checking.dependencies import dependency_problems
 from flintlock.model.checking.limits import limit_problems
 from flintlock.model.checking.problems import Problem, abbreviated, reported
 from flintlock.model.checking.suggestions import Suggestions
@@ -69,6 +70,7 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
     yield from _job_problems(graph)
     yield from _label_problems(graph)
     yield from _artifact_problems(graph)
+    yield from dependency_problems(graph)
     yield from reference_problems(graph)
     suggestions = Suggestions()
     steps = {vertex.name: vertex for vertex in graph.vertices}

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field, structs
 
+from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.documents import document_problems
 from flintlock.model.checking.problems import MAX_FOUND, Problem, abbreviated
 from flintlock.model.checking.suggestions import Suggestions
@@ -84,11 +85,13 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     job_id: str | None = None
     type: JobType = JobType.BATCH
     parallelism: int | None = None
-    engine: EngineKind | None = None  # where absent: auto for a program, shared for a job graph
+    engine: EngineKind | None = None  # where absent: auto for a program, shared for a job graph without jars
     directory: str = ""  # where relative paths start; a client sets the one that it runs in
     params: dict[str, Scalar] = field(default_factory=dict)
     secret_params: tuple[str, ...] = ()  # those whose values are secrets: they are given as `${secret:NAME}` only
     artifacts: tuple[str | ArtifactSpec, ...] = ()
+    jars: tuple[str, ...] = ()  # artifacts for the class path of the job's own driver
+    packages: tuple[str, ...] = ()  # coordinates that the job's own driver resolves
     config: dict[str, ConfigValue] = field(default_factory=dict)
     labels: dict[str, ConfigValue] = field(default_factory=dict)
     steps: dict[str, StepSpec] = field(default_factory=dict)
@@ -174,13 +177,13 @@ def draft_graph(
         for name, step in spec.steps.items()
     )
     artifacts: list[Artifact] = []
-    for item in spec.artifacts:
-        named = ArtifactSpec(name=item) if isinstance(item, str) else item
+    for named in named_artifacts(spec):
         found = blobs.get(named.name)
         if found is None:
             problems.append(Problem(field="artifacts", message=f"no file was sent for the artifact {named.name!r}"))
         else:
             artifacts.append(structs.replace(found, kind=named.kind))
+    config = {key: config_text(value) for key, value in spec.config.items()}
     graph = JobGraph(
         job_id=job_id,
         name=spec.name,
@@ -188,10 +191,11 @@ def draft_graph(
         vertices=vertices,
         parallelism=spec.parallelism,
         params=values,
-        config={key: config_text(value) for key, value in spec.config.items()},
+        config=config,
         labels={key: config_text(value) for key, value in spec.labels.items()},
         artifacts=tuple(artifacts),
-        engine=spec.engine or _default_engine(spec),
+        packages=spec.packages,
+        engine=_engine(spec, needs_driver=driver_dependency(artifacts, spec.packages, config) is not None),
         directory=spec.directory,
         client=spec.client,
         client_timeout_s=spec.client_timeout,
@@ -208,8 +212,18 @@ def _not_a_reference(parameter: str) -> str:
     )
 
 
-def _default_engine(spec: JobSpec) -> EngineKind:
-    return EngineKind.AUTO if any(step.program is not None for step in spec.steps.values()) else EngineKind.SHARED
+def named_artifacts(spec: JobSpec) -> tuple[ArtifactSpec, ...]:
+    """Return the artifacts that the document names, its jars among them."""
+    listed = (ArtifactSpec(name=item) if isinstance(item, str) else item for item in spec.artifacts)
+    return (*listed, *(ArtifactSpec(name=name, kind=ArtifactKind.JAR) for name in spec.jars))
+
+
+def _engine(spec: JobSpec, *, needs_driver: bool) -> EngineKind:
+    """Return the engine that the document chooses, or that its steps and dependencies need."""
+    if needs_driver and spec.engine in (None, EngineKind.AUTO):
+        return EngineKind.DEDICATED
+    program = any(step.program is not None for step in spec.steps.values())
+    return spec.engine or (EngineKind.AUTO if program else EngineKind.SHARED)
 
 
 def _operation(step: StepSpec, fill: Fill) -> Operation:

@@ -48,6 +48,7 @@ def limit_problems(graph: JobGraph) -> Iterator[Problem]:
     yield from _counted("config", graph.config, MAX_CONFIG_KEYS, "settings")
     yield from _counted("params", graph.params, MAX_PARAMS, "parameters")
     yield from _counted("artifacts", graph.artifacts, MAX_ARTIFACTS, "artifacts")
+    yield from _counted("packages", graph.packages, MAX_ARTIFACTS, "packages")
     yield from _counted("labels", graph.labels, MAX_LABELS, "labels")
     total = 0
     for vertex in graph.vertices:

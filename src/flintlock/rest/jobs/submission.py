@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from flintlock.config.job_problems import job_problems
 from flintlock.model.checking.graphcheck import submission_problems
-from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, read_spec
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, draft_graph, named_artifacts, read_spec
 from flintlock.model.checking.limits import MAX_ARTIFACTS, MAX_DOCUMENT_BYTES
 from flintlock.model.checking.problems import Problem, abbreviated, reported
 from flintlock.model.errors import Invalid, TooLarge
@@ -155,7 +155,7 @@ async def _stored_artifacts(
     spec: JobSpec, uploads: tuple[Upload, ...], blobs: BlobUploads
 ) -> tuple[dict[str, Artifact], list[Problem]]:
     """Return the artifacts that the document names by their blobs, and what is wrong with artifacts and files."""
-    names = {item if isinstance(item, str) else item.name for item in spec.artifacts}
+    names = {item.name for item in named_artifacts(spec)}
     problems = [
         Problem(field="artifacts", message=f"the file {upload.name!r} was sent, but is not among the job's artifacts")
         for upload in uploads

@@ -36,6 +36,7 @@ class Artifacts:
         self.directory: Final = directory
         self._uploads: Final[list[Path]] = []  # written by install; what Spark's Python workers need
         self._pickles: Final[dict[str, Path]] = {}  # written by install
+        self._jars: Final[list[Path]] = []  # written by install
 
     def install(self, graph: JobGraph, contents: Mapping[str, str]) -> None:
         """Copy every file into the directory and make modules importable. Raises TaskError if one is missing."""
@@ -45,9 +46,11 @@ class Artifacts:
             if artifact.kind is ArtifactKind.PICKLE:
                 self._pickles[artifact.name] = content
                 continue
-            path = self.directory / _relative(artifact.name)
+            path = self.directory / (".jars" if artifact.kind is ArtifactKind.JAR else "") / _relative(artifact.name)
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(content, path)
+            if artifact.kind is ArtifactKind.JAR:
+                self._jars.append(path)
             if artifact.kind is ArtifactKind.PY_FILE:
                 search += self._importable(path)
         # Before anything that is installed: a job brings its own version of a module.
@@ -58,6 +61,11 @@ class Artifacts:
     def uploads(self) -> tuple[Path, ...]:
         """The files that Spark's Python workers need."""
         return tuple(self._uploads)
+
+    @property
+    def jars(self) -> tuple[Path, ...]:
+        """The files for the class path of the job's own driver."""
+        return tuple(self._jars)
 
     def path(self, name: str) -> Path:
         """Return where the artifact of that name is. Raises TaskError if there is none."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from flintlock.model.checking.dependencies import PACKAGES
 from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.class_archive import archive_in_use
+from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, resolving, unresolved, with_class_path
 from flintlock.spark.engine.conf import port_defaults, ui_protection
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jvm
@@ -26,6 +28,8 @@ from flintlock.spark.region.session_config import cores_of, session_config
 from flintlock.spark.runner_messages import Run
 
 _started: Final[list[DriverJvm]] = []  # the driver of this process, if it has one
+_packages: Final[list[str]] = []  # what that driver resolves
+_resolving: Final = ExitStack()  # closed once the packages of that driver are resolved
 _counted: Final[dict[str, TaskMetrics]] = {}  # by application id, recorded when it is stopped or asked for
 
 
@@ -49,6 +53,9 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         **given,
         **ui_protection(master, given),
     }
+    conf = with_class_path(conf, jars=artifacts.jars, packages=task.graph.packages, cache=engine.packages_dir)
+    if (missing := missing_jar(conf, directory)) is not None:
+        raise TaskError(FailureKind.CONFIGURATION, missing_jar_text(missing))
     if modules:
         conf["spark.submit.pyFiles"] = ",".join(filter(None, (conf.get("spark.submit.pyFiles"), modules)))
     java = find_java(os.environ)
@@ -66,7 +73,9 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         class_archive=archive_in_use(engine.archive_dir, java),
     )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark passes it to Spark as the Python of its workers
+    _resolving.enter_context(resolving(conf))  # until the driver responds
     _started.append(start_jvm(settings))
+    _packages.append(conf.get(PACKAGES, ""))
 
 
 def connect() -> None:
@@ -74,7 +83,14 @@ def connect() -> None:
     try:
         gateway = _started[0].gateway()
     except JvmDied as error:
-        raise TaskError(FailureKind.CONFIGURATION, f"the job's own Spark driver did not start: {error}") from error
+        why = unresolved(str(error), _packages[0])
+        if why is not None:
+            raise TaskError(FailureKind.CONFIGURATION, why) from error
+        also = f", with the packages {_packages[0]}," if _packages[0] else ""
+        message = f"the job's own Spark driver{also} did not start: {error}"
+        raise TaskError(FailureKind.CONFIGURATION, message) from error
+    finally:
+        _resolving.close()
     os.environ.update(gateway_environment(gateway.port, gateway.secret))
     count_when_stopped()
 
