@@ -230,6 +230,7 @@ def spark_engine(loop: Loop, home: Path) -> Generator[SparkEngine]:
         run_dir=str(home / "run"),
         work_root=str(home / "work"),
         worker_memory=WORKER_MEMORY,
+        worker_output=str(home / "scratch" / "output"),
         archive_dir=str(cache_directory()),
     )
     with running(loop, SparkEngine.start(settings)) as engine:
@@ -247,6 +248,7 @@ def running_harness(
         run_dir=str(home / "run"),
         warm=warm,
         worker_memory=WORKER_MEMORY,
+        worker_output=str(home / "scratch" / "output"),
         output_limit=OUTPUT_LIMIT,
         secrets=(SecretFiles(home / "secrets"),),
         dedicated=DedicatedEngine(

@@ -128,7 +128,11 @@ def probes(cluster: Processes, files_dir: Path, script: Path, sink: Path) -> dic
             exec(text, scope)
             return scope["probe"](*values)
 
-        return numbers.withColumn("runner", lit(run())).withColumn("worker", udf(run, "string")())
+        def run_in_worker() -> str:
+            sys.stdout.write("printed in a worker\n")
+            return run()
+
+        return numbers.withColumn("runner", lit(run())).withColumn("worker", udf(run_in_worker, "string")())
 
     job = fl.Job("probe", parallelism=1, params={"probe": PROBE, "arguments": json.dumps(arguments)})
     numbers = job.sql("numbers", "SELECT 1 AS id", exchange="blocking")
@@ -155,10 +159,11 @@ def probes(cluster: Processes, files_dir: Path, script: Path, sink: Path) -> dic
             until(f"the end of {handle}", lambda handle=handle: handle.ended_within(10.0), PATIENCE_S)
             assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{cluster.logs()}"
         (row,) = handles[0].result("rows").rows()
-        printed = ["".join(part.text for part in handle.logs()) for handle in handles[1:]]
+        printed = ["".join(part.text for part in handle.logs()) for handle in handles]
+    assert "printed in a worker\n" in printed[0], "what functions print is in the log of their job"
     programs = [
         next(line.removeprefix("probed ") for line in text.splitlines() if line.startswith("probed"))
-        for text in printed
+        for text in printed[1:]
     ]
     names = ("runner", "worker", "program", "worker of an own driver")
     return {name: json.loads(text) for name, text in zip(names, (row[1], row[2], *programs), strict=True)}
@@ -235,7 +240,7 @@ def test_no_process_of_user_code_shows_a_secret_in_its_environment_or_command_li
         assert handle.status is JobStatus.FINISHED, f"{handle.attempts().failure}\n{foreign.logs()}"
     user_code = [(command, environ) for command, environ in seen if b"flintlock.host.watchdog" not in command]
     commands = b"\n".join(command for command, _ in user_code)
-    for part in (b"spark.engine.process", b"SparkSubmit", b"spark.runner.template", b"pyspark.daemon"):
+    for part in (b"spark.engine.process", b"SparkSubmit", b"spark.runner.template", b"python_daemon"):
         assert part in commands, "it was looked at"
     environments = b"\n".join(environ for _, environ in user_code)
     hidden = [SERVICE_PASSWORD, JOB_SECRET, (foreign.state_dir / "cluster-secret").read_text().strip()]

@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 from pyspark.sql import DataFrame
 from tests.cluster.processes import until
-from tests.cluster.runner_harness import Ran, RunnerHarness, contents, pickle_step, running_harness, step
+from tests.cluster.runner_harness import OUTPUT_LIMIT, Ran, RunnerHarness, contents, pickle_step, running_harness, step
 
 from flintlock.model.commands import CancelTask, CommandAccepted, PingTask, TaskAnswer
 from flintlock.model.errors import Unavailable
@@ -44,6 +44,74 @@ def one(b: RunnerHarness, query: str, **more: Any) -> Any:
 
 
 # --- regions
+
+
+PRINTING = """\
+import logging, sys, warnings
+import pandas as pd
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import pandas_udf, udf
+
+word = sys.argv[1]
+spark = SparkSession.builder.getOrCreate()
+
+@udf("long")
+def plain(x):
+    print(f"{word} prints {x}")
+    logging.error("%s logs %d", word, x)
+    warnings.warn(f"{word} warns")
+    return x
+
+@pandas_udf("long")
+def of_pandas(x: pd.Series) -> pd.Series:
+    print(f"{word} pandas", end="")
+    return x
+
+def mapped(frames):
+    for frame in frames:
+        sys.stdout.buffer.write(f"{word} maps\\n".encode())
+        yield frame
+
+frame = spark.range(0, 40, 1, 4).select(plain("id").alias("id")).select(of_pandas("id").alias("id"))
+assert frame.mapInPandas(mapped, "id long").count() == 40
+"""
+
+
+def test_what_python_functions_print_is_in_the_log_of_their_own_task_only(b: RunnerHarness) -> None:
+    """Two tasks at once on one engine, each with functions of several kinds."""
+
+    async def both() -> tuple[Ran, Ran]:
+        return await asyncio.gather(b.ran(b.program(PRINTING, "apple")), b.ran(b.program(PRINTING, "pear")))
+
+    for ran, own, other in zip(b.loop.run(both()), ("apple", "pear"), ("pear", "apple"), strict=True):
+        assert ran.finished
+        lines = ran.log.splitlines()
+        assert {f"{own} prints {n}" for n in range(40)} <= set(lines), ran.log
+        assert any(line.endswith(f"{own} logs 7") for line in lines)
+        assert any(f"UserWarning: {own} warns" in line for line in lines)
+        assert f"{own} pandas" in ran.log
+        assert f"{own} maps" in ran.log
+        assert other not in ran.log
+        assert f"{own} prints" not in (b.home / "engine.log").read_text()
+    assert len([*(b.home / "scratch" / "output").iterdir()]) <= b.pool.alive(), "a pipe of an ended runner is there"
+
+
+def test_functions_that_print_without_end_are_neither_blocked_nor_recorded_whole(b: RunnerHarness) -> None:
+    flood = """\
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+spark = SparkSession.builder.getOrCreate()
+@udf("long")
+def loud(x):
+    print("x" * 10_000)
+    return x
+assert len(spark.range(0, 1000, 1, 2).select(loud("id")).collect()) == 1000
+"""
+    ran = b.run(b.program(flood))
+    assert ran.finished
+    assert "x" * 10_000 in ran.log
+    assert len(ran.log) < 2 * OUTPUT_LIMIT
+    assert "left out here]" in ran.log
 
 
 def test_a_query_gives_rows_in_both_forms(b: RunnerHarness) -> None:
@@ -777,11 +845,13 @@ print(sc.master, spark.conf.get("spark.executor.cores", "-"), spark.conf.get("sp
 print(sc.parallelize(range(10), 2).map(triple).sum(), flush=True)
 def bad(x):
     return 1 // (x - x)
+sc.parallelize(range(3)).map(lambda x: print(f"function prints {x}")).count()
 sc.parallelize(range(3)).map(bad).collect()
 """
     task = b.program(text, engine=EngineKind.DEDICATED, artifacts=(helper,), config={"spark.executor.cores": "1"})
     ran = b.run(task)
-    assert {"local[2] 1 UTC", "135"} <= set(ran.log.splitlines())  # output of the driver may come between them
+    printed = {"local[2] 1 UTC", "135", "function prints 2"}
+    assert printed <= set(ran.log.splitlines())  # output of the driver may come between them
     assert ran.runner.session is None
     assert (ran.failure.kind, ran.failure.exception) == (FailureKind.USER_CODE, "ZeroDivisionError")
     assert [(frame.file, frame.source) for frame in ran.failure.frames] == [

@@ -142,6 +142,7 @@ class LocalEngineLauncher:
             cores=self._slots,
             heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
             worker_memory=self._configuration.get(WORKER_MEMORY),
+            worker_output=self._worker_output,
             cgroup=str(group.path) if group is not None else "",
             conf=with_class_path(self._configuration.spark(), cache=str(self._files_dir / "engine" / "packages")),
             sync_files=self._configuration.get(SYNC_FILES),
@@ -157,6 +158,7 @@ class LocalEngineLauncher:
         return PoolSettings(
             scratch_dir=str(self._files_dir / "tasks"),
             run_dir=str(self._run_dir),
+            worker_output=self._worker_output,
             slots=self._slots,
             warm=self._slots if warm < 0 else warm,
             memory=self._configuration.get(RUNNER_MEMORY),
@@ -179,6 +181,10 @@ class LocalEngineLauncher:
                 ),
             ),
         )
+
+    @property
+    def _worker_output(self) -> str:
+        return str(self._files_dir / "tasks" / "output")
 
     def _user_environment(self) -> dict[str, str]:
         passed = user_environment(os.environ, self._configuration.get(PASSED_VARIABLES))

@@ -62,6 +62,20 @@ def test_python_workers_are_limited_by_our_daemon_on_this_machine_and_by_spark_e
     assert "spark.python.daemon.module" not in conf()
 
 
+def test_the_output_of_workers_with_the_same_python_is_collected() -> None:
+    settings = EngineSettings(
+        java=JAVA, scratch_dir="/scratch", log_file="/log", run_dir="/run", worker_output="/scratch/output"
+    )
+    assert engine_conf(settings)["spark.python.daemon.module"] == "flintlock.spark.engine.python_daemon"
+    assert worker_environment(settings) == {"FLINTLOCK_WORKER_OUTPUT": "/scratch/output"}
+    for other in (
+        structs.replace(settings, conf={"spark.pyspark.python": "/other/python"}),
+        structs.replace(settings, python="/other/python"),
+        structs.replace(settings, conf={"spark.master": "spark://there:7077"}),
+    ):
+        assert "spark.python.daemon.module" not in engine_conf(other)
+
+
 def test_markers_come_after_the_files_of_all_sinks() -> None:
     one = SinkFiles(
         step=StepName("a"),

@@ -44,7 +44,7 @@ async def log(call: RestCall) -> HttpResponse:
 
 
 async def engine_log(call: RestCall) -> HttpResponse:
-    """The log of a TaskManager's Spark engine, with what UDFs print, at most its last 4 MiB."""
+    """The log of a TaskManager's Spark engine, at most its last 4 MiB."""
     return await _read(call, ReadProcessLog(task_manager=_id(call), engine=True))
 
 

@@ -5,12 +5,14 @@ Three layers, each overriding the one before: defaults, the cluster's configurat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from flintlock.spark.engine.messages import EngineSettings
 from flintlock.spark.engine.python_daemon import MEMORY_VARIABLE, MODULE
+from flintlock.spark.engine.worker_output import PIPES_VARIABLE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -23,7 +25,7 @@ def engine_conf(settings: EngineSettings) -> dict[str, str]:
     return {
         **_defaults(settings),
         **port_defaults(master, settings.conf),
-        **_worker_limits(settings, master),
+        **_python_workers(settings, master),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
         **ui_protection(master, settings.conf),
         "spark.master": master,
@@ -65,16 +67,22 @@ def loopback_environment(settings: EngineSettings) -> dict[str, str]:
 
 
 def worker_environment(settings: EngineSettings) -> dict[str, str]:
-    """Return the variable that limits the memory of a local engine's Python workers."""
-    return {MEMORY_VARIABLE: str(settings.worker_memory)} if settings.worker_memory > 0 else {}
+    """Return the variables of a local engine's Python workers: where their output goes, and their memory limit."""
+    output = {PIPES_VARIABLE: settings.worker_output} if settings.worker_output else {}
+    return {**output, MEMORY_VARIABLE: str(settings.worker_memory)} if settings.worker_memory > 0 else output
 
 
-def _worker_limits(settings: EngineSettings, master: str) -> dict[str, str]:
-    """Return the settings that limit Python workers: our own where they are children of this JVM, Spark's elsewhere."""
+def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
+    """Return the settings of Python workers: our daemon where they are children of this JVM, Spark's limit elsewhere.
+
+    Another Python than this process's may not have our daemon: it is used there only if there is a limit.
+    """
+    if master.startswith("local"):
+        same_python = settings.python == sys.executable and not _OTHER_PYTHON & settings.conf.keys()
+        own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
+        return {"spark.python.daemon.module": MODULE} if own else {}
     if settings.worker_memory <= 0:
         return {}
-    if master.startswith("local"):
-        return {"spark.python.daemon.module": MODULE}
     cores = int(settings.conf.get("spark.executor.cores", "1"))
     return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
 
@@ -119,6 +127,7 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+_OTHER_PYTHON: Final = frozenset({"spark.pyspark.python", "spark.pyspark.driver.python"})
 _SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 _UI_ENABLED: Final = "spark.ui.enabled"

@@ -34,6 +34,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     cores: int = 2  # of a local engine
     heap_bytes: int = DEFAULT_HEAP_BYTES
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, on a local engine; 0: no limit
+    worker_output: str = ""  # where Python workers find the pipes of attempts; where empty: they print to the log
     cgroup: str = ""  # the directory of the group that it runs in; where empty: its parent's
     conf: dict[str, str] = {}  # spark.* of the cluster; a spark.master here makes the engine a driver of that cluster
     sync_files: bool = True  # whether local files that Spark wrote are made durable

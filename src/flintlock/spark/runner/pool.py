@@ -29,12 +29,13 @@ from msgspec import Struct
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups
 from flintlock.host.children import forget_child, record_child
-from flintlock.host.runner_user import CONFINED, PASSABLE, RunnerUser, process_user
+from flintlock.host.runner_user import CONFINED, OWN, PASSABLE, RunnerUser, process_user
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
 from flintlock.security.job_secrets import SecretProvider
+from flintlock.spark.engine.worker_output import PIPES_VARIABLE
 from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
 from flintlock.spark.runner.auto_runner import AutoRunner
@@ -70,6 +71,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 
     scratch_dir: str  # the pool's own; directories of tasks are made below it, and removed
     run_dir: str  # where processes are recorded
+    worker_output: str = ""  # for the pipes of runners, below scratch_dir; where empty: they have no names
     slots: int = 2  # of the TaskManager; sessions are prepared for as many
     warm: int = 2  # the number of warm runners
     dedicated: DedicatedEngine | None = None
@@ -290,7 +292,7 @@ class ForkingPool:
                 str(theirs.fileno()), str(os.getpid()), *(() if self._settings.user is None else (CONFINED,)),
                 pass_fds=(theirs.fileno(),), start_new_session=True, stdin=asyncio.subprocess.DEVNULL,
                 cwd=None if self._settings.user is None else self._settings.scratch_dir,
-                env=self._settings.environment, **process_user(self._settings.user),
+                env=_environment(self._settings), **process_user(self._settings.user),
             )  # fmt: skip
         self._template_pid = process.pid
         record = record_child(Path(self._settings.run_dir), "template", process.pid)
@@ -370,6 +372,16 @@ def _make_scratch(settings: PoolSettings) -> None:
     directory.mkdir(parents=True)
     if settings.user is not None:
         directory.chmod(PASSABLE)
+    if settings.worker_output and settings.user is None:
+        Path(settings.worker_output).mkdir(mode=OWN)
+    elif settings.worker_output and settings.user is not None:
+        settings.user.make_directory(Path(settings.worker_output))
+
+
+def _environment(settings: PoolSettings) -> dict[str, str]:
+    """Return the environment of the template, and so of runners."""
+    given = dict(os.environ) if settings.environment is None else settings.environment
+    return {**given, PIPES_VARIABLE: settings.worker_output} if settings.worker_output else given
 
 
 async def _wait_for_end(process: asyncio.subprocess.Process) -> None:

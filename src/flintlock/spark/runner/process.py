@@ -64,6 +64,7 @@ from flintlock.spark.region.side_effects import SideEffects
 from flintlock.spark.runner.answers import answer
 from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
 from flintlock.spark.runner.interruption import Interruption
+from flintlock.spark.runner.output_pipe import name_pipe
 from flintlock.spark.runner_messages import (
     TO_RUNNER,
     Analyze,
@@ -128,10 +129,10 @@ def import_everything() -> None:
             importlib.import_module(name)
 
 
-def serve(channel: socket.socket, printing: int) -> None:
+def serve(channel: socket.socket, printing: int, pipe: str = "") -> None:
     """Serve one task over this socket, and return when its outcome was sent.
 
-    `printing` is the descriptor for the task's output.
+    `printing` is the descriptor for the task's output, `pipe` the path of its named pipe, if it has one.
     """
     # Exit handlers of the template's modules must not run in a runner. There is no public way to clear them.
     clear: Callable[[], None] = getattr(atexit, "_clear")  # noqa: B009
@@ -139,7 +140,7 @@ def serve(channel: socket.socket, printing: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(os.devnull, 0, os.O_RDONLY)
     try:
-        RunnerProcess(channel, printing).serve()
+        RunnerProcess(channel, printing, pipe).serve()
     except OSError:  # nothing can be sent any more
         os._exit(DISCONNECTED)
 
@@ -147,9 +148,10 @@ def serve(channel: socket.socket, printing: int) -> None:
 class RunnerProcess:
     """One forked process, from its first message to its outcome."""
 
-    def __init__(self, channel: socket.socket, printing: int) -> None:
+    def __init__(self, channel: socket.socket, printing: int, pipe: str = "") -> None:
         self._channel: Final = channel
         self._printing: Final = printing
+        self._pipe: Final = pipe
         self._send_lock: Final = threading.Lock()
         self._inbox: Final = messages(channel, TO_RUNNER)  # read by the main thread, then by the receiving one
         self._targets: Final[queue.SimpleQueue[TargetsChecked]] = queue.SimpleQueue()
@@ -177,6 +179,8 @@ class RunnerProcess:
 
     def _prepare(self, message: Prepare) -> None:
         self._credentials = (*connect_tokens(message.remote_url), message.session.session_id)
+        if self._pipe:
+            name_pipe(self._pipe, message.session.user_id)
         try:
             backend = open_session(message.remote_url, message.session)
             self._backend = backend

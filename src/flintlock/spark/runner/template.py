@@ -49,6 +49,7 @@ from flintlock.host.runner_user import CONFINED, confine  # noqa: E402
 from flintlock.spark.framing import FrameDecoder, frame  # noqa: E402
 from flintlock.spark.runner import process  # noqa: E402 - the environment above must be set before numpy is imported
 from flintlock.spark.runner.captured_output import CapturedOutput  # noqa: E402
+from flintlock.spark.runner.output_pipe import OutputPipe, remove_pipe  # noqa: E402
 from flintlock.spark.runner_messages import TO_TEMPLATE, Capture, Exited, Fork, Forked, Kill, TemplateReady  # noqa: E402
 
 #: How long the processes that a runner left behind may take to end after they were killed.
@@ -121,8 +122,8 @@ class Template:
         own = os.getpid()
         opened = [descriptor]
         try:
-            reader, printing = os.pipe()
-            opened += [reader, printing]
+            pipe = OutputPipe(runner)
+            opened += [pipe.reader, pipe.writer]
             pid = os.fork()
         except OSError as error:
             for one in opened:
@@ -130,17 +131,17 @@ class Template:
             self._send(Exited(runner=runner, fork_error=str(error)))
             return
         if pid == 0:
-            os.close(reader)
-            self._become_runner(own, descriptor, printing)
+            os.close(pipe.reader)
+            self._become_runner(own, descriptor, pipe)
         with suppress(OSError):  # the child does the same: whichever is first, a kill finds the group
             os.setpgid(pid, pid)
         os.close(descriptor)
-        os.close(printing)
+        os.close(pipe.writer)
         self._pids[runner] = pid
-        self._outputs[runner] = CapturedOutput(reader)
+        self._outputs[runner] = CapturedOutput(pipe.reader)
         self._send(Forked(runner=runner, pid=pid))
 
-    def _become_runner(self, template: int, descriptor: int, printing: int) -> None:
+    def _become_runner(self, template: int, descriptor: int, pipe: OutputPipe) -> None:
         """Close everything of the template, then serve as a runner. Does not return."""
         code = 1
         try:
@@ -158,7 +159,7 @@ class Template:
             os.set_inheritable(descriptor, False)
             for name in _ours:
                 del os.environ[name]  # user code decides for itself
-            process.serve(socket.socket(fileno=descriptor), printing)
+            process.serve(socket.socket(fileno=descriptor), pipe.writer, pipe.path)
             code = 0
         finally:
             os._exit(code)
@@ -209,6 +210,7 @@ class Template:
         printed = self._outputs.pop(runner)
         with suppress(KeyError):  # it has had no task, or has closed its pipe
             self._selector.unregister(printed.reader)
+        remove_pipe(printed.reader)  # first: a worker that opens it now would find no reader anyway
         printed.close()
 
     def _send(self, message: TemplateReady | Forked | Exited) -> None:
