@@ -79,6 +79,35 @@ job.result("rows", scored)
 twice = job.sql("twice", "SELECT id, id + 1 AS id FROM numbers", inputs=[numbers], exchange="blocking")
 job.result("rows", job.sql("read", "SELECT 1 AS one FROM twice", inputs=[twice]))
 """,
+    "forgotten-input": 'job.result("rows", job.sql("picked", "SELECT id FROM numbers"))',
+    "missing-column-in-a-python-step": """
+@job.step(inputs=[numbers])
+def doubled(numbers: DataFrame) -> DataFrame:
+    return numbers.selectExpr("idd * 2 AS twice")
+
+job.result("rows", doubled)
+""",
+    "csv-read-as-parquet": 'job.result("rows", job.source("files", format="parquet", path="orders.csv"))',
+    "unknown-format": 'job.result("rows", job.source("files", format="parqet", path="orders.csv"))',
+    "jdbc-driver-that-is-not-there": """
+options = {"url": "jdbc:nosuchbase://db/shop", "dbtable": "orders"}
+job.result("rows", job.source("orders", format="jdbc", options=options))
+""",
+    "sink-that-exists": 'job.sink("out", numbers, format="csv", path="taken", mode="errorifexists")',
+    "step-returns-a-column": """
+@job.step(inputs=[numbers])
+def doubled(numbers: DataFrame) -> DataFrame:
+    return F.col("id") * 2
+
+job.result("rows", doubled)
+""",
+    "exit-in-a-step": """
+@job.step(inputs=[numbers])
+def ended(numbers: DataFrame) -> DataFrame:
+    raise SystemExit("no orders today")
+
+job.result("rows", ended)
+""",
 }
 
 
@@ -86,6 +115,9 @@ job.result("rows", job.sql("read", "SELECT 1 AS one FROM twice", inputs=[twice])
 def test_a_mistake_is_reported_as(name: str, standing: Processes, tmp_path: Path) -> None:
     """Step, exception, the user's own lines, Spark's error class and query context; no machine's stack."""
     (tmp_path / "job.py").write_text(HEAD + MISTAKES[name])
+    (tmp_path / "orders.csv").write_text("id,name\n1,a\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "part-0.csv").write_text("1\n")
 
     ran = flintlock("run", "-m", standing.url, "job.py:job", cwd=tmp_path)
 

@@ -138,6 +138,8 @@ def run(
     if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides)) is not None:
         click.echo(note, err=True)
     job_defines, cluster_defines = split_defines(given["defines"])
+    if cluster is not None:
+        _warn_of_cluster_options(cluster_defines)
     options = RunOptions(
         overrides=overrides,
         cluster_overrides=cluster_defines,
@@ -153,6 +155,14 @@ def run(
         tables = [outcome.handle.result(name).table for name in outcome.handle.results()] if finished else []
         _print_end(end, tables, elapsed_s=hooks.elapsed_s, verbose=verbose, quiet=quiet, as_json=as_json)
         return 0 if finished else 1
+
+
+def _warn_of_cluster_options(defines: Sequence[str]) -> None:
+    """Say which settings have no effect, because the members of a running cluster have read theirs already."""
+    for key in (text.partition("=")[0] for text in defines):
+        if key.startswith(("jobmanager.", "taskmanager.", "resourcemanager.")):
+            warning = f"{key} has no effect here: it is an option of the cluster, which runs already"
+            click.echo(click.style("warning: ", fg="yellow") + warning, err=True)
 
 
 def overrides_of(

@@ -75,7 +75,8 @@ def read_yaml(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         place = Mark(mark.line + 1, mark.column + 1) if mark is not None else Mark(1, 1)
         message = ", ".join(part for part in (error.context, error.problem) if part)
-        return _unread(place, f"invalid YAML: {message}")
+        hint = "; indent with spaces" if "'\\t'" in message else ""
+        return _unread(place, f"invalid YAML: {message}{hint}")
     except yaml.YAMLError as error:
         return _unread(Mark(1, 1), f"invalid YAML: {error}")
     if root is None:

@@ -143,6 +143,11 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True, 
         return SqlFileJob(path)
     if path.suffix == ".py":
         return read_program(path, args)
+    if path.suffix == ".ipynb":
+        raise Refused(
+            f"{target!r} is a notebook: submit jobs from inside of it (flintlock.connect), or export it as a program "
+            f"with `jupyter nbconvert --to script {target}`"
+        )
     raise Refused(f"{target!r} cannot be run: give {FORMS}")
 
 

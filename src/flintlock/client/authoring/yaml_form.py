@@ -5,8 +5,9 @@ Artifacts are found relative to the file. Local data paths are relative to the c
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import structs
@@ -68,11 +69,47 @@ def read_yaml_text(file: Path, data: bytes) -> YamlJob:
         raise _invalid(file, problems)
     spec, found = read_spec(document.content)
     if spec is None:
-        raise _invalid(file, [_explained(document, problem) for problem in found])
+        problems = [_explained(document, problem) for problem in found]
+        raise _invalid(file, problems, _problems_of_the_rest(file, document, found))
     artifacts, lost = _artifacts(file, document, spec)
     if lost:
         raise _invalid(file, lost)
     return YamlJob(file, document, spec, artifacts)
+
+
+def _problems_of_the_rest(file: Path, document: Document, found: Collection[SpecProblem]) -> tuple[str, ...]:
+    """Return the problems of a document without the keys that are wrong; none if it cannot be read without them.
+
+    So the author reads all of them together, and not the next ones after each correction. Steps with a wrong key are
+    left out: what else they lack may follow from it.
+    """
+    content = document.content
+    steps = {problem.path[1] for problem in found if problem.path[:1] == ("steps",) and len(problem.path) > 2}
+    for problem in found:
+        inside_a_step = problem.path[:1] == ("steps",) and len(problem.path) > 2
+        if not inside_a_step and not problem.message.startswith("unknown key") and problem.path != ("parallelism",):
+            return ()  # others depend on what is missing then, and would be reported for it
+        content = _without(content, problem.path)
+    spec, _ = read_spec(content)
+    if spec is None:
+        return ()
+    artifacts, _ = _artifacts(file, document, spec)
+    try:
+        YamlJob(file, document, spec, artifacts).package()
+    except Invalid as invalid:
+        return tuple(line for line in invalid.problems if not any(f": step {name!r}" in line for name in steps))
+    return ()
+
+
+def _without(content: object, path: tuple[str, ...]) -> object:
+    """Return a copy of nested mappings without the entry at that path. Lists are kept whole."""
+    entries = cast("dict[str, object]", content)
+    if not isinstance(content, dict) or not path:
+        return entries
+    rest = {key: value for key, value in entries.items() if key != path[0]}
+    if len(path) > 1 and path[0] in entries:
+        rest[path[0]] = _without(entries[path[0]], path[1:])
+    return rest
 
 
 def _without_tabs(text: str) -> str:
@@ -157,9 +194,9 @@ def _as_keys(path: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(part for item in path for part in item.split(".", 1)) if path and path[0] != "steps" else path
 
 
-def _invalid(file: Path, problems: list[tuple[Mark, str]]) -> Invalid:
+def _invalid(file: Path, problems: list[tuple[Mark, str]], others: Sequence[str] = ()) -> Invalid:
     ordered = sorted(problems, key=lambda problem: (problem[0].line, problem[0].column))
-    lines = tuple(f"{_place(file, mark)}: {message}" for mark, message in ordered)
+    lines = (*(f"{_place(file, mark)}: {message}" for mark, message in ordered), *others)
     return Invalid("\n".join(lines), problems=lines)
 
 

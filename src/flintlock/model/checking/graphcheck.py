@@ -188,7 +188,8 @@ def _step_problems(
     elif not VIEW_NAME.fullmatch(step):
         yield Problem(
             step=step,
-            message="the name cannot be a SQL view: use letters, digits and underscores, not starting with a digit",
+            message="the name cannot be a SQL view: use the letters a to z, digits and underscores, "
+            "not starting with a digit",
         )
     if vertex.parallelism is not None and not 1 <= vertex.parallelism <= MAX_PARALLELISM:
         yield Problem(step=step, field="parallelism", message=_parallelism_message(vertex.parallelism))

@@ -89,8 +89,7 @@ class RegionTask:
             return step, error
         vertex = self._graph.vertex(step)
         source = vertex.name if vertex.has_output else vertex.inputs[0]
-        found, cause = self._frames.find_failed_step(source, error)
-        return (step, error) if cause is error and found == source else (found, cause)
+        return self._frames.find_failed_step(source, error) or (step, error)
 
     def run(self) -> Worked:
         """Produce every output. Raises what user code or Spark raises; `current_step` then names the step."""
@@ -265,7 +264,7 @@ def resolve(frames: StepFrames, vertex: JobVertex, config: Mapping[str, str]) ->
         schema = frame.schema
     except Exception as error:  # noqa: BLE001 - any error here was caused by some step
         source = vertex.name if vertex.has_output else vertex.inputs[0]
-        step, cause = frames.find_failed_step(source, error)
+        step, cause = frames.find_failed_step(source, error) or (source, error)
         raise StepFailed(step, cause) from cause
     check_output(vertex, schema, case_sensitive=config.get("spark.sql.caseSensitive", "false").lower() == "true")
 

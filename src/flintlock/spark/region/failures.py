@@ -110,6 +110,11 @@ def failure_of(
     message, context = _plain(spark.message, contexts)
     if spark.is_spark and f"file:{NO_DIRECTORY_ROOT}" in message:
         message += "\nA relative path has no directory in an engine: give an absolute one"
+    if spark.from_server and "No suitable driver" in message:
+        message += (
+            "\nThe engine has no JDBC driver for this URL: send its jar with the job (--jars), "
+            "or start the cluster with it (spark.jars)"
+        )
     return Failure(
         kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
         message=_cut(worker.message if worker else message, MESSAGE_LIMIT),

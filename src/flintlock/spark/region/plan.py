@@ -98,16 +98,20 @@ class StepFrames:
             self._built.pop(name, None)
         self._inputs[step] = path
 
-    def find_failed_step(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException]:
-        """Return the first step that fails to resolve among a step and its ancestors, with that step's own error."""
+    def find_failed_step(self, step: StepName, error: BaseException) -> tuple[StepName, BaseException] | None:
+        """Return the first step that fails to resolve among a step and its ancestors, with that step's own error.
+
+        For other errors, the source that it refers to. None if no step is known to have caused it.
+        """
         if kind_of(error) is not FailureKind.ANALYSIS:
-            return self._source_of(step, error) or step, error
+            source = self._source_of(step, error)
+            return None if source is None else (source, error)
         for name in self._ancestors(step):
             try:
                 self.get(name).schema  # noqa: B018 - resolving it is the point
             except Exception as found:  # noqa: BLE001 - any error here is this step's
                 return name, found
-        return step, error
+        return None
 
     def _source_of(self, step: StepName, error: BaseException) -> StepName | None:
         """Return the source among a step and its ancestors that an error of a data source refers to, if one does."""
