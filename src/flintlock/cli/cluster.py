@@ -15,6 +15,7 @@ from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, environment_settings, load, split_assignment
 from flintlock.config.options import AUTHENTICATION, SUPERVISE, TM_SLOTS
 from flintlock.host.cluster_spec import ClusterSpec, read_cluster_spec
+from flintlock.host.job_directory import JobDirectory
 from flintlock.model.errors import FlintlockError, Unavailable
 
 
@@ -88,7 +89,7 @@ def _read_spec(
 ) -> tuple[LoadedConfiguration, Path, ClusterSpec]:
     """Return the settings, the state directory, and what is to run there: as given, else as it was started before."""
     _, directory = read_settings(conf, state_dir, defines)
-    before = read_cluster_spec(directory) or ClusterSpec()
+    before = read_cluster_spec(directory) or JobDirectory(directory).cluster_spec() or ClusterSpec()
     named = conf is not None or bool(os.environ.get("FLINTLOCK_CONF"))
     file = Path(before.conf) if before.conf is not None and not named else conf
     set_here = dict(split_assignment(text, "-D") for text in defines)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -22,7 +23,7 @@ from flintlock.cli.settings import (
     split_defines,
 )
 from flintlock.config.extras import require_extra
-from flintlock.config.files import split_assignment
+from flintlock.config.files import LoadedConfiguration, split_assignment
 from flintlock.config.options import CLIENT_HEARTBEAT_TIMEOUT
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import EngineKind
@@ -31,6 +32,7 @@ from flintlock.model.states import JobStatus
 if TYPE_CHECKING:
     from flintlock.api.jobs import JobAttempts, ResultTable
     from flintlock.client.authoring.package import JobPackage, Overrides
+    from flintlock.client.clusters.discovery import RunningCluster
     from flintlock.client.connection.handle import JobHandle
     from flintlock.client.display.console import Display
     from flintlock.client.running import InterruptAction
@@ -42,6 +44,14 @@ _NEEDS_A_DRIVER: Final = (
     "[NOT_IMPLEMENTED] rdd is not implemented",
 )
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class TargetKind(StrEnum):
+    """Where `flintlock run` runs a job: Flink's names."""
+
+    LOCAL = "local"
+    SESSION = "session"
+    PER_JOB = "per-job"
 
 
 def job_options(command: F) -> F:
@@ -98,7 +108,15 @@ class RunCommand(click.Command):
     help="Have the job cancelled if this command dies, or sends no heartbeat for client.heartbeat.timeout"
     " (setting that option with -D implies --attached).",
 )
-@click.option("--local", is_flag=True, help="Run on an embedded cluster, for the duration of the job.")
+@click.option(
+    "-t",
+    "--target-kind",
+    "kind",
+    type=click.Choice([kind.value for kind in TargetKind]),
+    help="Where the job runs: local (an embedded cluster, for the duration of the job), session (a cluster that runs),"
+    " or per-job (a cluster of its own in the background, which ends with the job).",
+)
+@click.option("--local", is_flag=True, help="The same as -t local.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not show progress.")
 @module_option
@@ -107,8 +125,9 @@ class RunCommand(click.Command):
 @cluster_options
 def run(
     *,
-    target: str, args: tuple[str, ...], detached: bool, attached: bool, local: bool, verbose: bool, quiet: bool,
-    as_json: bool, as_module: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None, **given: Any,
+    target: str, args: tuple[str, ...], detached: bool, attached: bool, kind: str | None, local: bool, verbose: bool,
+    quiet: bool, as_json: bool, as_module: bool, urls: tuple[str, ...], conf: Path | None, state_dir: str | None,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Run TARGET and show its progress until it ends.
 
@@ -119,20 +138,14 @@ def run(
     and none was ever started in the state directory, it runs on an embedded one for the duration of the job.
     """
     from flintlock.client.authoring.targets import ProgramJob, read_target
-    from flintlock.client.clusters.discovery import cluster_or_embedded
-    from flintlock.client.running import RunOptions, run_job
+    from flintlock.client.running import RunOptions, run_job, run_per_job
 
     settings, directory = read_settings(conf, state_dir, given["defines"])
-    if local and urls:
-        raise Refused("--local starts its own cluster: give either --local or -m")
+    where = _target_kind(kind, urls, local=local)
     if attached and detached:
         raise Refused("-d leaves the job running when this command ends, --attached does not: give one of them")
-    cluster = None if local else cluster_or_embedded(settings, urls, directory)
-    if cluster is None and detached:
-        why = "--local" if local else "no cluster runs: start one with `flintlock cluster start`"
-        raise Refused(f"-d needs a cluster that outlives this command ({why})")
-    if cluster is None:
-        require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
+    per_job = where is TargetKind.PER_JOB
+    cluster = None if per_job else _find_cluster(where, settings, urls, directory, detached=detached)
     overrides = overrides_of(**given)
     job = read_target(target, args, connect=not overrides.needs_driver, as_module=as_module)
     if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides)) is not None:
@@ -147,7 +160,12 @@ def run(
         attached=(attached or CLIENT_HEARTBEAT_TIMEOUT.key in job_defines) and not detached,
     )
     hooks = TerminalHooks(detached=detached, quiet=quiet, as_json=as_json)
-    with _exit_on_sigterm(), run_job(job, cluster, settings, options, hooks) as outcome:
+    running = (
+        run_per_job(job, directory, settings, options, hooks)
+        if per_job
+        else run_job(job, cluster, settings, options, hooks)
+    )
+    with _exit_on_sigterm(), running as outcome:
         end = outcome.end
         if end is None:
             return 0
@@ -163,6 +181,36 @@ def _warn_of_cluster_options(defines: Sequence[str]) -> None:
         if key.startswith(("jobmanager.", "taskmanager.", "resourcemanager.")):
             warning = f"{key} has no effect here: it is an option of the cluster, which runs already"
             click.echo(click.style("warning: ", fg="yellow") + warning, err=True)
+
+
+def _target_kind(kind: str | None, urls: Sequence[str], *, local: bool) -> TargetKind | None:
+    """Return where the job is to run; None: on a cluster that is found, else on an embedded one. Raises Refused."""
+    where = None if kind is None else TargetKind(kind)
+    if local and where not in (None, TargetKind.LOCAL):
+        raise Refused(f"--local is -t local: give either that or -t {kind}")
+    where = TargetKind.LOCAL if local else where
+    if where in (TargetKind.LOCAL, TargetKind.PER_JOB) and urls:
+        given = "--local" if local else f"-t {kind}"
+        raise Refused(f"{given} starts its own cluster: give either {given} or -m")
+    return where
+
+
+def _find_cluster(
+    where: TargetKind | None, settings: LoadedConfiguration, urls: Sequence[str], directory: Path, *, detached: bool
+) -> RunningCluster | None:
+    """Return the cluster to run the job on; None: an embedded one is to be started. Raises Refused, Unavailable."""
+    from flintlock.client.clusters.discovery import cluster_or_embedded, session_cluster
+
+    if where is TargetKind.SESSION:
+        return session_cluster(settings, urls, directory)
+    local = where is TargetKind.LOCAL
+    cluster = None if local else cluster_or_embedded(settings, urls, directory)
+    if cluster is None and detached:
+        why = "--local" if local else "no cluster runs: start one with `flintlock cluster start`"
+        raise Refused(f"-d needs a cluster that outlives this command ({why})")
+    if cluster is None:
+        require_extra("cluster", "--local" if local else "no cluster runs, -m names none, and an embedded one")
+    return cluster
 
 
 def overrides_of(
@@ -212,12 +260,10 @@ class TerminalHooks:
         """How long ago the job was submitted."""
         return time.monotonic() - self._submitted_s
 
-    def cluster_starting(self) -> None:
-        """Print that an embedded cluster is being started."""
-        from flintlock.client.running import STARTING_TEXT
-
+    def cluster_starting(self, text: str) -> None:
+        """Print that a cluster is being started."""
         if not self._quiet:
-            click.echo(STARTING_TEXT, err=True)
+            click.echo(text, err=True)
 
     def packaged(self, package: JobPackage) -> None:
         """Print that the job's dependencies give it a driver of its own, if they do."""

@@ -24,6 +24,7 @@ from flintlock.client.clusters.discovery import (
     cluster_or_embedded,
     connected_cluster,
 )
+from flintlock.client.clusters.job_cluster import job_cluster_directory, start_job_cluster, with_job_id
 from flintlock.client.connection.attachment import Attachment, attached
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.results import ResultHandle
@@ -81,8 +82,8 @@ class InterruptAction(Enum):
 class RunHooks(Protocol):
     """What differs between the callers of `run_job`."""
 
-    def cluster_starting(self) -> None:
-        """Notify the user that an embedded cluster is being started."""
+    def cluster_starting(self, text: str) -> None:
+        """Notify the user that a cluster is being started for the job."""
         ...
 
     def packaged(self, package: JobPackage) -> None:
@@ -129,7 +130,7 @@ def run_job(
     # An embedded cluster is this very installation: packaging first finds mistakes before anything is started.
     package = job.package(options.overrides) if cluster is None else None
     if cluster is None:
-        hooks.cluster_starting()
+        hooks.cluster_starting(STARTING_TEXT)
     with connected_cluster(settings, cluster, options.cluster_overrides) as connection:
         if package is None:
             package = connection.client.package(job, options.overrides)
@@ -147,6 +148,39 @@ def run_job(
             detachable = connection.embedded is None and attachment is None
             end = _follow(connection, handle, hooks.display(package), hooks, detachable=detachable)
         yield RunOutcome(handle=handle, end=end)
+
+
+@contextmanager
+def run_per_job(
+    job: Packable, state_dir: Path, settings: LoadedConfiguration, options: RunOptions, hooks: RunHooks
+) -> Generator[RunOutcome]:
+    """Run the job to its end on a cluster of its own, in a directory of the state directory.
+
+    Yields when the job has ended or is left running. The cluster keeps the result of a job that has ended until the
+    block is left. Raises Invalid for an invalid job, before a cluster is started.
+    """
+    package = with_job_id(job.package(options.overrides))
+    hooks.packaged(package)
+    attachment = Attachment.of(settings.configuration, package) if options.attached else None
+    package = package if attachment is None else attachment.bind(package)
+    directory = job_cluster_directory(state_dir, JobId(package.spec.job_id or ""))
+    hooks.cluster_starting(f"starting a cluster for this job in {directory} …")
+    cluster = start_job_cluster(settings, state_dir, package, options.cluster_overrides, attached=not options.detached)
+    with cluster.running.client() as client:
+        handle = JobHandle(client.http, cluster.job_id, package.spec.name)
+        hooks.submitted(handle)
+        if options.detached:
+            yield RunOutcome(handle=handle, end=None)
+            return
+        connection = ClusterConnection(client)
+        with _attached(connection, handle, attachment):
+            end = _follow(connection, handle, hooks.display(package), hooks, detachable=attachment is None)
+        try:
+            yield RunOutcome(handle=handle, end=end)
+        finally:
+            if end is not None:
+                with suppress(FlintlockError):  # it ends by itself, later
+                    client.shut_down()
 
 
 @contextmanager
@@ -213,9 +247,9 @@ class _ScriptHooks:
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
 
-    def cluster_starting(self) -> None:
+    def cluster_starting(self, text: str) -> None:
         if not self._quiet:
-            sys.stderr.write(STARTING_TEXT + "\n")
+            sys.stderr.write(text + "\n")
 
     def packaged(self, package: JobPackage) -> None:
         if not self._quiet and (note := driver_note(package)) is not None:

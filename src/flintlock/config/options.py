@@ -296,6 +296,11 @@ CLIENT_HEARTBEAT_TIMEOUT: Final = Option(
     key="client.heartbeat.timeout", parse=positive_duration_s, kind=_DURATION, default=180.0,
     scope=Scope.JOB, description="A job is cancelled after this long without a heartbeat of its attached client.",
 )  # fmt: skip
+PER_JOB_RESULT_TIMEOUT: Final = Option(
+    key="jobmanager.per-job.result-timeout", parse=duration_s, kind=_DURATION, default=300.0,
+    description="How long a per-job cluster keeps the result of its job for the `flintlock run` that waits for it,"
+    " before it ends all the same.",
+)  # fmt: skip
 LOAD_BALANCE: Final = Option(
     key="taskmanager.load-balance.mode", parse=one_of("NONE", "SLOTS"), kind="NONE or SLOTS", default="NONE",
     description="How slots are chosen. NONE fills one TaskManager before the next, so that others have slots"

@@ -86,6 +86,15 @@ def duplicate(job_id: JobId, phase: JobPhase | None) -> DuplicateJob | None:
     return duplicate_job(job_id, ended=False)
 
 
+def foreign(job_id: JobId, only_job: JobId | None) -> Conflict | None:
+    """Return the refusal of a job that a cluster does not run, which is for one job only."""
+    if only_job is None or job_id == only_job:
+        return None
+    return Conflict(
+        f"this cluster runs job {only_job} and ends with it, and accepts no other job: submit to a session cluster"
+    )
+
+
 def repeated(key: str, known: JobId, known_digest: str, digest: str) -> JobId:
     """Return the job that an idempotency key made. Raises KeyReused if it made it from another graph."""
     if known_digest != digest:

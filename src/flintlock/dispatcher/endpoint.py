@@ -37,6 +37,7 @@ from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.dispatcher.submission import Submissions, answer_unanswered
 from flintlock.dispatcher.tokens import TokenRegistry
 from flintlock.dispatcher.writes import TermWrites
+from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.backoff import Backoff
 from flintlock.model.causes import caused_by
@@ -84,14 +85,16 @@ _BEGUN_AT_ONCE: Final = 50
 
 @asynccontextmanager
 async def dispatching(
-    services: DispatcherServices, term: TermServices, recovery: Recovery
+    services: DispatcherServices, term: TermServices, recovery: Recovery, only_job: JobId | None = None
 ) -> AsyncGenerator[Dispatcher]:
     """Serve as Dispatcher for one term; on exit its jobs are suspended and nothing of it remains.
+
+    With `only_job`, every other job is refused.
 
     Raises (in a group) what is fatal to the term: Fenced, a result that cannot be written, InvariantBroken.
     """
     async with asyncio.TaskGroup() as tasks:
-        dispatcher = Dispatcher(services, term, tasks, recovery.retention_clock)
+        dispatcher = Dispatcher(services, term, tasks, recovery.retention_clock, only_job)
         try:
             await dispatcher.start(recovery)
             yield dispatcher
@@ -108,6 +111,7 @@ class Dispatcher:
         term: TermServices,
         tasks: asyncio.TaskGroup,
         clock: RetentionClock,
+        only_job: JobId | None = None,
     ) -> None:
         configuration = services.configuration
         self._services: Final = services
@@ -132,7 +136,7 @@ class Dispatcher:
             ended=self._ended,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
-        self._submissions: Final = Submissions(services, self._shared, self)
+        self._submissions: Final = Submissions(services, self._shared, self, only_job)
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
         )
@@ -193,6 +197,21 @@ class Dispatcher:
     async def wait_for_shut_down(self) -> ApplicationStatus:
         """Return the status once the Dispatcher is asked to shut the cluster down."""
         return await asyncio.shield(self._shut_down)
+
+    async def finish_cleanup(self, job_id: JobId, patience_s: float) -> None:
+        """Return once an ended job is cleaned up; after `patience_s` its files stay, and are named in the log."""
+        job = self.jobs.get(job_id)
+        if job is None or job.task is None:
+            return
+        done, _ = await asyncio.wait({job.task}, timeout=patience_s)
+        if not done:
+            log.error(
+                log_events.JOB_CLEANUP_GIVEN_UP,
+                job_id=job_id,
+                resource=core.CleanupResource.FILES,
+                reason=f"the cluster ends, and the cleanup was not done within {patience_s:g} s",
+                directories=[*job.scratch],
+            )
 
     def assert_empty(self) -> None:
         """Raise InvariantBroken if a job or an idempotency key is still registered: after the last cleanup none is."""

@@ -144,6 +144,11 @@ class DispatchedJob:
         """Whether how the job ended is durable."""
         return self.phase is JobPhase.CLEANING
 
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        """The directories that the cleanup of an ended job removes."""
+        return () if self._result is None else self._result.scratch
+
     def snapshot(self) -> JobSnapshot:
         """Return the job as it is now. A terminal status before `durable_end` must not be shown to clients."""
         if self._runner is not None:

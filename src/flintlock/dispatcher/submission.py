@@ -38,11 +38,14 @@ class JobScope(Protocol):
 class Submissions:
     """Accepts the jobs of one term."""
 
-    def __init__(self, services: DispatcherServices, shared: JobServices, scope: JobScope) -> None:
+    def __init__(
+        self, services: DispatcherServices, shared: JobServices, scope: JobScope, only_job: JobId | None = None
+    ) -> None:
         self._services: Final = services
         self._shared: Final = shared
         self._graphs: Final = shared.term.stores.graphs
         self._scope: Final = scope
+        self._only_job: Final = only_job
         self._overrides: Final = services.configuration.get(PARALLELISM_OVERRIDES)
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
 
@@ -106,7 +109,9 @@ class Submissions:
         self._scope.check_leading()
         job_id = message.graph.job_id
         registered = self._scope.jobs.get(job_id)
-        refusal = core.duplicate(job_id, None if registered is None else registered.phase)
+        refusal = core.foreign(job_id, self._only_job) or core.duplicate(
+            job_id, None if registered is None else registered.phase
+        )
         if refusal is not None:
             raise refusal
         stored = StoredJob(

@@ -56,7 +56,7 @@ class DeploymentMode:
 
 
 #: A cluster that takes jobs from clients and outlives them. Shutting it down suspends its jobs; their data stays, so
-#: that they go on when it is started again. The modes of one application or one job will be its neighbours here.
+#: that they go on when it is started again. `own_job` has the mode of a cluster for one job.
 SESSION: Final = DeploymentMode(name="session", leader_processes=SessionLeaderProcessFactory, removes_ha_data=False)
 
 

@@ -21,10 +21,11 @@ from flintlock.config.options import CLUSTER_ID, FAILURE_ENRICHERS, JM_BIND_HOST
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements, keep_announced
-from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
+from flintlock.entrypoints.components import DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.high_availability import blocking_jobs_dir, ha_services, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
+from flintlock.entrypoints.own_job import deployment_mode
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start
 from flintlock.entrypoints.rest_server import serving_rest
 from flintlock.entrypoints.rpc_security import UnauthenticatedCalls, rpc_security
@@ -35,6 +36,7 @@ from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import HaServices
 from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
+from flintlock.host.cluster_spec import remove_cluster_spec
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.jobmaster.enrichers import load_enrichers
 from flintlock.model import log_events
@@ -70,15 +72,12 @@ def plain(name: str, part: T) -> T:  # noqa: ARG001 (the name is for instruments
 
 
 class ClusterEntrypoint:
-    """A JobManager process of one deployment mode: opens its services, then runs its components."""
+    """A JobManager process: opens its services, then runs its components in the mode of its state directory."""
 
-    def __init__(
-        self, settings: ProcessSettings, mode: DeploymentMode = SESSION, instrument: Instrument = plain
-    ) -> None:
+    def __init__(self, settings: ProcessSettings, instrument: Instrument = plain) -> None:
         self._settings: Final = settings
         self._configuration: Final = settings.configuration
         self._name: Final = "jobmanager" if settings.index == 0 else f"jobmanager-{settings.index}"
-        self._mode: Final = mode
         self._instrument: Final = instrument
         self._registry: Final = CollectorRegistry()  # what this process measures; every component gets it
         self._current: Final = CurrentJob()
@@ -104,7 +103,8 @@ class ClusterEntrypoint:
             blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
             await blobs.start()
             rpc.serve(BlobGateway, blobs)
-            components = JobManagerComponents(self._parts(ha, rpc, channels, blobs))
+            mode = deployment_mode(self._settings, blobs)
+            components = JobManagerComponents(self._parts(mode, ha, rpc, channels, blobs))
             rest = serving_rest(
                 self._rest_services(components, blobs),
                 lambda: _epoch(components.dispatcher),
@@ -116,9 +116,14 @@ class ClusterEntrypoint:
                 log.info(log_events.JOBMANAGER_LISTENING, rest=rest_url, rpc=rpc.address)
                 if ha_backend(self._configuration).spans_hosts and is_loopback(rpc.address):
                     log.warning(log_events.RPC_ADDRESS_IS_LOOPBACK, reason=_LOOPBACK)
-                return await self._run_announced(components, rest_url, rpc.address)
+                status = await self._run_announced(components, rest_url, rpc.address)
+        if mode.removes_ha_data and status.is_final:  # nothing is left to start again
+            await asyncio.to_thread(remove_cluster_spec, self._settings.state_dir)
+        return status
 
-    def _parts(self, ha: HaServices, rpc: RpcServer, channels: RpcChannels, blobs: BlobServer) -> JobManagerParts:
+    def _parts(
+        self, mode: DeploymentMode, ha: HaServices, rpc: RpcServer, channels: RpcChannels, blobs: BlobServer
+    ) -> JobManagerParts:
         return JobManagerParts(
             ha=self._instrument("ha", ha),
             host=self._instrument("host", rpc),
@@ -131,7 +136,7 @@ class ClusterEntrypoint:
             boot_time_s=boot_time_s,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)
             hostname=socket.gethostname(),
-            mode=self._mode,
+            mode=mode,
             workers=worker_driver(self._settings),
             enrichers=load_enrichers(self._configuration.get(FAILURE_ENRICHERS)),
             registry=self._registry,
@@ -183,8 +188,8 @@ class ClusterEntrypoint:
 
 
 async def serve(settings: ProcessSettings, instrument: Instrument = plain) -> ApplicationStatus:
-    """Serve as a JobManager of a session cluster."""
-    return await ClusterEntrypoint(settings, SESSION, instrument).run()
+    """Serve as a JobManager."""
+    return await ClusterEntrypoint(settings, instrument).run()
 
 
 def _epoch(dispatcher: CurrentDispatcher) -> Epoch | None:

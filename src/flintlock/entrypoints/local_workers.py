@@ -88,6 +88,7 @@ class LocalWorkers:
         self._workers: dict[TaskManagerId, _Worker] = {}  # each is removed when its process has ended
         self._ends: asyncio.Queue[WorkerEnded] = asyncio.Queue()
         self._taken_over: tuple[TaskManagerId, ...] = ()
+        self._shutting_down = False  # written by `release_all`
 
     @property
     def taken_over(self) -> tuple[TaskManagerId, ...]:
@@ -106,6 +107,8 @@ class LocalWorkers:
 
     async def start(self) -> TaskManagerId:
         """Start a process. Raises Unavailable if the operating system refuses."""
+        if self._shutting_down:
+            raise Unavailable("no TaskManager process is started: the cluster is shutting down")
         name = TaskManagerId(f"{socket.gethostname()}-worker-{self._epoch}-{next(self._numbers)}")
         taken = {worker.index for worker in self._workers.values()}
         worker = _Worker(next(index for index in count(FIRST_INDEX) if index not in taken))
@@ -141,6 +144,13 @@ class LocalWorkers:
         if running is not None and running.task is not None:
             running.stop.set()
             await asyncio.wait({running.task})
+
+    async def release_all(self) -> None:
+        """End all processes and return once they have ended."""
+        self._shutting_down = True
+        while self._workers:  # one that was being started meanwhile is found by the next round
+            await asyncio.gather(*(self.release(worker) for worker in tuple(self._workers)))
+            await asyncio.sleep(_POLL_S if self._workers else 0.0)
 
     async def ended(self) -> WorkerEnded:
         """Wait for the next process that ends by itself."""

@@ -104,6 +104,11 @@ class GatedWorkerDriver:
         await self._gate.wait_until_active()
         await self._driver.release(worker)
 
+    async def release_all(self) -> None:
+        """End all workers."""
+        await self._gate.wait_until_active()
+        await self._driver.release_all()
+
     async def ended(self) -> WorkerEnded:
         """Wait until a worker has ended by itself."""
         return await self._driver.ended()
@@ -186,6 +191,8 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
         async def stop_task_managers() -> None:
             seen = await resource_manager.overview()
             await asyncio.gather(*(_shut_down(connect, manager) for manager in seen.task_managers))
+            if workers is not None:
+                await workers.release_all()
 
         term.enter_context(parts.resource_manager.leads(resource_manager))
         async with asyncio.TaskGroup() as tasks:

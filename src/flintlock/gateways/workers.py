@@ -49,6 +49,13 @@ class WorkerDriver(Protocol):
         """End a worker; return once it is gone. Harmless if it is gone already."""
         ...
 
+    async def release_all(self) -> None:
+        """End all workers, registered or not; return once they are gone. None is started any more.
+
+        For a cluster that shuts down: no later leader would take them over.
+        """
+        ...
+
     async def ended(self) -> WorkerEnded:
         """Wait until a worker has ended that was not released. Each is returned once."""
         ...

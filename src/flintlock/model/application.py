@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
+
+from flintlock.model.states import JobStatus
 
 
 class ApplicationStatus(StrEnum):
@@ -21,7 +24,15 @@ class ApplicationStatus(StrEnum):
         return self is not ApplicationStatus.UNKNOWN
 
 
+#: How a cluster ends whose only job has ended so.
+STATUS_OF_JOB: Final = {
+    JobStatus.FINISHED: ApplicationStatus.SUCCEEDED,
+    JobStatus.FAILED: ApplicationStatus.FAILED,
+    JobStatus.CANCELED: ApplicationStatus.CANCELED,
+}
+
+
 class ShutDownCluster(Struct, frozen=True, kw_only=True):
-    """Client or bootstrap to Dispatcher: end all processes of the cluster."""
+    """Client to Dispatcher: end all processes of the cluster."""
 
     status: ApplicationStatus = ApplicationStatus.SUCCEEDED

@@ -112,10 +112,17 @@ RETENTION_CLOCK_NOT_RECORDED: Final = _event(
 LEADER_PROCESS_STATE_CHANGED: Final = _event(
     "Leadership", "leader-process-state-changed", "The leader process of a term was started or stopped."
 )
+JOB_END_NOT_RECORDED: Final = _event(
+    "Jobs (Dispatcher)",
+    "job-end-not-recorded",
+    "The end of the job of a per-job cluster could not be written into the state directory; it is retried, and the"
+    " cluster ends once it is written.",
+)
 JOB_CLEANUP_GIVEN_UP: Final = _event(
     "Jobs (Dispatcher)",
     "job-cleanup-given-up",
-    "What a job left behind could not be removed until its retention was over; it stays where the line says.",
+    "What a job left behind could not be removed until its retention was over, or until its per-job"
+    " cluster ended; it stays where the line says.",
 )
 JOB_RESTORED: Final = _event(
     "Jobs (Dispatcher)", "job-restored", "A quarantined job was put back among those to run, and is recovered."

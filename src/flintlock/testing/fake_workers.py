@@ -55,6 +55,11 @@ class FakeWorkers:
         if worker not in self.released:
             self.released.append(worker)
 
+    async def release_all(self) -> None:
+        """Release those that are alive."""
+        for worker in self.alive:
+            await self.release(worker)
+
     async def ended(self) -> WorkerEnded:
         """Wait for `end`."""
         return await self._ends.get()

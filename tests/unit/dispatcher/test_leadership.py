@@ -1,7 +1,7 @@
 """Leadership: FLINK_BEHAVIOURS L1-L6, and the gateway that REST keeps through changes of leader."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -11,16 +11,17 @@ from tests.unit.dispatcher.dispatcher_harness import A, B, DispatcherHarness, ou
 
 from flintlock.dispatcher.endpoint import Dispatcher
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
-from flintlock.dispatcher.leadership.leader_process import Bootstrap, DispatcherLeaderProcess, LeaderState
+from flintlock.dispatcher.leadership.leader_process import ClusterApplication, DispatcherLeaderProcess, LeaderState
 from flintlock.dispatcher.leadership.runner import DispatcherRunner
-from flintlock.dispatcher.services import TermServices
+from flintlock.dispatcher.services import DispatcherServices, TermServices
 from flintlock.gateways.leader import LeaderLivenessProbe
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.commands import CancelJob
 from flintlock.model.errors import Fenced, InvariantBroken, Unavailable
-from flintlock.model.ids import Epoch, FencingToken
+from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
 from flintlock.testing.job_lists import all_jobs
@@ -37,11 +38,11 @@ class JobManager:
         self.events: list[str] = []
         listening = LeaderAddresses(rpc=f"{holder}:1", rest=f"http://{holder}")
         self.stopped_task_managers = 0
-        self.bootstrap: Bootstrap | None = None
+        self.application: ClusterApplication | None = None
         self.runner = DispatcherRunner(self.harness.ha, self, self.current, listening, removes_ha_data=removes_ha_data)
 
     def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
-        return DispatcherLeaderProcess(token, stores, self.harness.services, self.open_term, self.bootstrap)
+        return DispatcherLeaderProcess(token, stores, self.harness.services, self.open_term, self.application)
 
     async def stop_task_managers(self) -> None:
         self.stopped_task_managers += 1
@@ -53,6 +54,25 @@ class JobManager:
             yield replace(self.harness.term(stores), stop_task_managers=self.stop_task_managers)
         finally:
             self.events.append(f"close {token.epoch}")
+
+
+class Application:
+    """A ClusterApplication that runs a function beside each Dispatcher, and records what is called."""
+
+    def __init__(self, run: Callable[[Dispatcher], Awaitable[ApplicationStatus]]) -> None:
+        self.only_job: JobId | None = None
+        self.calls: list[str] = []
+        self._run = run
+
+    async def prepare(self, stores: Stores, services: DispatcherServices, gate: LeaderGate) -> None:
+        self.calls.append("prepared")
+
+    async def run(self, dispatcher: Dispatcher) -> ApplicationStatus:
+        self.calls.append("begun")
+        try:
+            return await self._run(dispatcher)
+        finally:
+            self.calls.append("ended")
 
 
 class Listener:
@@ -531,22 +551,17 @@ async def test_term_that_is_lost_in_the_middle_of_a_shut_down_ends_nothing_else(
 
 
 @virtual_time
-async def test_bootstrap_runs_beside_the_dispatcher_of_each_term_and_may_end_the_cluster() -> None:
+async def test_an_application_runs_beside_the_dispatcher_of_each_term_and_decides_how_the_cluster_ends() -> None:
     manager = JobManager(MemoryCluster())
-    terms: list[str] = []
 
-    async def bootstrap(dispatcher: Dispatcher) -> None:
-        terms.append("begun")
-        try:
-            if len(terms) == 1:
-                await asyncio.Event().wait()
-            await dispatcher.submit_job(submission())
-            await dispatcher.await_job(AwaitJob(job_id=A, wait_s=60))
-            await dispatcher.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.SUCCEEDED))
-        finally:
-            terms.append("ended")
+    async def run(dispatcher: Dispatcher) -> ApplicationStatus:
+        if application.calls.count("begun") == 1:
+            await asyncio.Event().wait()
+        await dispatcher.submit_job(submission())
+        await dispatcher.await_job(AwaitJob(job_id=A, wait_s=60))
+        return ApplicationStatus.CANCELED
 
-    manager.bootstrap = bootstrap
+    application = manager.application = Application(run)
     async with asyncio.TaskGroup() as tasks:
         contending = tasks.create_task(manager.runner.run())
         await settle()
@@ -554,28 +569,28 @@ async def test_bootstrap_runs_beside_the_dispatcher_of_each_term_and_may_end_the
         await settle()
         manager.harness.cluster.revoke()
         await settle()
-        assert terms == ["begun", "ended"]
+        assert application.calls == ["prepared", "begun", "ended"]
 
         await lead(manager)
         await settle()
         manager.harness.runner().finish()
 
-        assert await contending is ApplicationStatus.SUCCEEDED
-    assert terms == ["begun", "ended"] * 2
+        assert await contending is ApplicationStatus.CANCELED
+    assert application.calls == ["prepared", "begun", "ended"] * 2
 
 
 @virtual_time
 async def test_a_runner_that_is_cancelled_while_it_is_fenced_ends() -> None:
     """A TaskGroup whose task raises drops the cancellation: without a check the runner would contend for ever."""
 
-    async def fenced_when_cancelled(_: Dispatcher) -> None:
+    async def fenced_when_cancelled(dispatcher: Dispatcher) -> ApplicationStatus:
         try:
-            await asyncio.Event().wait()
+            return await dispatcher.wait_for_shut_down()
         except asyncio.CancelledError:
             raise Fenced("epoch 2 has begun") from None
 
     manager = JobManager(MemoryCluster())
-    manager.bootstrap = fenced_when_cancelled
+    manager.application = Application(fenced_when_cancelled)
     async with asyncio.TaskGroup() as tasks:
         contending = tasks.create_task(manager.runner.run())
         await settle()

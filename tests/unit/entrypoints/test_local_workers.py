@@ -93,6 +93,22 @@ def test_workers_outlive_their_leader_and_are_taken_over_by_the_next_one(tmp_pat
     assert records(tmp_path) == {}
 
 
+def test_all_workers_end_when_the_cluster_shuts_down_and_no_more_is_started(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with local_workers(settings(tmp_path), Epoch(1)) as workers:
+            await workers.start()
+            await workers.start()
+            processes = [psutil.Process(record.pid) for record in records(tmp_path).values()]
+            await workers.release_all()
+            assert len(processes) == 2
+            assert not any(process.is_running() for process in processes)
+            with pytest.raises(Unavailable, match="the cluster is shutting down"):
+                await workers.start()
+
+    asyncio.run(scenario())
+    assert records(tmp_path) == {}
+
+
 def test_worker_that_was_taken_over_and_ends_is_reported(tmp_path: Path) -> None:
     left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.services import TermServices
 from flintlock.entrypoints.term import CurrentResourceManager, GatedWorkerDriver, TermParts
+from flintlock.entrypoints.workers import WorkerDriverOpener
 from flintlock.gateways.jobmaster import JobMasterGateway
 from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
@@ -39,6 +40,7 @@ from flintlock.model.tasks import (
     TaskProgress,
     TaskReport,
 )
+from flintlock.testing.fake_workers import FakeWorkers
 from flintlock.testing.memory_ha import MemoryCluster, MemoryHaServices
 from flintlock.testing.simulation.network import SimulatedNetwork, SimulatedProcess
 from flintlock.testing.virtual_time import now_ms, virtual_time
@@ -93,7 +95,7 @@ class RecordingTaskManager:
 class TermHarness:
     """One term of a JobManager, and a TaskManager, in a network."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: WorkerDriverOpener | None = None) -> None:
         network = SimulatedNetwork(Random(1))
         self.job_manager: Final[SimulatedProcess] = network.process("jm")
         self.process: Final[SimulatedProcess] = network.process("tm")
@@ -109,6 +111,7 @@ class TermHarness:
             work_dir="work",
             clock_ms=now_ms,
             random=Random(1),
+            workers=workers,
             paused=lambda token: self.paused if token == TOKEN else None,
         )
 
@@ -232,6 +235,21 @@ async def test_registered_task_managers_are_asked_to_end_when_the_cluster_shuts_
         await term.stop_task_managers()  # one that cannot be reached does not keep the others from ending
 
 
+@virtual_time
+async def test_workers_that_have_not_registered_end_too_when_the_cluster_shuts_down() -> None:
+    driver = FakeWorkers()
+    worker = await driver.start()
+
+    @asynccontextmanager
+    async def workers(_: FencingToken) -> AsyncGenerator[FakeWorkers]:
+        yield driver
+
+    harness = TermHarness(workers)
+    async with harness.leading() as term:
+        await term.stop_task_managers()
+        assert driver.released == [worker]
+
+
 class RecordingDriver:
     """Starts and releases no process, and records its calls."""
 
@@ -248,6 +266,9 @@ class RecordingDriver:
 
     async def release(self, worker: TaskManagerId) -> None:
         self.asked.append(f"release {worker}")
+
+    async def release_all(self) -> None:
+        self.asked.append("release all")
 
     async def ended(self) -> WorkerEnded:
         return WorkerEnded(id=TaskManagerId("worker"), reason="by itself")

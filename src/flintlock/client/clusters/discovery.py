@@ -27,6 +27,7 @@ from flintlock.ha.backends import ha_backend
 from flintlock.ha.embedded.backend import STORE_FILE
 from flintlock.host.addresses import in_url, is_loopback_host, reached_at
 from flintlock.host.cluster_spec import read_cluster_spec
+from flintlock.host.job_directory import JobDirectory
 from flintlock.host.pid_files import announced, cluster_processes, job_managers
 from flintlock.model.errors import Unavailable
 
@@ -76,7 +77,7 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
 
 
 def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster | None:
-    """Return the cluster to use; None if there is none.
+    """Return the cluster to use; None if there is none. The state directory of a per-job cluster stands for that one.
 
     With ZooKeeper, the quorum names the leader; the JobManagers of the state directory are used while the quorum does
     not respond. Raises Unavailable if neither gives an address: a cluster is configured, and no other may be used
@@ -89,6 +90,9 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
     credentials = ClientCredentials(configuration, state_dir)
     if urls:
         return RunningCluster(urls=tuple(urls), credentials=credentials)
+    if JobDirectory(state_dir).path.exists():
+        found = job_cluster(configuration, state_dir)
+        return found if found.urls else None
     port = configuration.get(REST_PORT)
     local = _local_urls(state_dir)
     if ha_backend(configuration).spans_hosts:
@@ -104,6 +108,14 @@ def find_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: 
         urls = local or (configured,)
         return RunningCluster(urls=urls, state_dir=state_dir, credentials=credentials, advice=advice)
     return RunningCluster(urls=local, state_dir=state_dir, credentials=credentials) if local else None
+
+
+def job_cluster(configuration: Configuration, state_dir: Path) -> RunningCluster:
+    """Return the cluster of a job's own state directory: what is configured for others does not apply to it."""
+    tls = Configuration({TLS_AUTHORITIES.key: configuration.get(TLS_AUTHORITIES)})
+    return RunningCluster(
+        urls=_local_urls(state_dir), state_dir=state_dir, credentials=ClientCredentials(tls, state_dir)
+    )
 
 
 def cluster_or_embedded(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster | None:
@@ -122,13 +134,25 @@ def cluster_or_embedded(settings: LoadedConfiguration, urls: Sequence[str], stat
 
 def cluster_client(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> Client:
     """Return a client of the cluster that `find_cluster` finds. Raises Unavailable if there is none."""
+    return session_cluster(settings, urls, state_dir).client()
+
+
+def session_cluster(settings: LoadedConfiguration, urls: Sequence[str], state_dir: Path) -> RunningCluster:
+    """Return the cluster that `find_cluster` finds. Raises Unavailable if there is none."""
     found = find_cluster(settings, urls, state_dir)
-    if found is None:
+    if found is not None:
+        return found
+    own_job = JobDirectory(state_dir)
+    end = own_job.read_end()
+    if end is not None:
         raise _unreachable(
-            f"no cluster runs in {state_dir}, and none is configured: "
-            f"start one with `{_start_command(settings, state_dir)}`, or name one with -m"
+            f"the cluster of {state_dir} has ended with its job, {end.application_status}:"
+            f" {own_job.end_file} has the job's end and its results"
         )
-    return found.client()
+    raise _unreachable(
+        f"no cluster runs in {state_dir}, and none is configured: "
+        f"start one with `{_start_command(settings, state_dir)}`, or name one with -m"
+    )
 
 
 @contextmanager
@@ -175,6 +199,7 @@ def _belongs_to_a_cluster(state_dir: Path) -> bool:
     """Return whether a cluster was ever started in the state directory: stopped ones store their jobs there."""
     return (
         read_cluster_spec(state_dir) is not None
+        or JobDirectory(state_dir).path.exists()
         or bool(announced(state_dir))
         or (state_dir / STORE_FILE).exists()
         or bool(cluster_processes(state_dir))

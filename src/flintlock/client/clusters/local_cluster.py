@@ -130,7 +130,7 @@ def _start_missing(
     with start_lock(state_dir, patience_s), expected_cluster(state_dir, spec):
         missing = [process.name for process in missing_processes(state_dir, spec)]
         if any(name.startswith("taskmanager") for name in missing):
-            _require_java()
+            require_java()
         if missing:
             notify(f"starting {', '.join(missing)} …")
         if not pid_files.cluster_processes(state_dir):
@@ -159,8 +159,8 @@ def _start(state_dir: Path, spec: ClusterSpec, name: str) -> Started:
 
 
 def _await_supervisor(state_dir: Path, child: Started, deadline: float) -> None:
-    """Wait until the supervisor is at work. Raises FlintlockError, Unavailable."""
-    while pid_files.read_pid_file(state_dir / "run" / f"{SUPERVISOR}.json") is None:
+    """Wait until the supervisor is at work, or has found nothing to supervise. Raises FlintlockError, Unavailable."""
+    while child.process.poll() != 0 and pid_files.read_pid_file(state_dir / "run" / f"{SUPERVISOR}.json") is None:
         _require_running(child)
         if time.monotonic() >= deadline:
             raise Unavailable("the supervisor has not begun its work in time")
@@ -299,7 +299,7 @@ def registered_here(client: Client, state_dir: Path) -> tuple[str, ...]:
     return tuple(name for name, file in pid_files.task_managers(state_dir).items() if f"grpc://{file.rpc}" in listed)
 
 
-def _require_java() -> None:
+def require_java() -> None:
     """Raise FlintlockError if no engine could start: its TaskManager would try again and again."""
     from flintlock.spark.engine.java import find_java
 

@@ -257,6 +257,10 @@ class Client:
         """Return the jobs that wait for slots, in order."""
         return self.http.get("/resources", ClusterResources)
 
+    def shut_down(self) -> None:
+        """Shut the cluster down; its jobs are suspended. A per-job cluster whose job has ended, ends for good."""
+        self.http.call("DELETE", "/cluster")
+
     def versions(self) -> Versions:
         """Return what the cluster runs. Requested once."""
         if self._versions is None:

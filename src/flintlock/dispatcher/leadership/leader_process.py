@@ -7,17 +7,16 @@ The only other end is a shut-down of the whole cluster, which the Dispatcher is 
 has the other processes of the cluster end, and returns the status.
 
 The process is made by a factory, which is what differs between deployment modes. `SessionLeaderProcessFactory` recovers
-all jobs and waits for submissions. A mode that runs one application adds a `bootstrap`: it runs beside the Dispatcher
-once leadership is confirmed, submits jobs through it, and asks it to shut the cluster down when they have ended.
+all jobs and waits for submissions, until the cluster is shut down on request. `ApplicationLeaderProcessFactory` is for
+a cluster of one application: that stores its job before recovery, and decides when the cluster ends, and how.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -26,18 +25,35 @@ from structlog.typing import FilteringBoundLogger
 from flintlock.dispatcher.endpoint import Dispatcher, dispatching
 from flintlock.dispatcher.recovery import recover
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
+from flintlock.ha.leader_gate import LeaderGate
 from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import caused_by, internal_cause
 from flintlock.model.errors import InvariantBroken
-from flintlock.model.ids import FencingToken
+from flintlock.model.ids import FencingToken, JobId
 
 log: FilteringBoundLogger = structlog.get_logger()
 
-#: What a deployment mode does beside the Dispatcher of a term, from the confirmation of leadership on. It may return
-#: before the term ends; an error that it raises ends the process. Cancelled when the term ends.
-Bootstrap: TypeAlias = Callable[[Dispatcher], Coroutine[Any, Any, None]]
+
+class ClusterApplication(Protocol):
+    """What a cluster of one application runs. What its methods raise ends the process; both may be cancelled."""
+
+    @property
+    def only_job(self) -> JobId | None:
+        """The only job that the cluster accepts; None: it accepts all."""
+        ...
+
+    async def prepare(self, stores: Stores, services: DispatcherServices, gate: LeaderGate) -> None:
+        """Store what recovery is to find. Each term calls it first: it has to be idempotent."""
+        ...
+
+    async def run(self, dispatcher: Dispatcher) -> ApplicationStatus:
+        """Run beside the Dispatcher of a confirmed leader; return the status with which the cluster ends.
+
+        Also a request to shut the cluster down (`Dispatcher.wait_for_shut_down`) is answered here.
+        """
+        ...
 
 
 class LeaderState(StrEnum):
@@ -73,19 +89,19 @@ class DispatcherLeaderProcess:
         stores: Stores,
         services: DispatcherServices,
         open_term: TermOpener,
-        bootstrap: Bootstrap | None = None,
+        application: ClusterApplication | None = None,
     ) -> None:
         self.token: Final = token
         self.state = LeaderState.CREATED  # written by `_move`
         self._stores: Final = stores
         self._services: Final = services
         self._open_term: Final = open_term
-        self._bootstrap: Final = bootstrap
+        self._application: Final = application
 
     async def run(self, listener: LeadershipListener) -> ApplicationStatus:
         """Lead until cancelled, or until the Dispatcher is asked to shut the cluster down; return the status then.
 
-        Raises (in a group) what ended the Dispatcher or the bootstrap, or the error of a store that cannot be listed.
+        Raises (in a group) what ended the Dispatcher or the application, or the error of a store that cannot be listed.
         """
         if self.state is not LeaderState.CREATED:
             raise InvariantBroken(f"the leader process of {self.token} is {self.state}: it runs only once")
@@ -94,9 +110,11 @@ class DispatcherLeaderProcess:
             try:
                 async with self._open_term(self.token, self._stores) as term:
                     with caused_by(internal_cause("recovery", self.token.epoch)):
+                        if self._application is not None:
+                            await self._application.prepare(self._stores, self._services, term.gate)
                         recovery = await recover(self._stores, self._services, term.gate)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
-                    async with dispatching(self._services, term, recovery) as dispatcher:
+                    async with dispatching(self._services, term, recovery, self._only_job) as dispatcher:
                         await asyncio.sleep(0)  # each recovered job takes its first step, which creates its JobMaster
                         term.admit()
                         listener.confirm(dispatcher)
@@ -110,15 +128,14 @@ class DispatcherLeaderProcess:
             finally:
                 self._move(LeaderState.STOPPED)
 
+    @property
+    def _only_job(self) -> JobId | None:
+        return None if self._application is None else self._application.only_job
+
     async def _until_shut_down(self, dispatcher: Dispatcher) -> ApplicationStatus:
-        if self._bootstrap is None:
+        if self._application is None:
             return await dispatcher.wait_for_shut_down()
-        async with asyncio.TaskGroup() as tasks:
-            bootstrap = tasks.create_task(self._bootstrap(dispatcher), name=f"bootstrap-{self.token.epoch}")
-            try:
-                return await dispatcher.wait_for_shut_down()
-            finally:
-                bootstrap.cancel()
+        return await self._application.run(dispatcher)
 
     def _move(self, state: LeaderState) -> None:
         self.state = state
@@ -143,3 +160,16 @@ class SessionLeaderProcessFactory:
     def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
         """Return the leader process of a term."""
         return DispatcherLeaderProcess(token, stores, self.services, self.open_term)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationLeaderProcessFactory:
+    """The factory of a cluster that runs one application, and ends with it."""
+
+    services: DispatcherServices
+    open_term: TermOpener
+    application: ClusterApplication
+
+    def create(self, token: FencingToken, stores: Stores) -> DispatcherLeaderProcess:
+        """Return the leader process of a term."""
+        return DispatcherLeaderProcess(token, stores, self.services, self.open_term, self.application)

@@ -99,12 +99,21 @@ async def reading_submission(
         check = bool(uploads) or len(body) > SMALL_BYTES
 
         def checked() -> tuple[JobGraph, str]:
-            graph = _graph(spec, uploads, stored, problems, new_id, check=check)
+            known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
+            graph = _graph(spec, {**known, **stored}, problems, new_id, check=check)
             return graph, "" if key is None else _digest(spec, graph)
 
         graph, digest = await off_loop(len(body), checked)
         message = JobSubmission(graph=graph, idempotency_key=key, digest=digest)
         yield Submission(message=message, uploads=uploads)
+
+
+def graph_of_document(document: bytes, artifacts: Mapping[str, Artifact], job_id: JobId) -> JobGraph:
+    """Return the graph of a document whose artifacts are these. Raises Invalid with every problem."""
+    spec = _spec(document)
+    named = [item.name for item in spec.artifacts if isinstance(item, ArtifactSpec) and item.blob is not None]
+    problems = [Problem(field="artifacts", message=f"{name!r} names a blob, not a file") for name in named]
+    return _graph(spec, artifacts, problems, job_id, check=True)
 
 
 async def store_uploads(submission: Submission, blobs: BlobUploads) -> None:
@@ -122,8 +131,7 @@ def _spec(body: bytes) -> JobSpec:
 
 def _graph(
     spec: JobSpec,
-    uploads: tuple[Upload, ...],
-    stored: Mapping[str, Artifact],
+    artifacts: Mapping[str, Artifact],
     problems: list[Problem],
     new_id: JobId,
     *,
@@ -135,8 +143,7 @@ def _graph(
     is too large for the loop, and (always) to report all problems together with those of the document.
     """
     problems = [*_id_problems(spec), *problems]
-    known = {upload.name: Artifact(name=upload.name, blob=upload.key, size=upload.size) for upload in uploads}
-    graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), {**known, **stored})
+    graph, unfilled = draft_graph(spec, JobId(spec.job_id or new_id), artifacts)
     problems += unfilled
     if problems or check or any(submission_problems(graph)):  # the Dispatcher does not look for these
         problems += job_problems(graph)

@@ -130,6 +130,11 @@ class SimulatedWorkers:
         self._released.add(worker)
         await self._fleet.release(self._process, worker)
 
+    async def release_all(self) -> None:
+        """End the workers of this machine."""
+        for worker in [worker for worker, machine in self._fleet.machines.items() if machine == self.machine]:
+            await self.release(worker)
+
     async def ended(self) -> WorkerEnded:
         """Wait until a worker of this machine has ended that was not released."""
         return await self._ends.get()

@@ -1,0 +1,114 @@
+"""A cluster for one job, on this machine: started in the background with the job, and ended by it.
+
+Its state directory is `per-job/<job id>` in the user's. A supervisor starts its JobManager again when that fails; the
+JobManager starts TaskManagers as the job needs them. The directory stays when the cluster has ended, with the logs, the
+job and its end.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct, structs
+
+from flintlock.client.authoring.package import JobPackage
+from flintlock.client.clusters.discovery import RunningCluster, job_cluster
+from flintlock.client.clusters.local_cluster import require_java, start_cluster
+from flintlock.config.configuration import Configuration
+from flintlock.config.extras import require_extra
+from flintlock.config.files import LoadedConfiguration, environment_settings, split_assignment
+from flintlock.config.options import MAX_TASK_MANAGERS, SUPERVISE
+from flintlock.host.cluster_spec import ClusterSpec
+from flintlock.host.job_directory import JobDescription, JobDirectory
+from flintlock.model.errors import FlintlockError
+from flintlock.model.ids import JobId
+from flintlock.security.local_credentials import local_user
+
+#: Of all per-job clusters of a user, in the state directory.
+PER_JOB: Final = "per-job"
+
+#: Many such clusters may run at once on a machine: none has a configured port. `-D` comes before these.
+_ADDRESSES: Final = {
+    "rest.address": "127.0.0.1",
+    "rest.bind-address": "127.0.0.1",
+    "rest.port": "0",
+    "jobmanager.rpc.address": "127.0.0.1",
+    "jobmanager.bind-host": "127.0.0.1",
+    "jobmanager.rpc.port": "0",
+    "taskmanager.host": "127.0.0.1",
+    "taskmanager.bind-host": "127.0.0.1",
+    "taskmanager.rpc.port": "0",
+}
+#: All JobManagers of such a cluster share its state directory, which has a secret of its own.
+_FIXED: Final = {"high-availability.type": "embedded", "security.secret-file": ""}
+
+
+class JobCluster(Struct, frozen=True, kw_only=True):
+    """A cluster that runs one job."""
+
+    job_id: JobId
+    state_dir: Path
+    running: RunningCluster
+
+
+def job_cluster_directory(state_dir: Path, job_id: JobId) -> Path:
+    """Return the state directory of a job's own cluster."""
+    return state_dir / PER_JOB / job_id
+
+
+def with_job_id(package: JobPackage) -> JobPackage:
+    """Return the package with a job id: the one in its document, else a new one."""
+    job_id = package.spec.job_id or uuid.uuid4().hex
+    return structs.replace(package, spec=structs.replace(package.spec, job_id=job_id))
+
+
+def start_job_cluster(
+    settings: LoadedConfiguration, state_dir: Path, package: JobPackage, overrides: Sequence[str], *, attached: bool
+) -> JobCluster:
+    """Start a cluster for the job; return once the job is durable there. The job may have ended then.
+
+    `package` has a job id; `overrides` are `key=value`. `attached`: the cluster keeps the result until
+    `Client.shut_down`. Raises Refused if the packages of a cluster are not installed, Conflict if the job was run
+    before, FlintlockError with the cause if the cluster does not start.
+    """
+    require_extra("cluster", "a cluster for one job")
+    require_java()
+    job_id = JobId(package.spec.job_id or "")
+    directory = JobDirectory(job_cluster_directory(state_dir, job_id))
+    spec = _spec(settings, dict(split_assignment(text, "-D") for text in overrides))
+    description = JobDescription(
+        job_id=job_id,
+        name=package.spec.name,
+        attached=attached,
+        submitted_by=local_user(),
+        files=tuple(package.files),
+    )
+    own_dir = directory.path.parent
+    directory.create(description, msgspec.json.encode(package.spec), package.files, spec)
+    try:
+        start_cluster(_settings_of(settings, spec), own_dir, spec)
+    except FlintlockError:
+        if directory.read_end() is None:
+            raise  # otherwise it has ended already: the job was very short
+    return JobCluster(job_id=job_id, state_dir=own_dir, running=job_cluster(settings.configuration, own_dir))
+
+
+def _spec(settings: LoadedConfiguration, given: Mapping[str, str]) -> ClusterSpec:
+    workers = {} if settings.configuration.get(MAX_TASK_MANAGERS) else {MAX_TASK_MANAGERS.key: "1"}
+    return ClusterSpec(
+        jobmanagers=1,
+        taskmanagers=0,
+        supervise=settings.configuration.get(SUPERVISE),
+        conf=None if settings.file is None else str(settings.file),
+        settings={**environment_settings(), **_ADDRESSES, **workers, **given, **_FIXED},
+    )
+
+
+def _settings_of(settings: LoadedConfiguration, spec: ClusterSpec) -> LoadedConfiguration:
+    """Return the settings of the cluster, for its client."""
+    merged = Configuration({**settings.configuration.as_dict(), **spec.settings})
+    return structs.replace(settings, configuration=merged)

@@ -1,0 +1,300 @@
+"""A cluster for one job: the job is there from the beginning, runs once, and the cluster ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+from tests.unit.dispatcher.dispatcher_harness import (
+    CODE,
+    A,
+    B,
+    DispatcherHarness,
+    graph,
+    rows,
+    settle,
+    submission,
+    until,
+)
+
+from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
+from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
+from flintlock.dispatcher.leadership.runner import DispatcherRunner
+from flintlock.dispatcher.services import TermServices
+from flintlock.dispatcher.single_job import CLEANUP_PATIENCE_S, ClusterJob
+from flintlock.ha.leader_info import LeaderAddresses
+from flintlock.ha.protocols import Stores
+from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, ShutDownCluster
+from flintlock.model.commands import CancelJob
+from flintlock.model.errors import Conflict, Invalid, Unavailable
+from flintlock.model.ids import FencingToken, JobId
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobs import JobQuery, JobSnapshot, ResultQuery
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import ResultRows
+from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
+from flintlock.testing.memory_ha import MemoryCluster
+from flintlock.testing.virtual_time import run_virtual, virtual_time
+
+RESULT_S: Final = 300.0
+
+
+class Disk:
+    """What outlives the HA data: the job, and the record of its end."""
+
+    def __init__(self, job: JobGraph | None = None) -> None:
+        self.job: Final = job or graph(A, blobs=[CODE])
+        self.loads = 0
+        self.ends: list[tuple[ApplicationStatus, tuple[ResultRows, ...]]] = []
+        self.fail_with: OSError | None = None
+
+    @property
+    def job_id(self) -> JobId:
+        return self.job.job_id
+
+    async def load(self) -> JobGraph:
+        self.loads += 1
+        return self.job
+
+    async def read(self) -> ApplicationStatus | None:
+        await asyncio.sleep(0)
+        return self.ends[0][0] if self.ends else None
+
+    async def write(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+        await asyncio.sleep(0)
+        if self.fail_with is not None:
+            raise self.fail_with
+        self.ends.append((STATUS_OF_JOB[snapshot.status], results))
+
+
+class JobCluster:
+    """A JobManager of a per-job cluster; one that is made with the stores and the disk of another is its successor."""
+
+    def __init__(
+        self, stores: MemoryCluster | None = None, disk: Disk | None = None, *, attached: bool = False
+    ) -> None:
+        self.harness: Final = DispatcherHarness(stores)
+        self.disk: Final = disk or Disk()
+        self.current: Final = CurrentDispatcher()
+        application = ClusterJob(source=self.disk, record=self.disk, result_timeout_s=RESULT_S if attached else 0.0)
+        self.runner: Final = DispatcherRunner(
+            self.harness.ha,
+            ApplicationLeaderProcessFactory(self.harness.services, self._open_term, application),
+            self.current,
+            LeaderAddresses(rpc="jm:1", rest="http://jm"),
+            removes_ha_data=True,
+        )
+
+    @asynccontextmanager
+    async def _open_term(self, token: FencingToken, stores: Stores) -> AsyncGenerator[TermServices]:
+        yield self.harness.term(stores)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[asyncio.Task[ApplicationStatus]]:
+        """Contend and lead; on exit this JobManager has ended, as if it had been killed if it had not."""
+        async with asyncio.timeout(30 * 86400), asyncio.TaskGroup() as tasks:
+            contending = tasks.create_task(self.runner.run())
+            await settle()
+            self.harness.cluster.grant("jm")
+            yield contending
+            contending.cancel()
+
+    async def job_master(self) -> FakeJobMasterRunner:
+        """Wait for the JobMaster of the job."""
+        await until(lambda: bool(self.harness.job_masters.made))
+        await until(lambda: self.harness.runner().status is JobStatus.RUNNING)
+        return self.harness.runner()
+
+
+def fail(master: FakeJobMasterRunner) -> None:
+    master.fail("no")
+
+
+def is_empty(stores: MemoryCluster) -> bool:
+    return not (stores.graphs or stores.results or stores.ended or stores.progress)
+
+
+@virtual_time
+async def test_the_job_is_there_as_soon_as_the_leader_is_and_the_cluster_ends_with_its_status() -> None:
+    endings: dict[Callable[[FakeJobMasterRunner], None], ApplicationStatus] = {
+        lambda master: master.finish(rows()): ApplicationStatus.SUCCEEDED,
+        fail: ApplicationStatus.FAILED,
+        FakeJobMasterRunner.cancel: ApplicationStatus.CANCELED,
+    }
+    for end, status in endings.items():
+        cluster = JobCluster()
+        async with cluster.running() as contending:
+            await cluster.current.wait_for_leader()
+            assert not (await cluster.current.gateway.job(JobQuery(job_id=A))).status.globally_terminal
+            end(await cluster.job_master())
+            assert await contending is status
+        assert [end for end, _ in cluster.disk.ends] == [status]
+        assert is_empty(cluster.harness.cluster), "the HA data is removed"
+        assert cluster.harness.blobs.references == {}
+
+
+@virtual_time
+async def test_the_record_of_the_end_has_the_rows_and_precedes_the_removal_of_the_ha_data() -> None:
+    cluster = JobCluster()
+    cluster.disk.fail_with = OSError("no space left on device")
+    async with cluster.running() as contending:
+        (await cluster.job_master()).finish(rows())
+        await asyncio.sleep(100)
+        assert not contending.done()
+        assert not is_empty(cluster.harness.cluster)
+
+        cluster.disk.fail_with = None
+        assert await contending is ApplicationStatus.SUCCEEDED
+    assert cluster.disk.ends == [(ApplicationStatus.SUCCEEDED, (rows(),))]
+
+
+@virtual_time
+async def test_another_job_is_refused_with_the_reason_and_nothing_of_it_is_stored() -> None:
+    cluster = JobCluster()
+    async with cluster.running():
+        await cluster.job_master()
+        for key in (None, "k"):
+            with pytest.raises(Conflict, match=f"runs job {A} and ends with it, and accepts no other job"):
+                await cluster.current.gateway.submit_job(submission(B, key=key, blobs=[CODE]))
+        assert cluster.harness.cluster.graphs.keys() == {A}
+        assert cluster.harness.blobs.references.keys() <= {A}
+
+
+@virtual_time
+async def test_a_cluster_that_is_shut_down_before_its_job_ends_keeps_everything_and_continues() -> None:
+    cluster = JobCluster()
+    async with cluster.running() as contending:
+        await cluster.job_master()
+        await cluster.current.gateway.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.SUCCEEDED))
+        assert await contending is ApplicationStatus.UNKNOWN
+    assert cluster.disk.ends == []
+    assert cluster.harness.cluster.graphs.keys() == {A}
+
+    again = JobCluster(cluster.harness.cluster, cluster.disk)
+    async with again.running() as contending:
+        (await again.job_master()).finish(rows())
+        assert await contending is ApplicationStatus.SUCCEEDED
+    assert cluster.disk.loads == 1, "the stored job continues"
+
+
+@virtual_time
+async def test_the_result_is_kept_for_an_attached_client_until_it_says_so_or_is_gone_for_long() -> None:
+    cluster = JobCluster(attached=True)
+    async with cluster.running() as contending:
+        (await cluster.job_master()).finish(rows())
+        await asyncio.sleep(RESULT_S / 2)
+        assert await cluster.current.gateway.result(ResultQuery(job_id=A, name="top")) == rows()
+        await cluster.current.gateway.shut_down_cluster(ShutDownCluster())
+        assert await contending is ApplicationStatus.SUCCEEDED
+
+    forgotten = JobCluster(attached=True)
+    async with forgotten.running() as contending:
+        fail(await forgotten.job_master())
+        await asyncio.sleep(RESULT_S + CLEANUP_PATIENCE_S)
+        assert await contending is ApplicationStatus.FAILED
+
+
+@virtual_time
+async def test_a_cancelled_job_ends_the_cluster_as_canceled_not_with_the_status_of_the_request_to_end() -> None:
+    cluster = JobCluster(attached=True)
+    async with cluster.running() as contending:
+        await cluster.job_master()
+        await cluster.current.gateway.command(CancelJob(job_id=A))
+        await until(lambda: bool(cluster.disk.ends))
+        await cluster.current.gateway.shut_down_cluster(ShutDownCluster(status=ApplicationStatus.SUCCEEDED))
+        assert await contending is ApplicationStatus.CANCELED
+
+
+@virtual_time
+async def test_files_that_no_task_manager_removes_delay_the_end_of_the_cluster_and_do_not_prevent_it() -> None:
+    cluster = JobCluster()
+    cluster.harness.resource_manager.fail_with = Unavailable("no TaskManager is registered")
+    async with cluster.running() as contending:
+        (await cluster.job_master()).finish(rows(), scratch=("work",))
+        await asyncio.sleep(CLEANUP_PATIENCE_S / 2)
+        assert not contending.done()
+        await asyncio.sleep(CLEANUP_PATIENCE_S)
+        assert await contending is ApplicationStatus.SUCCEEDED
+
+
+@virtual_time
+async def test_a_quarantined_job_has_not_ended_the_cluster_waits_for_the_operator() -> None:
+    cluster = JobCluster()
+    cluster.harness.lost_leaders = {A: 5}
+    async with cluster.running() as contending:
+        await cluster.current.wait_for_leader()
+        await asyncio.sleep(3600)
+        assert not contending.done()
+        assert (await cluster.current.gateway.job(JobQuery(job_id=A))).status is JobStatus.FAILED
+
+        await cluster.current.gateway.retry_quarantined(JobQuery(job_id=A))
+        (await cluster.job_master()).finish(rows())
+        assert await contending is ApplicationStatus.SUCCEEDED
+
+
+@virtual_time
+async def test_a_job_that_cannot_run_ends_the_process_with_the_reason() -> None:
+    cluster = JobCluster(disk=Disk(graph(JobId("nonsense"))))
+    with pytest.raises(ExceptionGroup) as raised:
+        async with cluster.running() as contending:
+            await asyncio.wait({contending})
+    assert raised.value.subgroup(Invalid) is not None
+
+
+async def run_with_a_death_after(steps: int) -> bool:
+    """Kill the first JobManager after so many steps of its stores; return whether it ran that long."""
+    first = JobCluster()
+    finished: list[JobId] = []
+
+    def finish_soon(master: FakeJobMasterRunner) -> None:
+        def finish() -> None:
+            if not master.suspended:
+                finished.append(master.job.graph.job_id)
+                master.finish(rows(), scratch=("work",))
+
+        asyncio.get_running_loop().call_later(1, finish)
+
+    first.harness.job_masters.prepare = finish_soon
+    async with first.running() as contending:
+        first.harness.faults.die_after(steps)
+        await asyncio.wait({contending}, timeout=200)
+    died = first.harness.faults.dead
+    ended = bool(first.disk.ends)
+
+    second = JobCluster(first.harness.cluster, first.disk)
+    second.harness.job_masters.prepare = finish_soon
+    async with second.running() as contending:
+        assert await contending is ApplicationStatus.SUCCEEDED
+    made = second.harness.job_masters.made
+    assert not ended or not made, "a job that has ended does not run again"
+    assert len(first.disk.ends) == 1, "a job ends once"
+    assert first.disk.ends == [(ApplicationStatus.SUCCEEDED, (rows(),))]
+    assert is_empty(second.harness.cluster), "the HA data is removed"
+    return died
+
+
+def test_the_job_runs_once_and_nothing_is_left_wherever_the_jobmanager_dies() -> None:
+    deaths = 0
+    while run_virtual(run_with_a_death_after(deaths)):
+        deaths += 1
+
+    assert deaths > 20
+
+
+@virtual_time
+async def test_a_jobmanager_that_is_started_after_the_end_runs_nothing() -> None:
+    """Its HA data is gone, and a supervisor that was paused starts it once more."""
+    cluster = JobCluster()
+    async with cluster.running() as contending:
+        fail(await cluster.job_master())
+        assert await contending is ApplicationStatus.FAILED
+
+    again = JobCluster(cluster.harness.cluster, cluster.disk, attached=True)
+    async with again.running() as contending:
+        assert await contending is ApplicationStatus.FAILED
+    assert again.harness.job_masters.made == []
+    with pytest.raises(Unavailable):
+        await again.current.gateway.job(JobQuery(job_id=A))
