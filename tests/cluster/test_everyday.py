@@ -14,9 +14,10 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import DataFrame
 from tests.cluster.commands import flintlock
-from tests.cluster.processes import Processes
+from tests.cluster.processes import Processes, until
 
 import flintlock as fl
+from flintlock.model.states import JobStatus
 from flintlock.testing import local_cluster
 
 
@@ -43,6 +44,41 @@ def test_queries_are_run_from_the_command_line(standing: Processes, tmp_path: Pa
     assert "UNRESOLVED_COLUMN" in wrong.stderr
     found = flintlock("result", "latest", "--format", "csv", *at, cwd=tmp_path)
     assert found.returncode == 2  # the latest job has failed, and has no result
+
+
+@pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
+def test_of_two_jobs_that_require_an_empty_path_one_writes_to_it(
+    standing: Processes, tmp_path: Path, mode: str
+) -> None:
+    """The second job begins and ends while the first one has not written yet."""
+
+    def numbers(spark: Any, params: dict[str, str]) -> DataFrame:
+        from threading import Event
+
+        Path(params["marks"], "running").touch()
+        while not Path(params["marks"], "continue").exists():
+            Event().wait(0.02)
+        return spark.range(100, numPartitions=2)
+
+    with fl.connect(standing.url) as client:
+
+        def submit(name: str) -> fl.JobHandle:
+            job = fl.Job(name, parallelism=1, params={"marks": str(tmp_path)})
+            rows = job.step(name="rows")(numbers)
+            job.sink("out", rows, format="parquet", path=str(tmp_path / "out"), mode=mode)
+            return client.submit(job)
+
+        first = submit("first")
+        until("the first job", lambda: (tmp_path / "running").exists() or first.ended_within(0.1), 240.0)
+        second = submit("second")
+        until("the end of the second job", lambda: second.ended_within(10.0), 240.0)
+        (tmp_path / "continue").touch()
+        until("the end of the first job", lambda: first.ended_within(10.0), 240.0)
+        assert first.status is JobStatus.FINISHED
+        assert second.status is (JobStatus.FAILED if mode == "errorifexists" else JobStatus.FINISHED)
+        said = f"{second.attempts().failure}" + "".join(part.text for part in second.logs())
+    assert f"job {first.id} writes to" in said
+    assert cast("Any", parquet).read_table(tmp_path / "out").num_rows == 100
 
 
 def test_a_users_job_runs_on_rows_of_a_test(tmp_path: Path) -> None:

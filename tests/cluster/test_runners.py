@@ -21,7 +21,7 @@ from tests.cluster.runner_harness import OUTPUT_LIMIT, Ran, RunnerHarness, conte
 from flintlock.model.commands import CancelTask, CommandAccepted, PingTask, TaskAnswer
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
-from flintlock.model.ids import RegionId, StepName
+from flintlock.model.ids import JobId, RegionId, StepName
 from flintlock.model.jobgraph import ArtifactKind, EngineKind, Exchange, JobVertex
 from flintlock.model.operations import Function, Result, SaveMode, Sink, Source, Sql
 from flintlock.model.regions import regions_of
@@ -371,6 +371,7 @@ def test_modes_mean_what_spark_means_by_them(b: RunnerHarness) -> None:
     ignored = b.run(sink_task(b, target, mode=SaveMode.IGNORE))
     assert ignored.finished.sinks == ()
     assert [output.rows for output in ignored.finished.outputs] == [0]
+    assert f"'out' writes nothing: {target} has data already" in ignored.log
 
     publish(b.run(sink_task(b, target, mode=SaveMode.APPEND)))
     assert one(b, f"SELECT count(*) FROM parquet.`{target}`") == 60
@@ -379,6 +380,18 @@ def test_modes_mean_what_spark_means_by_them(b: RunnerHarness) -> None:
     assert len(over.finished.sinks[0].removes) >= 2
     publish(over)
     assert one(b, f"SELECT count(*) FROM parquet.`{target}`") == 30
+
+
+def test_a_sink_whose_target_another_job_has_writes_nothing(b: RunnerHarness) -> None:
+    target, other = b.path("taken"), JobId("f" * 32)
+    taken = {StepName("out"): other}
+    refused = b.run(structs.replace(sink_task(b, target), taken=taken))
+    assert (refused.failure.kind, refused.failure.step) == (FailureKind.ANALYSIS, "out")
+    assert f"job {other} writes to the path {target!r}" in refused.failure.message
+    ignored = b.run(structs.replace(sink_task(b, target, mode=SaveMode.IGNORE), taken=taken))
+    assert ignored.finished.sinks == ()
+    assert f"'out' writes nothing: job {other} writes to {target}" in ignored.log
+    assert not Path(target).exists()
 
 
 def test_a_dynamic_overwrite_removes_only_partitions_it_writes(b: RunnerHarness) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 import structlog
+from msgspec import structs
 from structlog.typing import FilteringBoundLogger
 
 from flintlock.gateways.jobmaster import JobListener, JobMasterFactory, JobMasterRunner
@@ -69,7 +70,7 @@ from flintlock.model.causes import CauseId, caused_by, current_cause, internal_c
 from flintlock.model.commands import CancelJob, CancelTask, JobCommand, RescaleJob, TaskAnswer, TaskQuery
 from flintlock.model.errors import Conflict, Fenced, FlintlockError, InvariantBroken, Refused, Unavailable
 from flintlock.model.failure_text import log_facts
-from flintlock.model.ids import RequestId
+from flintlock.model.ids import JobId, RegionId, RequestId, StepName
 from flintlock.model.jobs import JobHistory, JobOutcome, JobRequirements, JobSnapshot, StoredJob
 from flintlock.model.slots import (
     DeployedTasks,
@@ -80,8 +81,9 @@ from flintlock.model.slots import (
     TaskManagerLost,
     UnwantedTasks,
 )
+from flintlock.model.staging import staged_sinks
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import RegionRecord, RemoveFiles, TaskReport
+from flintlock.model.tasks import RegionPhase, RegionRecord, RemoveFiles, TaskReport
 
 log: FilteringBoundLogger = structlog.get_logger()
 
@@ -106,6 +108,10 @@ def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
         with services.current_job.working_on(job.graph.job_id):
             plan = plan_of(job.graph, services.configuration, services.work_dir)
             state = with_history(initial_state(plan, job, progress, services.clock_ms()), history)
+            for record in progress:
+                if record.phase is not RegionPhase.FINISHED:
+                    sinks = staged_sinks(plan.graph, plan.regions[record.region])
+                    services.claims.restore(plan.job_id, sinks, record.taken)
             return JobMaster(state, services, listener)
 
     return make
@@ -128,6 +134,7 @@ class JobMaster:
         "_services",
         "_snapshot",
         "_state",
+        "_taken",
         "_undeclared",
     )
 
@@ -142,6 +149,7 @@ class JobMaster:
         self._backlog: list[tuple[JobEffect, CauseId | None]] = []  # effects of events before it ran; emptied by run
         self._droppable: set[asyncio.Task[None]] = set()  # tasks that are cancelled at the job's end
         self._recorder = ProgressRecorder(services.progress, services.gate)
+        self._taken: dict[RegionId, dict[StepName, JobId]] = {}  # of the latest deployment; by _with_claims
         self._cause: CauseId | None = None  # of what started it: for messages that bring none; written by run
         self._request_causes: dict[RequestId, CauseId | None] = {}  # of each declared request; written by Declare
         #: Not yet acknowledged by the ResourceManager.
@@ -173,6 +181,7 @@ class JobMaster:
             raise
         finally:
             self._services.directory.unregister(job_id, self)
+        self._services.claims.release(job_id)
         if self._crash is not None:
             await self._release_all(self._crash)
             raise self._crash
@@ -301,7 +310,8 @@ class JobMaster:
             case Declare(requirements):
                 self._queue_declaration(self._scope, requirements)
             case Record() | RecordHistory():
-                self._recorder.begin(effect, partial(self._spawn, self._scope), self._recorded)
+                claimed = self._with_claims(effect)
+                self._recorder.begin(claimed, partial(self._spawn, self._scope), self._recorded)
             case SendDeploy():
                 self._spawn_droppable(self._scope, partial(self._deploy, effect), f"deploy-{effect.order.attempt}")
             case SendCommand():
@@ -346,6 +356,15 @@ class JobMaster:
     def _recorded(self, record: RegionRecord) -> None:
         self._handle(Recorded(record))
 
+    def _with_claims(self, effect: Record | RecordHistory) -> Record | RecordHistory:
+        """Claim the targets of an attempt that is deployed; return its record with what other jobs have of them."""
+        if not isinstance(effect, Record) or effect.record.phase is not RegionPhase.DEPLOYED:
+            return effect
+        plan, region = self._state.plan, effect.record.region
+        taken = self._services.claims.claim(plan.job_id, staged_sinks(plan.graph, plan.regions[region]))
+        self._taken[region] = taken
+        return Record(structs.replace(effect.record, taken=taken)) if taken else effect
+
     def _queue_declaration(self, scope: asyncio.TaskGroup, requirements: ResourceRequirements) -> None:
         cause, known = current_cause(), self._request_causes
         self._undeclared = (requirements, cause)
@@ -371,8 +390,10 @@ class JobMaster:
 
     async def _deploy(self, effect: SendDeploy) -> None:
         attempt = effect.order.attempt
+        taken = self._taken.get(attempt.region)
+        order = structs.replace(effect.order, taken=taken) if taken else effect.order
         try:
-            answer = await self._services.task_managers(effect.address).deploy(effect.order)
+            answer = await self._services.task_managers(effect.address).deploy(order)
         except Fenced:
             raise
         except FlintlockError as error:

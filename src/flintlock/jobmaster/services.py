@@ -14,6 +14,7 @@ from flintlock.ha.protocols import JobProgressStore
 from flintlock.jobmaster.directory import JobMasterDirectory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
+from flintlock.jobmaster.target_claims import TargetClaims
 from flintlock.monitoring.current_job import CurrentJob
 
 
@@ -31,5 +32,6 @@ class JobMasterServices:
     work_dir: str  # contains a directory with the blocking results of each job
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
+    claims: TargetClaims = field(default_factory=TargetClaims)  # which job writes to which path
     gate: LeaderGate = field(default_factory=LeaderGate)  # whether the leader may act at present
     current_job: CurrentJob = field(default_factory=CurrentJob)  # which job the loop works on

@@ -38,6 +38,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     resources: Resources | None = None  # what the task's runner may use
     outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
     lease_s: float = 0.0  # no leader's lease covers the attempt for longer than this; 0: as long as the leader grants
+    taken: dict[StepName, JobId] = {}  # sinks that must not write: another job writes to their target
 
 
 class DeploymentAnswer(Struct, frozen=True, kw_only=True):
@@ -292,3 +293,4 @@ class RegionRecord(Struct, frozen=True, kw_only=True):
     staging: tuple[str, ...] = ()  # where attempts so far may have written to, one entry for each sink
     recorded_ms: int = 0
     lease_s: float = 0.0  # no lease covers the attempt for longer; 0: recorded by a version that did not limit them
+    taken: dict[StepName, JobId] = {}  # with DEPLOYED: `DeployTask.taken`

@@ -30,6 +30,7 @@ from flintlock.jobmaster.endpoint import JobMaster, job_master_factory
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.jobmaster.services import JobMasterServices
+from flintlock.jobmaster.target_claims import TargetClaims
 from flintlock.model.causes import CauseId, caused_by
 from flintlock.model.commands import CancelJob, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, Fenced, InvariantBroken, NotFound, Refused, Unavailable
@@ -72,6 +73,7 @@ class EndpointHarness:
         graph: JobGraph = SMALL,
         config: dict[str, str] | None = None,
         enrichers: tuple[FailureEnricher, ...] = (),
+        claims: TargetClaims | None = None,
     ) -> None:
         self.graph = graph
         self.directory = JobMasterDirectory()
@@ -91,6 +93,7 @@ class EndpointHarness:
             work_dir="/work",
             enrichers=enrichers,
             metrics=JobMasterMetrics(self.registry),
+            claims=claims or TargetClaims(),
         )
         self.master = self.make()
 

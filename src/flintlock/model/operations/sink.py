@@ -34,6 +34,11 @@ class SaveMode(StrEnum):
     ERROR_IF_EXISTS = "errorifexists"
     IGNORE = "ignore"
 
+    @property
+    def requires_empty_target(self) -> bool:
+        """Whether rows are written only to a target that has none."""
+        return self in (SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE)
+
     @classmethod
     def _missing_(cls, value: object) -> SaveMode | None:
         """Accept Spark's other names of a mode."""

@@ -9,6 +9,7 @@ TaskManager receives a message for each output that is written, and lists its fi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -144,6 +145,16 @@ class RegionTask:
         }
         if not modes:
             return frozenset()
+        taken = {step: job_id for step, job_id in self._task.taken.items() if step in modes}
+        for step, job_id in taken.items():
+            if modes[step].mode is SaveMode.ERROR_IF_EXISTS:
+                raise TaskError(
+                    FailureKind.ANALYSIS,
+                    f"job {job_id} writes to the path {modes[step].path!r}, and the sink's mode is 'errorifexists': "
+                    "wait for that job's end, choose 'overwrite' or 'append', or another path",
+                    step,
+                )
+            self._note(f"{step!r} writes nothing: job {job_id} writes to {modes[step].path}")
         found = self._targets()
         if found.problem is not None:
             raise TaskError(FailureKind.SPARK_TASK, found.problem)
@@ -156,7 +167,13 @@ class RegionTask:
                     "choose 'overwrite', 'append' or 'ignore', or another path",
                     step,
                 )
-        return frozenset(found.occupied)
+            if step not in taken:
+                self._note(f"{step!r} writes nothing: {sink.path} has data already")
+        return frozenset((*found.occupied, *taken))
+
+    def _note(self, text: str) -> None:
+        """Write a line into the attempt's log."""
+        sys.stderr.write(f"[flintlock: {text}]\n")
 
     def _produce(self, vertex: JobVertex) -> None:
         try:

@@ -49,7 +49,7 @@ class FileListing(Struct, frozen=True, kw_only=True):
 
 def needs_target_check(sink: Sink) -> bool:
     """Return whether a staged sink depends on the files that its target has when it starts."""
-    return sink.mode in {SaveMode.ERROR_IF_EXISTS, SaveMode.IGNORE}
+    return sink.mode.requires_empty_target
 
 
 def is_dynamic(sink: Sink, config: Mapping[str, str]) -> bool:
