@@ -83,6 +83,7 @@ lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) pyproject.toml --all-extras --constraint requirements/dev.txt --output-file requirements/runtime.txt
 	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt --output-file requirements/client.txt
 	@$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/build.txt
+	@$(COMPILE) --group jupyter --constraint requirements/dev.txt --output-file requirements/jupyter.txt
 
 clean: ## remove what was generated, .venv included
 	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist site

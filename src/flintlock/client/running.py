@@ -38,6 +38,7 @@ from flintlock.client.display.console import (
     result_table,
 )
 from flintlock.client.display.following import OutputReader, follow
+from flintlock.client.display.notebook import in_notebook
 from flintlock.config.files import LoadedConfiguration, load, state_directory
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
@@ -284,6 +285,8 @@ def run(
 ) -> JobRun:
     """Run the job to its end, show its progress and print its results; the same as `flintlock run file.py:job`.
 
+    In a notebook the progress is a table that is updated in place, and results are shown by what is returned.
+
     It runs on the cluster at `url`, else on the configured one, else on the running one of the state directory, else on
     an embedded one for the duration of the job (`local` forces that), unless the state directory belongs to a cluster
     that does not run. Raises JobFailed with the structured failure,
@@ -298,7 +301,7 @@ def run(
     with run_job(job, cluster, settings, options, _ScriptHooks(quiet=quiet)) as outcome:
         handle = outcome.handle.require_success()
         results = {name: handle.result(name).fetch() for name in handle.results()}
-    if not quiet:
+    if not quiet and not in_notebook():  # which shows what is returned
         for result in results.values():
             output_console().print(result_table(result.table))
     return JobRun(job_id=handle.id, name=handle.name, results=results)

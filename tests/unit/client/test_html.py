@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
+import pytest
 from tests.unit.client.answering import serving
 
 from flintlock.api.jobs import ResultColumn, ResultTable
@@ -52,8 +55,64 @@ def test_handles_and_runs_show_themselves() -> None:
     with serving(answers) as server, closing(Http([server.url])) as http:
         html = shown(JobHandle(http, JOB))
     assert html.startswith(f"<b>&lt;j&gt;</b> <code>{JOB}</code> WAITING<br><small>waits for slots: 1st of 1")
-    assert "<td>a</td><td>SCHEDULED</td><td>waits for slots</td>" in html
+    assert "<td>a</td><td>SCHEDULED</td><td></td><td>waits for slots</td>" in html
 
     table = ResultTable(name="top", columns=(ResultColumn(name="x"),), rows=((1,),))
     result = ResultHandle("top", lambda: table, lambda: b"")
     assert shown(JobRun(job_id=JOB, name="j", results={"top": result})) == shown(result) == result_html(table)
+
+
+class Kernel:
+    """What IPython has in the kernel of a notebook, as far as it is used: it records what is displayed."""
+
+    def __init__(self) -> None:
+        self.kernel = self
+        self.shown: list[tuple[str, str]] = []
+
+    def get_ipython(self) -> Kernel:
+        return self
+
+    def display(self, value: object, *, display_id: bool) -> Kernel:
+        assert display_id
+        self.shown.append(("new", shown(value)))
+        return self
+
+    def update(self, value: object) -> None:
+        self.shown.append(("in place", shown(value)))
+
+
+def test_waiting_in_a_notebook_shows_the_job_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel()
+    monkeypatch.setitem(sys.modules, "IPython", cast("ModuleType", kernel))
+    monkeypatch.setitem(sys.modules, "IPython.display", cast("ModuleType", kernel))
+
+    def answer(status: str, state: str, done: int) -> tuple[int, Any]:
+        attempt = {"attempt": 0, "state": state, "metrics": {"tasks-total": 4, "tasks-done": done}}
+        regions = [{"region": 0, "steps": ["a"], "attempts": [attempt]}]
+        return 200, {"jobid": JOB, "name": "j", "status": status, "regions": regions}
+
+    ended = answer("FINISHED", "FINISHED", 4)
+    running = answer("RUNNING", "RUNNING", 1)
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [running, running, answer("RUNNING", "RUNNING", 3), ended],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
+        f"GET /jobs/{JOB}/logs": [
+            (200, {"logs": [{"region": 0, "attempt": 0, "text": "", "next-offset": 0, "complete": True}]})
+        ],
+    }
+    with serving(answers) as server, closing(Http([server.url])) as http:
+        assert JobHandle(http, JOB).wait().id == JOB
+
+    assert [place for place, _ in kernel.shown] == ["new", "in place", "in place"], "what has not changed is not drawn"
+    assert 'value="0.250"' in kernel.shown[0][1]
+    assert 'value="0.750"' in kernel.shown[1][1]
+    assert "FINISHED" in kernel.shown[2][1]
+
+
+def test_a_wait_with_progress_keeps_its_timeout() -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"GET /jobs/{JOB}/attempts": [(200, {"jobid": JOB, "name": "j", "status": "RUNNING", "regions": []})],
+        f"GET /jobs/{JOB}/execution-result": [(200, {"status": {"id": "IN_PROGRESS"}})],
+    }
+    with serving(answers) as server, closing(Http([server.url])) as http, pytest.raises(TimeoutError, match="keeps"):
+        JobHandle(http, JOB).wait(timeout=0, progress=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Generator
 from typing import Final
@@ -26,6 +27,7 @@ from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle, only_name
+from flintlock.client.display.notebook import in_notebook
 from flintlock.client.display.progress import failure_lines, failure_of, waiting_notes
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
@@ -49,20 +51,39 @@ class JobHandle:
         """The job's state now."""
         return self._http.get(f"/jobs/{self.id}/status", JobStatusResponse).status
 
-    def wait(self, timeout: float | None = None) -> JobHandle:
+    def wait(self, timeout: float | None = None, *, progress: bool | None = None) -> JobHandle:
         """Wait until the job is FINISHED and return the handle.
+
+        With `progress` shows the job meanwhile, and what its code prints: in a notebook a table that is updated in
+        place, elsewhere on stderr. Without a value, in notebooks only.
 
         Raises JobFailed with the structured failure, JobCanceled, or TimeoutError after `timeout` seconds; the job
         keeps running then. Waits for a JobManager that restarts meanwhile, and follows a new leader.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        if in_notebook() if progress is None else progress:
+            self._show_until_end(timeout, deadline)
+            return self.require_success()
         while True:
             longest = self._http.longest_wait_s
             left = longest if deadline is None else max(0.0, deadline - time.monotonic())
             if self.ended_within(min(left, longest)):
                 return self.require_success()
-            if deadline is not None and time.monotonic() >= deadline:
-                raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it keeps running")
+            self._check_deadline(timeout, deadline)
+
+    def _show_until_end(self, timeout: float | None, deadline: float | None) -> None:
+        from flintlock.client.display.console import display_for, error_console
+        from flintlock.client.display.following import OutputReader, follow
+
+        display = display_for(error_console(), sys.stderr)
+        try:
+            follow(self, display, OutputReader(self), check=lambda: self._check_deadline(timeout, deadline))
+        finally:
+            display.close()
+
+    def _check_deadline(self, timeout: float | None, deadline: float | None) -> None:
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"job {self.id} has not ended within {timeout:g} s; it keeps running")
 
     def ended_within(self, wait_s: float) -> bool:
         """Wait up to `wait_s` for the job's end and return whether it has ended."""

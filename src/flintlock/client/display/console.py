@@ -172,7 +172,11 @@ class LiveDisplay:
 
 
 def display_for(console: Console, output: TextIO) -> Display:
-    """Return the display for the console: a live one on a terminal."""
+    """Return the display for the console: one of its own in a notebook, a live one on a terminal."""
+    from flintlock.client.display.notebook import NotebookDisplay, in_notebook
+
+    if in_notebook():
+        return NotebookDisplay(output)
     return LiveDisplay(console, output) if console.is_terminal else PlainDisplay(cast("TextIO", console.file), output)
 
 
