@@ -284,7 +284,9 @@ class _Run:
             return []
         due_ms = job.timestamps[JobStatus.INITIALIZING] + observed.timeout_s * 1000
         finished_ms = [each.timestamps.get(ExecutionState.FINISHED, 0) for each in job.executions]
-        if max(finished_ms, default=0) > due_ms + _TIMEOUT_MARGIN_MS and not job.timestamps.get(JobStatus.FAILING):
+        # An attempt that publishes is not interrupted, also not by a cancel before the timeout.
+        ending = job.timestamps.get(JobStatus.FAILING) or job.timestamps.get(JobStatus.CANCELLING)
+        if max(finished_ms, default=0) > due_ms + _TIMEOUT_MARGIN_MS and not ending:
             return [f"{observed.key} was due after {observed.timeout_s:g} s, and worked until {max(finished_ms)} ms"]
         if _timed_out(job) and job.timestamps.get(JobStatus.FAILING, due_ms) < due_ms - _TIMEOUT_MARGIN_MS:
             return [f"{observed.key} failed before its timeout of {observed.timeout_s:g} s"]
