@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
 import zipfile
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
 from tests.cluster.commands import flintlock
 from tests.cluster.processes import Processes
+
+from flintlock.model.errors import Unavailable
+from flintlock.spark.cluster_environment import cluster_environment
+from flintlock.spark.engine.jvm import spark_home
+from flintlock.spark.environments import remove_unused
 
 READS_A_RESOURCE = """
 from pyspark.sql import SparkSession
@@ -39,3 +51,109 @@ def test_a_jar_of_the_settings_that_is_not_there_fails_the_job_by_its_name(stand
     assert ran.returncode == 1
     assert f"spark.jars names '{missing}', which is not a file on this machine" in ran.stderr
     assert "never" not in ran.stdout
+
+
+USES_A_PACKAGE = """
+import sys
+import flintlock_tiny
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.getOrCreate()
+
+
+@udf("string")
+def in_a_worker(x):
+    import sys
+    import flintlock_tiny
+
+    return f"{flintlock_tiny.VALUE + x} {sys.prefix == PREFIX}"
+
+
+PREFIX = sys.prefix
+print("runner", flintlock_tiny.VALUE, "worker", spark.range(1, 2).select(in_a_worker("id")).first()[0])
+"""
+
+
+def write_wheel(folder: Path, version: str, module: str) -> str:
+    """Write a wheel of `flintlock_tiny`, which needs nothing else, and return its name."""
+    name, info = f"flintlock_tiny-{version}-py3-none-any.whl", f"flintlock_tiny-{version}.dist-info"
+    with zipfile.ZipFile(folder / name, "w") as wheel:
+        wheel.writestr("flintlock_tiny.py", module)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: flintlock_tiny\nVersion: {version}\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return name
+
+
+def test_requirements_are_installed_once_for_runner_and_workers_and_no_other_job_sees_them(
+    standing: Processes, tmp_path: Path
+) -> None:
+    wheel = write_wheel(tmp_path, "1.0", f"VALUE = 41  # {uuid.uuid4()}: built in no earlier run of this test\n")
+    (tmp_path / "requirements.txt").write_text(f"./{wheel}\n")
+    (tmp_path / "script.py").write_text(USES_A_PACKAGE)
+    first = flintlock("run", "-m", standing.url, "--requirements", "requirements.txt", "script.py", cwd=tmp_path)
+    again = flintlock("run", "-m", standing.url, "--requirements", "requirements.txt", "script.py", cwd=tmp_path)
+    without = flintlock("run", "-m", standing.url, "script.py", cwd=tmp_path)
+
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "runner 41 worker 42 True" in first.stdout
+    assert "Successfully installed" in first.stdout
+    assert "runner 41 worker 42 True" in again.stdout, again.stdout + again.stderr
+    assert "installed" not in again.stdout
+    assert without.returncode == 1
+    assert "No module named 'flintlock_tiny'" in without.stderr
+
+
+def test_requirements_that_cannot_be_installed_fail_the_job_once_with_the_last_lines_of_pip(
+    standing: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text("--no-index\nflintlock-no-such-package==1\n")
+    (tmp_path / "script.py").write_text("print('never')\n")
+    (tmp_path / "job.yaml").write_text(
+        "name: retried\nrequirements: requirements.txt\nsteps:\n  script: {program: {file: script.py}}\n"
+        "config: {restart-strategy.type: fixed-delay, restart-strategy.fixed-delay.attempts: 3}\n"
+    )
+    ran = flintlock("run", "-m", standing.url, "job.yaml", cwd=tmp_path)
+
+    assert ran.returncode == 1
+    assert "the requirements cannot be installed:" in ran.stderr
+    assert "No matching distribution found for flintlock-no-such-package==1" in ran.stderr
+    assert "failures (oldest first)" not in ran.stderr  # one attempt
+    assert "never" not in ran.stdout
+
+
+def test_the_requirements_of_a_cluster_are_installed_into_an_environment_that_has_its_own_pyspark(
+    tmp_path: Path,
+) -> None:
+    """Without Spark: what a TaskManager does before it starts an engine."""
+    wheel = write_wheel(tmp_path, "2.0", "VALUE = 2\n")
+    (tmp_path / "requirements.txt").write_text(f"./{wheel}\npyspark\n")
+    (tmp_path / "wrong.txt").write_text("--no-index\npyspark==1.0\n")
+    code = "import flintlock_tiny, flintlock, pyspark; print(flintlock_tiny.VALUE, pyspark.__file__)"
+
+    def opened(requirements: str) -> AbstractAsyncContextManager[str]:
+        return cluster_environment(
+            requirements,
+            cache=tmp_path / "cache",
+            run_dir=tmp_path / "run",
+            log_file=tmp_path / "engine.log",
+            environment=os.environ,
+        )
+
+    async def scenario() -> None:
+        async with opened("") as python:
+            assert python == sys.executable
+        async with opened(str(tmp_path / "requirements.txt")) as python:
+            printed = await asyncio.to_thread(subprocess.check_output, [python, "-P", "-c", code], text=True)
+            assert printed.split() == ["2", str(spark_home() / "__init__.py")]
+            remove_unused(tmp_path / "cache", kept=0)
+            assert Path(python).exists()  # it is in use
+        remove_unused(tmp_path / "cache", kept=0)
+        assert not Path(python).exists()
+        with pytest.raises(Unavailable, match=r"wrong\.txt cannot be built: the requirements cannot be installed"):
+            async with opened(str(tmp_path / "wrong.txt")):
+                pass
+        assert "Successfully installed" in (tmp_path / "engine.log").read_text()
+
+    asyncio.run(scenario())

@@ -72,6 +72,11 @@ def job_options(command: F) -> F:
         click.option("--packages", multiple=True, metavar="COORDINATES",
                      help="Have the job's own Spark driver download packages (group:artifact:version) with their"
                      " dependencies; comma-separated or repeated."),
+        click.option("--requirements", type=click.Path(path_type=Path), metavar="FILE",
+                     help="Run the job in a Python environment of its own, with these requirements installed by pip;"
+                     " it is built once for the same content."),
+        click.option("--pyenv", type=click.Path(path_type=Path), metavar="ARCHIVE",
+                     help="Run the job in a Python environment of its own, packed by venv-pack or conda-pack."),
         define_option,
     )  # fmt: skip
     for option in reversed(options):
@@ -223,6 +228,8 @@ def overrides_of(
     py_files: Sequence[Path],
     jars: Sequence[str],
     packages: Sequence[str],
+    requirements: Path | None,
+    pyenv: Path | None,
     defines: tuple[str, ...],
 ) -> Overrides:
     """Return the overrides that the options of `job_options` stand for."""
@@ -238,6 +245,8 @@ def overrides_of(
         py_files=tuple(py_files),
         jars=tuple(Path(jar) for jar in _items(jars)),
         packages=tuple(_items(packages)),
+        requirements=requirements,
+        pyenv=pyenv,
     )
 
 

@@ -81,6 +81,12 @@ TM_WARM_RUNNERS: Final = Option(
     key="taskmanager.warm-runners", parse=integer(0, 64), kind=_WHOLE, default=-1, unset="one for each slot",
     description="Number of runners that wait for a task with an open Spark session.",
 )  # fmt: skip
+PYTHON_REQUIREMENTS: Final = Option(
+    key="python.requirements", parse=str, kind="a path", default="", unset="none",
+    description="A file of requirements for pip on the TaskManagers' machines: what all jobs need beside the packages"
+    " of the cluster's own Python. It is installed into an environment of its own, once for the same content, before an"
+    " engine starts.",
+)  # fmt: skip
 TM_ENGINE_MEMORY: Final = Option(
     key="taskmanager.engine.memory", parse=memory_bytes, kind=_MEMORY, default=1 << 30,
     description="The heap of the engine's JVM.",

@@ -89,6 +89,9 @@ class ArtifactKind(StrEnum):
     PICKLE = "pickle"  # a function; loaded when a step names it
     FILE = "file"  # a program, or anything else that user code opens by name
     JAR = "jar"  # on the class path of the job's dedicated driver
+    REQUIREMENTS = "requirements"  # for pip: what is installed into the job's Python environment
+    REQUIREMENT_FILE = "requirement-file"  # a wheel or a file of constraints, which the requirements name
+    ENVIRONMENT = "environment"  # a packed Python environment
 
 
 class Artifact(Struct, frozen=True, kw_only=True):

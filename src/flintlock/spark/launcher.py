@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
     PASSED_VARIABLES,
+    PYTHON_REQUIREMENTS,
     RUNNER_MEMORY,
     SECRETS_PREFIX,
     SYNC_FILES,
@@ -30,6 +32,7 @@ from flintlock.host.user_environment import user_environment
 from flintlock.model import log_events
 from flintlock.model.errors import Unavailable
 from flintlock.security.job_secrets import SecretFiles, SecretVariables
+from flintlock.spark.cluster_environment import cluster_environment
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, with_class_path
 from flintlock.spark.engine.conf import UI_KEY, is_protected, is_ui_enabled, ui_protection
 from flintlock.spark.engine.handle import SparkEngine
@@ -76,14 +79,23 @@ class LocalEngineLauncher:
         self._claim()
         cgroup = self._engine_group()
         engine_settings, pool_settings = self._engine_settings(cgroup), self._pool_settings()
+        requirements = self._configuration.get(PYTHON_REQUIREMENTS)
         self._warn_unprotected(engine_settings.conf)
         if (missing := missing_jar(engine_settings.conf)) is not None:
             raise Unavailable(f"the Spark engine cannot be started: {missing_jar_text(missing)}")
         log.info(log_events.ENGINE_STARTING, java=engine_settings.java.home, origin=engine_settings.java.origin)
         try:
             async with (
-                runner_pool(pool_settings) as pool,
-                SparkEngine.start(engine_settings) as engine,
+                cluster_environment(
+                    requirements,
+                    cache=Path(pool_settings.environments_dir),
+                    run_dir=self._run_dir,
+                    log_file=self._log_file,
+                    environment=self._user_environment(),
+                    user=self._user,
+                ) as python,
+                runner_pool(structs.replace(pool_settings, python=python)) as pool,
+                SparkEngine.start(structs.replace(engine_settings, python=python)) as engine,
             ):
                 pool.use_engine(engine)
                 log.info(log_events.ENGINE_READY, spark=engine.ready.spark_version)
@@ -154,6 +166,7 @@ class LocalEngineLauncher:
         )
 
     def _pool_settings(self) -> PoolSettings:
+        caches = self._archive_dir if self._user is None else self._files_dir / "engine"
         warm = self._configuration.get(TM_WARM_RUNNERS)
         return PoolSettings(
             scratch_dir=str(self._files_dir / "tasks"),
@@ -176,10 +189,9 @@ class LocalEngineLauncher:
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
                 conf=self._configuration.spark(),
                 archive_dir=str(self._archive_dir),
-                packages_dir=str(
-                    (self._archive_dir if self._user is None else self._files_dir / "engine") / "packages"
-                ),
+                packages_dir=str(caches / "packages"),
             ),
+            environments_dir=str(caches / "environments"),
         )
 
     @property

@@ -121,6 +121,22 @@ class Run(Struct, frozen=True, kw_only=True, tag="run"):
     secrets: dict[str, str] = {}  # the values of those that the graph refers to
 
 
+class BuildEnvironment(Struct, frozen=True, kw_only=True, tag="build-environment"):
+    """TaskManager to runner, in place of a task: build the Python environment of this task's job, or find it."""
+
+    task: DeployTask
+    scratch: str
+    cache: str  # of environments
+    artifacts: dict[str, str] = {}
+    limits: Limits = Limits()
+
+
+class EnvironmentBuilt(Struct, frozen=True, kw_only=True, tag="environment-built"):
+    """Runner to TaskManager: the environment is there, and is not removed while this runner lives."""
+
+    python: str
+
+
 class TargetsChecked(Struct, frozen=True, kw_only=True, tag="targets-checked"):
     """TaskManager to runner: which staged sinks have data in their target already. `problem`: that is not known."""
 
@@ -200,9 +216,10 @@ class Analyzed(Struct, frozen=True, kw_only=True, tag="analyzed"):
 
 ToTemplate: TypeAlias = Fork | Kill | Capture
 FromTemplate: TypeAlias = TemplateReady | Forked | Exited
-ToRunner: TypeAlias = Prepare | Run | TargetsChecked | Analyze | CommandTask
+ToRunner: TypeAlias = Prepare | Run | BuildEnvironment | TargetsChecked | Analyze | CommandTask
 FromRunner: TypeAlias = (
     Prepared
+    | EnvironmentBuilt
     | TaskRunning
     | TaskProgress
     | StagedSink

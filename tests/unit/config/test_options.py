@@ -18,6 +18,7 @@ IN_WORDS = {
     "taskmanager.numberOfTaskSlots",
     "taskmanager.resource-id",
     "taskmanager.warm-runners",
+    "python.requirements",
     "high-availability.zookeeper.quorum",
     "high-availability.cluster-id",
     "high-availability.storageDir",

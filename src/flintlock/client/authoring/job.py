@@ -19,6 +19,7 @@ from msgspec import structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, module_names, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
+from flintlock.client.authoring.requirement_files import environment_files
 from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.checking.dependencies import driver_dependency
@@ -76,7 +77,8 @@ class Job:
     functions that have an argument `params`. Those in `secret_params` are accepted as `${secret:NAME}` only. `config`
     has job options and `spark.*`. `labels` are texts to find the job by. `py_files` (Python files, folders, zips,
     wheels) and `jars` are found relative to the file that makes the job; `packages` are Maven coordinates
-    (`group:artifact:version`). `engine` is the Spark driver that the job runs on: `shared`, or one of its own
+    (`group:artifact:version`). `requirements` (a file for pip) or `pyenv` (an environment of venv-pack or conda-pack)
+    is the job's own Python environment. `engine` is the Spark driver that the job runs on: `shared`, or one of its own
     (`dedicated`), which jars and packages need, and which such a job is given unless `engine` says otherwise. Local
     data paths (those without a scheme) are relative to the current directory at the time the job is packaged.
     """
@@ -94,6 +96,8 @@ class Job:
         engine: str | None = None,
         jars: Iterable[str | Path] = (),
         packages: Iterable[str] = (),
+        requirements: str | Path | None = None,
+        pyenv: str | Path | None = None,
     ) -> None:
         frame = caller()
         self._home: Final = str(frame.f_globals.get("__name__", "__main__"))
@@ -114,6 +118,7 @@ class Job:
         self._spec = _read(document, self._place)
         self._py_files: Final = self._found("py_files", py_files, py_file)
         self._jars: Final = self._found("jars", jars, jar_file)
+        self._environment: Final = self._environment_files(requirements, pyenv)
 
     @property
     def name(self) -> str:
@@ -298,7 +303,7 @@ class Job:
             pickles[key] = ArtifactFile(name=key, content=content, kind=ArtifactKind.PICKLE)
             steps[name] = structs.replace(steps[name], function=PickleSpec(pickle=key))
         spec = structs.replace(self._spec, steps=steps, client=own_versions() if pickles else None)
-        files = [*self._py_files, *self._jars, *pickles.values()]
+        files = [*self._py_files, *self._jars, *self._environment, *pickles.values()]
         return finish(spec, files, overrides, self._locate)
 
     def __repr__(self) -> str:
@@ -355,6 +360,15 @@ class Job:
         try:
             return tuple(read(folder / item) for item in self._listed(field, paths))
         except Refused as refusal:
+            raise Invalid(with_location(self._place, f"job, field {field!r}: {refusal.public}")) from refusal
+
+    def _environment_files(self, requirements: str | Path | None, pyenv: str | Path | None) -> tuple[ArtifactFile, ...]:
+        folder = self._file.parent if self._file else Path.cwd()
+        given = [None if path is None else folder / path for path in (requirements, pyenv)]
+        try:
+            return tuple(environment_files(*given))
+        except Refused as refusal:
+            field = "pyenv" if requirements is None else "requirements"
             raise Invalid(with_location(self._place, f"job, field {field!r}: {refusal.public}")) from refusal
 
     def _listed(self, field: str, items: Iterable[T]) -> tuple[T, ...]:

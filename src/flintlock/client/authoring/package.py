@@ -17,6 +17,7 @@ from typing import Final, Protocol, TypeAlias
 from msgspec import Struct, structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, Content, described, jar_file, py_file
+from flintlock.client.authoring.requirement_files import ENVIRONMENT_KINDS, environment_files
 from flintlock.config.job_problems import job_problems
 from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.graphcheck import in_order
@@ -50,6 +51,8 @@ class Overrides(Struct, frozen=True, kw_only=True):
     py_files: tuple[Path, ...] = ()
     jars: tuple[Path, ...] = ()
     packages: tuple[str, ...] = ()
+    requirements: Path | None = None  # in place of the job's own Python environment
+    pyenv: Path | None = None  # as requirements
 
     @property
     def needs_driver(self) -> bool:
@@ -113,16 +116,21 @@ class Packable(Protocol):
 def finish(spec: JobSpec, artifacts: Iterable[ArtifactFile], overrides: Overrides, locate: Locate) -> JobPackage:
     """Package the job. Raises Invalid with every problem and its location."""
     problems: list[Problem] = []
+    if overrides.requirements is not None or overrides.pyenv is not None:
+        artifacts = [file for file in artifacts if file.kind not in ENVIRONMENT_KINDS]
     files = _by_name(
         [
             *artifacts,
+            *_environment_files(overrides, problems),
             *_files(py_file, overrides.py_files, "py_files", problems),
             *_files(jar_file, overrides.jars, "jars", problems),
         ],
         problems,
     )
     spec = _overridden(spec, overrides, problems)
-    spec = structs.replace(spec, artifacts=_listed(spec, files), jars=(), directory=_directory(spec))
+    spec = structs.replace(
+        spec, artifacts=_listed(spec, files), jars=(), requirements="", pyenv="", directory=_directory(spec)
+    )
     contents = {name: described(file) for name, file in files.items()} | _uploaded(spec)
     spec = _with_absolute_paths(spec, draft_graph(spec, UNSENT, contents)[0])
     draft, found = draft_graph(spec, UNSENT, contents)
@@ -234,6 +242,16 @@ def _files(
         except Refused as refusal:
             problems.append(Problem(field=field, message=refusal.public))
     return files
+
+
+def _environment_files(overrides: Overrides, problems: list[Problem]) -> list[ArtifactFile]:
+    try:
+        return environment_files(overrides.requirements, overrides.pyenv)
+    except Refused as refusal:
+        problems.append(
+            Problem(field="pyenv" if overrides.requirements is None else "requirements", message=refusal.public)
+        )
+        return []
 
 
 def _by_name(files: Iterable[ArtifactFile], problems: list[Problem]) -> dict[str, ArtifactFile]:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
+from flintlock.client.authoring.requirement_files import environment_files
 from flintlock.client.authoring.source_locations import display_path
 from flintlock.config.yaml_document import Document, Mark, read_yaml
 from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem, read_spec
@@ -158,6 +159,13 @@ def _artifacts(
         except Refused as refusal:
             mark = document.values.get(("jars", str(index)), document.mark(("jars",)))
             lost.append((mark, f"job, field 'jars': {refusal.public}"))
+    for key in ("requirements", "pyenv"):
+        try:
+            named = {key: file.parent / path if (path := getattr(spec, key)) else None}
+            files.extend(environment_files(named.get("requirements"), named.get("pyenv")))
+        except Refused as refusal:
+            mark = document.values.get((key,), document.mark((key,)))
+            lost.append((mark, f"job, field {key!r}: {refusal.public}"))
     for name, step in spec.steps.items():
         program = step.program
         if program is not None and all(program.file != listed.name for listed in files):

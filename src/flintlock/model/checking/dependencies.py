@@ -1,8 +1,9 @@
-"""What a job needs on the class path of its Spark driver: jars, and packages that Spark's own resolver downloads.
+"""What a job needs beside its own code: on the class path of its Spark driver, and in its Python environment.
 
 A driver loads classes when it starts, and all jobs of a shared engine would see the classes of one of them: a session
 of Spark Connect can add jars, but data sources, JDBC drivers and file systems are registered once for a JVM. So a job
-with jars or packages of its own runs on a dedicated driver.
+with jars or packages of its own runs on a dedicated driver. A Python environment needs none: the job's runner and the
+Python workers of its session use it, and no other job does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from flintlock.model.jobgraph import Artifact, ArtifactKind, EngineKind, JobGrap
 
 JARS: Final = "spark.jars"
 PACKAGES: Final = "spark.jars.packages"
+_ENVIRONMENTS: Final = (ArtifactKind.REQUIREMENTS, ArtifactKind.ENVIRONMENT)
 _COORDINATES: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.+-]+", re.ASCII)
+
+
+def has_environment(graph: JobGraph) -> bool:
+    """Return whether a job has a Python environment of its own."""
+    return any(artifact.kind in _ENVIRONMENTS for artifact in graph.artifacts)
 
 
 def driver_dependency(artifacts: Iterable[Artifact], packages: Iterable[str], config: Mapping[str, str]) -> str | None:
@@ -37,6 +44,10 @@ def dependency_problems(graph: JobGraph) -> Iterator[Problem]:
     for artifact in graph.artifacts:
         if artifact.kind is ArtifactKind.JAR and not artifact.name.endswith(".jar"):
             yield Problem(field="jars", message=f"{abbreviated(artifact.name)!r} is not a jar: its name ends otherwise")
+    environments = [artifact.name for artifact in graph.artifacts if artifact.kind in _ENVIRONMENTS]
+    if len(environments) > 1:
+        message = f"a job has one Python environment: choose one of {', '.join(map(repr, environments))}"
+        yield Problem(field="requirements", message=message)
     dependency = driver_dependency(graph.artifacts, graph.packages, graph.config)
     if dependency is not None and graph.engine is EngineKind.SHARED:
         message = (

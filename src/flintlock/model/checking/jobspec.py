@@ -92,6 +92,8 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     artifacts: tuple[str | ArtifactSpec, ...] = ()
     jars: tuple[str, ...] = ()  # artifacts for the class path of the job's own driver
     packages: tuple[str, ...] = ()  # coordinates that the job's own driver resolves
+    requirements: str = ""  # the artifact with the requirements of the job's Python environment
+    pyenv: str = ""  # the artifact that is the job's Python environment, packed
     config: dict[str, ConfigValue] = field(default_factory=dict)
     labels: dict[str, ConfigValue] = field(default_factory=dict)
     steps: dict[str, StepSpec] = field(default_factory=dict)
@@ -213,9 +215,14 @@ def _not_a_reference(parameter: str) -> str:
 
 
 def named_artifacts(spec: JobSpec) -> tuple[ArtifactSpec, ...]:
-    """Return the artifacts that the document names, its jars among them."""
+    """Return the artifacts that the document names, its jars and its Python environment among them."""
     listed = (ArtifactSpec(name=item) if isinstance(item, str) else item for item in spec.artifacts)
-    return (*listed, *(ArtifactSpec(name=name, kind=ArtifactKind.JAR) for name in spec.jars))
+    named = (
+        *((name, ArtifactKind.JAR) for name in spec.jars),
+        (spec.requirements, ArtifactKind.REQUIREMENTS),
+        (spec.pyenv, ArtifactKind.ENVIRONMENT),
+    )
+    return (*listed, *(ArtifactSpec(name=name, kind=kind) for name, kind in named if name))
 
 
 def _engine(spec: JobSpec, *, needs_driver: bool) -> EngineKind:

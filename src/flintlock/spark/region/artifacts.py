@@ -27,6 +27,8 @@ from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.failures import TaskError
 
 StepFunction = Callable[..., Any]
+#: What the job's Python environment was made of: of no use to the job itself.
+_OF_ENVIRONMENT: Final = (ArtifactKind.REQUIREMENTS, ArtifactKind.REQUIREMENT_FILE, ArtifactKind.ENVIRONMENT)
 
 
 class Artifacts:
@@ -45,6 +47,8 @@ class Artifacts:
             content = _content(artifact, contents)
             if artifact.kind is ArtifactKind.PICKLE:
                 self._pickles[artifact.name] = content
+                continue
+            if artifact.kind in _OF_ENVIRONMENT:
                 continue
             path = self.directory / (".jars" if artifact.kind is ArtifactKind.JAR else "") / _relative(artifact.name)
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from flintlock.model.checking.dependencies import PACKAGES
+from flintlock.model.checking.dependencies import PACKAGES, has_environment
 from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.class_archive import archive_in_use
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, resolving, unresolved, with_class_path
@@ -72,6 +72,8 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         environment=dict(os.environ),
         class_archive=archive_in_use(engine.archive_dir, java),
     )
+    if has_environment(task.graph):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # PySpark passes it to Spark as the Python of its workers
     _resolving.enter_context(resolving(conf))  # until the driver responds
     _started.append(start_jvm(settings))

@@ -72,6 +72,7 @@ class RunnerDefaults(Struct, frozen=True, kw_only=True):
     output_limit: int = 64 << 20  # bytes of captured output that are written to the log
     cgroups: Cgroups | None = None  # where groups for runners can be made
     secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
+    environments_dir: str = ""  # of the Python environments of jobs
     user: RunnerUser | None = None  # whom runners run as; None: the user of this process
 
     def scratch(self, number: int) -> Path:

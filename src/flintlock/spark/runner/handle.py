@@ -47,9 +47,11 @@ from flintlock.spark.runner_messages import (
     FROM_RUNNER,
     Analyze,
     Analyzed,
+    BuildEnvironment,
     CommandAnswered,
     CommandTask,
     DriverNeeded,
+    EnvironmentBuilt,
     Exited,
     FromRunner,
     Prepare,
@@ -238,12 +240,44 @@ class ForkedRunner:
                         self.needs_driver = True
                         yield TaskFailed(failure=failure)
                         return
-                    case Analyzed() | CommandAnswered() | None:
+                    case Analyzed() | EnvironmentBuilt() | CommandAnswered() | None:
                         yield TaskFailed(failure=await self._lost(log_path))
                         return
         finally:
             self._queries.close("the runner is being ended")
             self._writer.close()
+
+    async def build_environment(
+        self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]
+    ) -> AsyncIterator[RunnerNews | EnvironmentBuilt]:
+        """Build the Python environment of the task's job, or find it: the last item is EnvironmentBuilt or TaskFailed.
+
+        The environment is not removed until this runner is killed.
+        """
+        self._in_use = True
+        await self._make_scratch()
+        await self._confine(task)
+        await self._capture(log_path)
+        self._send(
+            BuildEnvironment(
+                task=task,
+                scratch=str(self.scratch),
+                cache=self._defaults.environments_dir,
+                artifacts=dict(artifacts),
+                limits=self._limits,
+            )
+        )
+        while True:
+            message = await self._next()
+            match message:
+                case TaskRunning() | TaskProgress():
+                    yield message
+                case EnvironmentBuilt() | TaskFailed():
+                    yield message
+                    return
+                case _:
+                    yield TaskFailed(failure=await self._lost(log_path))
+                    return
 
     async def analyze(self, graph: JobGraph, log_path: str, artifacts: Mapping[str, str]) -> Analyzed:
         """Resolve every step's schema without running the graph."""

@@ -7,6 +7,9 @@ that a short task has the machine for itself.
 
 Idle sessions expire on the server, so warm runners are replaced when they are old. When the engine changes, warm
 runners of the old one are killed. When the template dies, its runners die with it, and another is started.
+
+The tasks of a job with a Python environment of its own are runners of another pool, whose template that environment's
+Python runs. It has no warm runners, and ends when it was not used for a while.
 """
 
 from __future__ import annotations
@@ -17,20 +20,22 @@ import shutil
 import socket
 import sys
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from flintlock.gateways.engine import SparkSessionKey
 from flintlock.host.cgroups import Cgroups
 from flintlock.host.children import forget_child, record_child
 from flintlock.host.runner_user import CONFINED, OWN, PASSABLE, RunnerUser, process_user
 from flintlock.model import log_events
+from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.errors import Unavailable
 from flintlock.model.jobgraph import EngineKind, JobGraph
 from flintlock.model.tasks import DeployTask
@@ -40,6 +45,7 @@ from flintlock.spark.framing import frame, read_message
 from flintlock.spark.region.session_config import default_config
 from flintlock.spark.runner.auto_runner import AutoRunner
 from flintlock.spark.runner.defaults import EngineServices, RunnerDefaults
+from flintlock.spark.runner.environment_runner import EnvironmentRunner
 from flintlock.spark.runner.handle import ForkedRunner
 from flintlock.spark.runner_messages import (
     FROM_TEMPLATE,
@@ -64,6 +70,8 @@ WARM_AGE_S: Final = 1200.0
 RETRY_S: Final = 1.0
 TEMPLATE_START_S: Final = 60.0
 TEMPLATE_EXIT_S: Final = 5.0
+#: How long the template of a Python environment waits for the next task: a job may have many.
+ENVIRONMENT_IDLE_S: Final = 60.0
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True):
@@ -80,6 +88,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     output_limit: int = 64 << 20  # bytes of each attempt's output that are written
     cgroups: Cgroups | None = None  # where groups for runners can be made
     secrets: tuple[SecretProvider, ...] = ()  # where the secrets of jobs are read
+    environments_dir: str = ""  # of the Python environments of jobs
     user: RunnerUser | None = None  # whom template and runners run as; None: the user of this process
     python: str = sys.executable
     environment: dict[str, str] | None = None  # of the template; where None: this process's
@@ -89,8 +98,14 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
 async def runner_pool(settings: PoolSettings) -> AsyncGenerator[ForkingPool]:
     """Run a pool; on exit none of its processes is left. `use_engine` sets where it opens sessions."""
     _make_scratch(settings)
+    async with _running_pool(settings, count(1)) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def _running_pool(settings: PoolSettings, numbers: Iterator[int]) -> AsyncGenerator[ForkingPool]:
     async with asyncio.TaskGroup() as tasks:
-        pool = ForkingPool(settings, tasks)
+        pool = ForkingPool(settings, tasks, numbers)
         supervisor = tasks.create_task(pool.supervise(), name="runner-template")
         refiller = tasks.create_task(pool.refill(), name="runner-refill")
         try:
@@ -98,14 +113,14 @@ async def runner_pool(settings: PoolSettings) -> AsyncGenerator[ForkingPool]:
         finally:
             refiller.cancel()
             supervisor.cancel()
-            await asyncio.gather(supervisor, refiller, return_exceptions=True)
+            await asyncio.gather(supervisor, refiller, *pool.end_environments(), return_exceptions=True)
             pool.abandon("the pool is closed")
 
 
 class ForkingPool:
     """Hands out runners, warm ones first. Made by `runner_pool`."""
 
-    def __init__(self, settings: PoolSettings, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, settings: PoolSettings, tasks: asyncio.TaskGroup, numbers: Iterator[int]) -> None:
         self._settings: Final = settings
         self._defaults: Final = RunnerDefaults(
             scratch_dir=settings.scratch_dir,
@@ -116,10 +131,15 @@ class ForkingPool:
             output_limit=settings.output_limit,
             cgroups=settings.cgroups,
             secrets=settings.secrets,
+            environments_dir=settings.environments_dir,
             user=settings.user,
         )
         self._tasks: Final = tasks
-        self._numbers: Final = count(1)
+        self._numbers: Final = numbers  # of runners: no two pools of a TaskManager use the same
+        #: The pools of Python environments, by their Python; each is removed before it ends.
+        self._environments: Final[dict[str, asyncio.Future[ForkingPool]]] = {}
+        self._environment_tasks: Final[set[asyncio.Task[None]]] = set()
+        self._forking = 0  # runners that are not among _runners yet
         self._engine: EngineServices | None = None  # set by use_engine
         self._control: socket.socket | None = None  # to the template, while it is ready
         self._ready: Final = asyncio.Event()  # set while there is a template
@@ -134,14 +154,22 @@ class ForkingPool:
         if engine is self._engine:
             return
         self._engine = engine
+        for pool in self._open_environments():
+            pool.use_engine(engine)
         for runner in self._runners.values():
             if not runner.taken:  # warm, or being prepared
                 self.kill(runner.number)
         self._warm.clear()
         self._changed.set()
 
-    async def take(self, task: DeployTask) -> ForkedRunner | AutoRunner:
+    async def take(self, task: DeployTask) -> ForkedRunner | AutoRunner | EnvironmentRunner:
         """Return a runner for this task. Raises Unavailable if none can be started."""
+        if has_environment(task.graph):
+            return EnvironmentRunner(await self._take_dedicated(), partial(self._take_in_environment, task))
+        return await self.take_here(task)
+
+    async def take_here(self, task: DeployTask) -> ForkedRunner | AutoRunner:
+        """Return a runner that this pool's own Python runs. Raises Unavailable if none can be started."""
         if task.graph.engine is EngineKind.AUTO:
             return AutoRunner(await self._take_shared(), self._take_dedicated)
         return await self.take_process(task)
@@ -161,8 +189,9 @@ class ForkingPool:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The template's process, while there is one."""
-        return () if self._template_pid is None else (self._template_pid,)
+        """The processes of the templates, while there are any."""
+        own = () if self._template_pid is None else (self._template_pid,)
+        return (*own, *(pid for pool in self._open_environments() for pid in pool.pids))
 
     def waiting(self) -> int:
         """Return the number of warm runners."""
@@ -205,6 +234,47 @@ class ForkingPool:
         for runner in [*self._runners.values()]:
             self._on_exited(Exited(runner=runner.number, code=-9, fork_error=why))
             shutil.rmtree(runner.scratch, ignore_errors=True)
+
+    async def unused(self, idle_s: float) -> None:
+        """Return once there was no runner for this long."""
+        while True:
+            self._runner_ended.clear()
+            try:
+                async with asyncio.timeout(idle_s):
+                    await self._runner_ended.wait()
+            except TimeoutError:
+                if not self._runners and not self._forking:
+                    return
+
+    def end_environments(self) -> tuple[asyncio.Task[None], ...]:
+        """End the pools of Python environments; return the tasks to wait for."""
+        for task in self._environment_tasks:
+            task.cancel()
+        return tuple(self._environment_tasks)
+
+    def _open_environments(self) -> list[ForkingPool]:
+        done = [opened for opened in self._environments.values() if opened.done()]
+        return [opened.result() for opened in done if opened.exception() is None]
+
+    async def _take_in_environment(self, task: DeployTask, python: str) -> ForkedRunner | AutoRunner:
+        opened = self._environments.get(python)
+        if opened is None:
+            opened = self._environments[python] = asyncio.get_running_loop().create_future()
+            serving = self._tasks.create_task(self._serve_environment(python, opened), name="runner-environment")
+            self._environment_tasks.add(serving)
+            serving.add_done_callback(self._environment_tasks.discard)
+        # Nothing is awaited between a pool that is open and the count of its runners: it does not end in between.
+        return await (await asyncio.shield(opened)).take_here(task)
+
+    async def _serve_environment(self, python: str, opened: asyncio.Future[ForkingPool]) -> None:
+        settings = structs.replace(self._settings, python=python, warm=0)
+        async with _running_pool(settings, self._numbers) as pool:
+            pool.use_engine(self._engine)
+            opened.set_result(pool)
+            try:
+                await pool.unused(ENVIRONMENT_IDLE_S)
+            finally:
+                del self._environments[python]
 
     async def _take_dedicated(self) -> ForkedRunner:
         return await self._fork(self._engine, taken=True)
@@ -262,6 +332,13 @@ class ForkingPool:
                 self.kill(runner.number)
 
     async def _fork(self, engine: EngineServices | None, *, taken: bool = False) -> ForkedRunner:
+        self._forking += 1
+        try:
+            return await self._forked(engine, taken=taken)
+        finally:
+            self._forking -= 1
+
+    async def _forked(self, engine: EngineServices | None, *, taken: bool) -> ForkedRunner:
         try:
             async with asyncio.timeout(TEMPLATE_START_S):
                 await self._ready.wait()

@@ -30,6 +30,7 @@ from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.host.memory_limit import limit_memory, relax_memory
+from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph
@@ -43,6 +44,14 @@ from flintlock.model.tasks import (
     TaskFailed,
     TaskFinished,
     TaskRunning,
+)
+from flintlock.spark.environments import (
+    EnvironmentFailed,
+    build_environment,
+    environment_key,
+    open_environment,
+    parent_sites,
+    source_of,
 )
 from flintlock.spark.framing import frame, messages
 from flintlock.spark.region import dedicated
@@ -69,9 +78,11 @@ from flintlock.spark.runner_messages import (
     TO_RUNNER,
     Analyze,
     Analyzed,
+    BuildEnvironment,
     CommandAnswered,
     CommandTask,
     DriverNeeded,
+    EnvironmentBuilt,
     FromRunner,
     Limits,
     Prepare,
@@ -174,6 +185,9 @@ class RunnerProcess:
                 case Analyze():
                     self._end(self._analyze(message))
                     return
+                case BuildEnvironment():
+                    self._build(message)
+                    return
                 case CommandTask() | TargetsChecked():
                     self._handle(message)
 
@@ -191,6 +205,32 @@ class RunnerProcess:
             self._send(Prepared(problem=hide(f"{type(error).__name__}: {error}", self._credentials)))
         else:
             self._send(Prepared())
+
+    def _build(self, message: BuildEnvironment) -> None:
+        """Have the environment there and in use until the TaskManager ends this process."""
+        source, parents = source_of(message.task.graph, message.artifacts), parent_sites()
+        try:
+            self._redirect_output(message.scratch)
+            _limit_memory(message.limits)
+            self._send(TaskRunning())
+            receiver = self._start_receiving()
+
+            def build(directory: Path) -> None:
+                self._progress.begin("building the Python environment")
+                build_environment(source, directory, parents)
+
+            with self._interruption.armed():
+                environment = open_environment(Path(message.cache), environment_key(source, parents), build)
+        except Interrupted:
+            self._end(TaskFailed(failure=_INTERRUPTED))
+        except EnvironmentFailed as error:
+            self._end(TaskFailed(failure=Failure(kind=FailureKind.CONFIGURATION, message=str(error))))
+        except Exception as error:  # noqa: BLE001 - the TaskManager waits for an outcome
+            failed = TaskError(FailureKind.RUNNER_LOST, f"the job's Python environment cannot be built: {error}")
+            self._end(TaskFailed(failure=failure_of(failed, None)))
+        else:
+            self._send(EnvironmentBuilt(python=environment.python))
+            receiver.join()
 
     def _run(self, message: Run) -> Worked | ProgramExited | DriverNeeded | TaskFailed:
         task = structs.replace(message.task, graph=with_secrets(message.task.graph, message.secrets))
@@ -237,7 +277,7 @@ class RunnerProcess:
             note_late_settings()
         else:
             backend = self._session()
-            backend.configure(session_config(message.task, message.cores))
+            backend.configure({**session_config(message.task, message.cores), **_worker_python(message.task.graph)})
             artifacts.upload(backend.spark)
             ignore_masters()
             paths.install()
@@ -258,7 +298,7 @@ class RunnerProcess:
             backend = self._backend = dedicated.session()
         else:
             backend = self._session()
-            backend.configure(session_config(task, message.cores))
+            backend.configure({**session_config(task, message.cores), **_worker_python(task.graph)})
             if _has_functions(task.graph, None if task.analysis is Analysis.WHOLE else task.region.steps):
                 artifacts.upload(backend.spark)
                 paths.install()
@@ -308,6 +348,13 @@ class RunnerProcess:
 
     def _begin(self, message: Run | Analyze) -> Artifacts:
         """Redirect output to the log, change to the task's directory, and install its artifacts there."""
+        self._redirect_output(message.scratch)
+        graph = message.graph if isinstance(message, Analyze) else message.task.graph
+        artifacts = Artifacts(Path(message.scratch))
+        artifacts.install(graph, message.artifacts)
+        return artifacts
+
+    def _redirect_output(self, scratch: str) -> None:
         os.dup2(self._printing, 1)
         os.dup2(self._printing, 2)
         os.close(self._printing)
@@ -318,11 +365,7 @@ class RunnerProcess:
         faulthandler.enable()
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             logging.getLogger(name).disabled = True  # prints every Spark error with its stack, which is reported anyway
-        os.chdir(message.scratch)
-        graph = message.graph if isinstance(message, Analyze) else message.task.graph
-        artifacts = Artifacts(Path(message.scratch))
-        artifacts.install(graph, message.artifacts)
-        return artifacts
+        os.chdir(scratch)
 
     def _session(self) -> ConnectBackend:
         if not isinstance(self._backend, ConnectBackend):
@@ -462,6 +505,11 @@ def _driver_needed(failure: Failure, done: str | None) -> DriverNeeded | TaskFai
         return DriverNeeded(failure=failure)
     hint = f"The program had {done} before it asked for a Spark driver, so it was not begun again: {_RUN_DEDICATED}"
     return TaskFailed(failure=structs.replace(failure, message=f"{failure.message}\n{hint}"))
+
+
+def _worker_python(graph: JobGraph) -> dict[str, str]:
+    """Return the setting that has Spark's Python workers of this session use the job's Python environment, too."""
+    return {"spark.sql.execution.pyspark.python": sys.executable} if has_environment(graph) else {}
 
 
 def _limit_memory(limits: Limits) -> None:

@@ -1,0 +1,195 @@
+"""Python environments: one for each content, whole or absent, in use or removed."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from flintlock.model.ids import BlobKey, JobId
+from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
+from flintlock.spark import environments
+from flintlock.spark.environments import (
+    EnvironmentFailed,
+    EnvironmentSource,
+    build_environment,
+    environment_key,
+    open_environment,
+    remove_unused,
+    source_of,
+)
+
+OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def make(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "content").write_text("whole")
+
+
+def use_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each use of an environment be a second after the one before."""
+    times, utime = iter(range(1, 100)), os.utime
+
+    def used(path: Path) -> None:
+        time_s = next(times)
+        utime(path, (time_s, time_s))
+
+    monkeypatch.setattr(os, "utime", used)
+
+
+def whole(cache: Path) -> set[str]:
+    return {path.parent.name for path in cache.glob("*/content")}
+
+
+def test_an_environment_is_built_once_for_its_key(tmp_path: Path) -> None:
+    built: list[Path] = []
+
+    def build(directory: Path) -> None:
+        built.append(directory)
+        make(directory)
+
+    for key in ("a", "a", "b", "a"):
+        open_environment(tmp_path, key, build).close()
+
+    assert built == [tmp_path / "a", tmp_path / "b"]
+    assert whole(tmp_path) == {"a", "b"}
+
+
+def test_of_two_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
+    building, proceed = threading.Event(), threading.Event()
+    built: list[str] = []
+
+    def build(directory: Path) -> None:
+        built.append(threading.current_thread().name)
+        building.set()
+        assert proceed.wait(30)
+        make(directory)
+
+    opened: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: opened.append(open_environment(tmp_path, "a", build).python)) for _ in range(2)
+    ]
+    threads[0].start()
+    assert building.wait(30)
+    threads[1].start()
+    proceed.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert len(built) == 1
+    assert opened == [str(tmp_path / "a" / "bin" / "python")] * 2
+
+
+def test_a_build_that_fails_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    def fail(directory: Path) -> None:
+        make(directory)
+        raise EnvironmentFailed("no such package")
+
+    with pytest.raises(EnvironmentFailed):
+        open_environment(tmp_path, "a", fail)
+
+    assert whole(tmp_path) == set()
+    open_environment(tmp_path, "a", make).close()
+    assert whole(tmp_path) == {"a"}
+
+
+def test_a_part_that_a_dead_process_has_left_is_built_anew(tmp_path: Path) -> None:
+    make(tmp_path / "a")  # without its marker
+    (tmp_path / "a" / "leftover").touch()
+
+    open_environment(tmp_path, "a", make).close()
+
+    assert not (tmp_path / "a" / "leftover").exists()
+
+
+def test_the_least_recently_used_ones_are_removed_but_none_that_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_one_after_the_other(monkeypatch)
+    used = open_environment(tmp_path, "used", make)
+    for key in ("old", "new", "newer"):
+        open_environment(tmp_path, key, make).close()
+    make(tmp_path / "part")
+
+    remove_unused(tmp_path, kept=2)
+
+    assert whole(tmp_path) == {"used", "new", "newer"}
+    used.close()
+    remove_unused(tmp_path, kept=2)
+    assert whole(tmp_path) == {"new", "newer"}
+    assert {path.name for path in tmp_path.glob("*.lock")} == {"new.lock", "newer.lock"}
+
+
+def test_a_new_environment_replaces_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "KEPT", 3)
+    use_one_after_the_other(monkeypatch)
+
+    for key in ("a", "b", "c", "d", "e"):
+        open_environment(tmp_path, key, make).close()
+
+    assert whole(tmp_path) == {"c", "d", "e"}
+
+
+def graph(*artifacts: tuple[str, ArtifactKind, str]) -> JobGraph:
+    return JobGraph(
+        job_id=JobId("ab" * 16),
+        name="j",
+        artifacts=tuple(Artifact(name=name, kind=kind, blob=BlobKey(blob)) for name, kind, blob in artifacts),
+    )
+
+
+def test_the_key_depends_on_content_and_on_what_is_below_and_on_nothing_else() -> None:
+    first = graph(("r.txt", ArtifactKind.REQUIREMENTS, "1"), ("a.whl", ArtifactKind.REQUIREMENT_FILE, "2"))
+    contents = {"r.txt": "/blobs/1", "a.whl": "/blobs/2", "s.txt": "/blobs/1", "lib.py": "/blobs/9"}
+    key = environment_key(source_of(first, contents), ["/site"])
+
+    same = graph(
+        ("lib.py", ArtifactKind.PY_FILE, "9"),
+        ("a.whl", ArtifactKind.REQUIREMENT_FILE, "2"),
+        ("s.txt", ArtifactKind.REQUIREMENTS, "1"),
+    )
+    other_wheel = graph(("r.txt", ArtifactKind.REQUIREMENTS, "1"), ("a.whl", ArtifactKind.REQUIREMENT_FILE, "3"))
+    packed = graph(("r.txt", ArtifactKind.ENVIRONMENT, "1"))
+
+    assert environment_key(source_of(same, contents), ["/site"]) == key
+    assert environment_key(source_of(other_wheel, contents), ["/site"]) != key
+    assert environment_key(source_of(packed, contents), ["/site"]) != key
+    assert environment_key(source_of(first, contents), ["/other"]) != key
+    assert source_of(first, contents) == EnvironmentSource(
+        content=("requirements::1", "requirement-file:a.whl:2"),
+        requirements="/blobs/1",
+        files={"a.whl": "/blobs/2"},
+    )
+
+
+def packed(path: Path, *names: str) -> EnvironmentSource:
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"#"))
+        link = tarfile.TarInfo("bin/python")
+        link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/python3"
+        archive.addfile(link)
+    return EnvironmentSource(content=(), archive=str(path))
+
+
+def test_a_packed_environment_of_another_python_is_refused(tmp_path: Path) -> None:
+    source = packed(tmp_path / "env.tar.gz", "lib/python3.2/site-packages/a.py")
+
+    with pytest.raises(EnvironmentFailed, match=rf"has python3\.2; the cluster needs {OWN}"):
+        build_environment(source, tmp_path / "env", [])
+
+
+def test_what_is_not_a_packed_environment_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "env.tar.gz").write_text("no archive")
+    source = EnvironmentSource(content=(), archive=str(tmp_path / "env.tar.gz"))
+
+    with pytest.raises(EnvironmentFailed, match="cannot be unpacked"):
+        build_environment(source, tmp_path / "env", [])
