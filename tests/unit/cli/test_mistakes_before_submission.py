@@ -113,7 +113,10 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FLINTLOCK_STATE_DIR", str(tmp_path / "state"))
+    for name in [name for name in os.environ if name.startswith("FLINTLOCK_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "job.yaml").write_text(GOOD)
     (tmp_path / "job.py").write_text(GRAPH + 'job.result("rows", numbers)\n')
     (tmp_path / "runs.py").write_text("import flintlock as fl\n\nfl.run(fl.Job('x'))\n")
