@@ -1,4 +1,4 @@
-"""`flintlock run -t per-job`: a cluster of its own for one job, which ends with it: real processes, real Spark."""
+"""`flintlock run -t per-job` and `-t application`: clusters that end with their job: real processes, real Spark."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL = "name: small\nsteps: {one: {sql: SELECT 1 AS x}, rows: {result: {}, inpu
 def place(tmp_path: Path) -> Iterator[Path]:
     """A directory to work in; the clusters that were started there are ended with the test."""
     yield tmp_path
-    for directory in directories(tmp_path):
+    for directory in (*directories(tmp_path), *tmp_path.glob("state/flintlock/*/application/*")):
         stop_cluster(directory)
 
 
@@ -120,3 +120,48 @@ def test_a_detached_job_ends_its_cluster_with_its_status_and_leaves_no_process(p
     assert "job.timeout" in end["job"]["failure"]["message"]
     ended = read_exit(directory, "jobmanager")
     assert ended is None or ended.code == 6
+
+
+APPLICATION = """\
+import json, os, signal, sys
+from pathlib import Path
+import flintlock as fl
+
+def numbered(n):
+    job = fl.Job(f"numbered-{n}")
+    job.result("rows", job.sql("one", f"SELECT {n} AS n, rand() AS luck"))
+    return job
+
+runs = Path("runs.jsonl")
+again = runs.exists()
+first = fl.run(numbered(1), quiet=True)
+with fl.connect() as client:
+    others = [client.submit(numbered(n)) for n in (2, 3)]
+    rows = [first.result().table.rows, *(other.wait().result("rows").table.rows for other in others)]
+    with runs.open("a") as file:
+        file.write(json.dumps([first.id, *(other.id for other in others), rows]) + "\\n")
+    if not again:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left = client.submit(numbered(4))
+print("arguments", sys.argv[1:], "left", left.id)
+"""
+
+
+def test_a_program_that_is_killed_runs_again_on_its_cluster_and_finds_the_jobs_that_it_has_submitted(
+    place: Path,
+) -> None:
+    (place / "program.py").write_text(APPLICATION)
+    done = flintlock(
+        "run", "-t", "application", "-D", "restart-strategy.type=fixed-delay", "program.py", "a", "b", cwd=place
+    )
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['a', 'b'] left " in done.stdout
+    first, second = ((place / "runs.jsonl").read_text()).splitlines()
+    assert first == second, "the same jobs, with the rows of their only run"
+
+    (directory,) = place.glob("state/flintlock/*/application/*")
+    end = end_of(directory)
+    assert (end["application-status"], end["job"]["jobid"]) == ("SUCCEEDED", directory.name)
+    assert sorted((job["name"], job["status"]) for job in end["jobs"]) == [
+        (f"numbered-{number}", "FINISHED") for number in (1, 2, 3, 4)
+    ]

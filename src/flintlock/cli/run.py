@@ -25,6 +25,7 @@ from flintlock.cli.settings import (
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, split_assignment
 from flintlock.config.options import CLIENT_HEARTBEAT_TIMEOUT
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import Refused
 from flintlock.model.jobgraph import EngineKind
 from flintlock.model.states import JobStatus
@@ -52,6 +53,7 @@ class TargetKind(StrEnum):
     LOCAL = "local"
     SESSION = "session"
     PER_JOB = "per-job"
+    APPLICATION = "application"
 
 
 def job_options(command: F) -> F:
@@ -119,7 +121,8 @@ class RunCommand(click.Command):
     "kind",
     type=click.Choice([kind.value for kind in TargetKind]),
     help="Where the job runs: local (an embedded cluster, for the duration of the job), session (a cluster that runs),"
-    " or per-job (a cluster of its own in the background, which ends with the job).",
+    " per-job (a cluster of its own in the background, which ends with the job), or application (the same for a program"
+    " and the jobs that it submits).",
 )
 @click.option("--local", is_flag=True, help="The same as -t local.")
 @click.option("-v", "--verbose", is_flag=True, help="Show whole stack traces of a failure.")
@@ -149,19 +152,23 @@ def run(
     where = _target_kind(kind, urls, local=local)
     if attached and detached:
         raise Refused("-d leaves the job running when this command ends, --attached does not: give one of them")
-    per_job = where is TargetKind.PER_JOB
+    per_job = where in (TargetKind.PER_JOB, TargetKind.APPLICATION)
     cluster = None if per_job else _find_cluster(where, settings, urls, directory, detached=detached)
     overrides = overrides_of(**given)
-    job = read_target(target, args, connect=not overrides.needs_driver, as_module=as_module)
+    application = where is TargetKind.APPLICATION
+    job = read_target(target, args, connect=not overrides.needs_driver, as_module=as_module, application=application)
     if isinstance(job, ProgramJob) and not quiet and (note := job.note(overrides)) is not None:
         click.echo(note, err=True)
     job_defines, cluster_defines = split_defines(given["defines"])
     if cluster is not None:
         _warn_of_cluster_options(cluster_defines)
+    if application and not isinstance(job, ProgramJob):
+        raise Refused(f"-t application needs a program, file.py or --module, not {target}: use -t per-job")
     options = RunOptions(
         overrides=overrides,
         cluster_overrides=cluster_defines,
         detached=detached,
+        application=application,
         attached=(attached or CLIENT_HEARTBEAT_TIMEOUT.key in job_defines) and not detached,
     )
     hooks = TerminalHooks(detached=detached, quiet=quiet, as_json=as_json)
@@ -177,7 +184,7 @@ def run(
         finished = end.status is JobStatus.FINISHED
         tables = [outcome.handle.result(name).table for name in outcome.handle.results()] if finished else []
         _print_end(end, tables, elapsed_s=hooks.elapsed_s, verbose=verbose, quiet=quiet, as_json=as_json)
-        return 0 if finished else 1
+        return 0 if finished and outcome.status in (None, ApplicationStatus.SUCCEEDED) else 1
 
 
 def _warn_of_cluster_options(defines: Sequence[str]) -> None:
@@ -194,7 +201,7 @@ def _target_kind(kind: str | None, urls: Sequence[str], *, local: bool) -> Targe
     if local and where not in (None, TargetKind.LOCAL):
         raise Refused(f"--local is -t local: give either that or -t {kind}")
     where = TargetKind.LOCAL if local else where
-    if where in (TargetKind.LOCAL, TargetKind.PER_JOB) and urls:
+    if where not in (None, TargetKind.SESSION) and urls:
         given = "--local" if local else f"-t {kind}"
         raise Refused(f"{given} starts its own cluster: give either {given} or -m")
     return where

@@ -24,7 +24,12 @@ from flintlock.client.clusters.discovery import (
     cluster_or_embedded,
     connected_cluster,
 )
-from flintlock.client.clusters.job_cluster import job_cluster_directory, start_job_cluster, with_job_id
+from flintlock.client.clusters.job_cluster import (
+    await_cluster_end,
+    job_cluster_directory,
+    start_job_cluster,
+    with_job_id,
+)
 from flintlock.client.connection.attachment import Attachment, attached
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.results import ResultHandle
@@ -40,6 +45,7 @@ from flintlock.client.display.console import (
 from flintlock.client.display.following import OutputReader, follow
 from flintlock.client.display.notebook import in_notebook
 from flintlock.config.files import LoadedConfiguration, load, state_directory
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
 from flintlock.model.operations import ConfigValue
@@ -111,13 +117,15 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     cluster_overrides: Sequence[str] = ()
     detached: bool = False  # return once the job is submitted
     attached: bool = False  # the job is cancelled when this process dies
+    application: bool = False  # the job is a program, whose cluster also runs the jobs that it submits
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
-    """A job that was run; `end` is None if it still runs."""
+    """A job that was run; `end` is None if it still runs. `status` is that of its own cluster, if that has ended."""
 
     handle: JobHandle
     end: JobAttempts | None
+    status: ApplicationStatus | None = None
 
 
 @contextmanager
@@ -164,9 +172,17 @@ def run_per_job(
     hooks.packaged(package)
     attachment = Attachment.of(settings.configuration, package) if options.attached else None
     package = package if attachment is None else attachment.bind(package)
-    directory = job_cluster_directory(state_dir, JobId(package.spec.job_id or ""))
-    hooks.cluster_starting(f"starting a cluster for this job in {directory} …")
-    cluster = start_job_cluster(settings, state_dir, package, options.cluster_overrides, attached=not options.detached)
+    job_id, application = JobId(package.spec.job_id or ""), options.application
+    directory = job_cluster_directory(state_dir, job_id, application=application)
+    hooks.cluster_starting(f"starting a cluster for this {'program' if application else 'job'} in {directory} …")
+    cluster = start_job_cluster(
+        settings,
+        state_dir,
+        package,
+        options.cluster_overrides,
+        attached=not options.detached,
+        application=application,
+    )
     with cluster.running.client() as client:
         handle = JobHandle(client.http, cluster.job_id, package.spec.name)
         hooks.submitted(handle)
@@ -176,10 +192,11 @@ def run_per_job(
         connection = ClusterConnection(client)
         with _attached(connection, handle, attachment):
             end = _follow(connection, handle, hooks.display(package), hooks, detachable=attachment is None)
+        status = None if end is None else await_cluster_end(client, cluster.state_dir)
         try:
-            yield RunOutcome(handle=handle, end=end)
+            yield RunOutcome(handle=handle, end=end, status=status)
         finally:
-            if end is not None:
+            if status is not None:
                 with suppress(FlintlockError):  # it ends by itself, later
                     client.shut_down()
 

@@ -18,13 +18,16 @@ from msgspec import Struct
 
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import CLUSTER_ID, OPTIONS
+from flintlock.model.application import APPLICATION_VARIABLE, PROGRAM_VARIABLE
 from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 
 FILE_NAME: Final = "flintlock.yaml"
 PREFIX: Final = "FLINTLOCK_"
 #: Variables that are not options: where things are, rather than how they behave.
-RESERVED: Final = frozenset({"FLINTLOCK_CONF", "FLINTLOCK_STATE_DIR", "FLINTLOCK_JAVA_HOME"})
+RESERVED: Final = frozenset(
+    {"FLINTLOCK_CONF", "FLINTLOCK_STATE_DIR", "FLINTLOCK_JAVA_HOME", APPLICATION_VARIABLE, PROGRAM_VARIABLE}
+)
 
 _SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://")
 _SERVICE_PORT: Final = re.compile(r"_PORT(_\d+_(TCP|UDP|SCTP))?$")
@@ -92,9 +95,12 @@ def find_file(conf: Path | None, environ: Mapping[str, str], directory: Path) ->
 def state_directory(
     settings: LoadedConfiguration, given: str | Path | None = None, environ: Mapping[str, str] | None = None
 ) -> Path:
-    """Return the cluster's state directory, absolute: as given, or `$XDG_STATE_HOME/flintlock/<cluster id>`."""
+    """Return the cluster's state directory, absolute: as given, or `$XDG_STATE_HOME/flintlock/<cluster id>`.
+
+    A program of an application has that of its own cluster.
+    """
     variables = os.environ if environ is None else environ
-    named = given or variables.get("FLINTLOCK_STATE_DIR")
+    named = given or variables.get(APPLICATION_VARIABLE) or variables.get("FLINTLOCK_STATE_DIR")
     if named:
         return Path(named).expanduser().resolve()
     home = variables.get("XDG_STATE_HOME") or str(Path(variables.get("HOME", "~")).expanduser() / ".local" / "state")

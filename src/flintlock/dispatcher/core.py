@@ -19,6 +19,7 @@ from msgspec import structs
 from flintlock.config.configuration import Configuration, Scope, config_problems
 from flintlock.config.options import OPTIONS, PARALLELISM_OVERRIDES
 from flintlock.ha.store_rules import duplicate_job
+from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, is_program_key
 from flintlock.model.checking.graphcheck import MAX_PARALLELISM, in_order, invalid_job, problems_of
 from flintlock.model.checking.problems import MAX_MESSAGE, Problem, abbreviated, reported
 from flintlock.model.commands import RescaleJob
@@ -28,7 +29,9 @@ from flintlock.model.jobgraph import JobGraph, Versions
 from flintlock.model.jobs import (
     JobOutcome,
     JobResult,
+    JobSnapshot,
     JobSubmission,
+    JobSummary,
     ParallelismRange,
     RetentionReading,
 )
@@ -86,13 +89,40 @@ def duplicate(job_id: JobId, phase: JobPhase | None) -> DuplicateJob | None:
     return duplicate_job(job_id, ended=False)
 
 
-def foreign(job_id: JobId, only_job: JobId | None) -> Conflict | None:
+def foreign(job_id: JobId, only_job: JobId) -> Conflict | None:
     """Return the refusal of a job that a cluster does not run, which is for one job only."""
-    if only_job is None or job_id == only_job:
+    if job_id == only_job:
         return None
     return Conflict(
         f"this cluster runs job {only_job} and ends with it, and accepts no other job: submit to a session cluster"
     )
+
+
+def after_program(job_id: JobId, program: JobId, *, program_ended: bool) -> Conflict | None:
+    """Return the refusal of a job that comes after the end of the application whose cluster this is."""
+    if not program_ended or job_id == program:
+        return None
+    return Conflict(f"the program of this application, job {program}, has ended: its cluster accepts no other job")
+
+
+def application_status(program: JobSnapshot, jobs: Iterable[JobSummary]) -> ApplicationStatus:
+    """Return how an application has ended: as its program, unless a job failed that the program left running.
+
+    What became of a job that ended before it, the program could see: it has decided itself what that means.
+    """
+    left = (job for job in jobs if job.status is JobStatus.FAILED and job.end_ms >= program.end_ms)
+    if program.status is JobStatus.FINISHED and next(left, None) is not None:
+        return ApplicationStatus.FAILED
+    return STATUS_OF_JOB[program.status]
+
+
+def submission_digest(key: str, message: JobSubmission) -> str:
+    """Return what a submission that is repeated under a key must agree in.
+
+    The n-th submission of a program that runs again is its n-th job if it has the same name: times, paths and pickled
+    functions may differ from run to run.
+    """
+    return f"name:{message.graph.name}" if is_program_key(key) else message.digest
 
 
 def repeated(key: str, known: JobId, known_digest: str, digest: str) -> JobId:

@@ -34,7 +34,7 @@ from flintlock.dispatcher.recovery import JobRecovery, Recovery
 from flintlock.dispatcher.retention import Retention
 from flintlock.dispatcher.retention_clock import RetentionClock
 from flintlock.dispatcher.services import DispatcherServices, TermServices
-from flintlock.dispatcher.submission import Submissions, answer_unanswered
+from flintlock.dispatcher.submission import Refuse, Submissions, accept_all, answer_unanswered
 from flintlock.dispatcher.tokens import TokenRegistry
 from flintlock.dispatcher.writes import TermWrites
 from flintlock.model import log_events
@@ -85,16 +85,16 @@ _BEGUN_AT_ONCE: Final = 50
 
 @asynccontextmanager
 async def dispatching(
-    services: DispatcherServices, term: TermServices, recovery: Recovery, only_job: JobId | None = None
+    services: DispatcherServices, term: TermServices, recovery: Recovery, refuse: Refuse = accept_all
 ) -> AsyncGenerator[Dispatcher]:
     """Serve as Dispatcher for one term; on exit its jobs are suspended and nothing of it remains.
 
-    With `only_job`, every other job is refused.
+    `refuse` says which jobs are not accepted.
 
     Raises (in a group) what is fatal to the term: Fenced, a result that cannot be written, InvariantBroken.
     """
     async with asyncio.TaskGroup() as tasks:
-        dispatcher = Dispatcher(services, term, tasks, recovery.retention_clock, only_job)
+        dispatcher = Dispatcher(services, term, tasks, recovery.retention_clock, refuse)
         try:
             await dispatcher.start(recovery)
             yield dispatcher
@@ -111,7 +111,7 @@ class Dispatcher:
         term: TermServices,
         tasks: asyncio.TaskGroup,
         clock: RetentionClock,
-        only_job: JobId | None = None,
+        refuse: Refuse = accept_all,
     ) -> None:
         configuration = services.configuration
         self._services: Final = services
@@ -136,7 +136,7 @@ class Dispatcher:
             ended=self._ended,
         )
         self.jobs: Final[dict[JobId, DispatchedJob]] = {}  # added when an id is reserved, removed when its task ends
-        self._submissions: Final = Submissions(services, self._shared, self, only_job)
+        self._submissions: Final = Submissions(services, self._shared, self, refuse)
         self._quarantine: Final = Quarantine(
             self._shared, self, lambda: JobRecovery(term.stores, services, term.gate, clock)
         )
@@ -198,16 +198,20 @@ class Dispatcher:
         """Return the status once the Dispatcher is asked to shut the cluster down."""
         return await asyncio.shield(self._shut_down)
 
-    async def finish_cleanup(self, job_id: JobId, patience_s: float) -> None:
-        """Return once an ended job is cleaned up; after `patience_s` its files stay, and are named in the log."""
-        job = self.jobs.get(job_id)
-        if job is None or job.task is None:
+    def unended_jobs(self) -> tuple[JobId, ...]:
+        """Return the jobs that have not ended, those included that are being stored."""
+        return tuple(job_id for job_id, job in self.jobs.items() if not job.ended)
+
+    async def finish_cleanup(self, patience_s: float) -> None:
+        """Return once all ended jobs are cleaned up; after `patience_s` their files stay, and are named in the log."""
+        jobs = {job.task: job for job in self.jobs.values() if job.ended and job.task is not None}
+        if not jobs:
             return
-        done, _ = await asyncio.wait({job.task}, timeout=patience_s)
-        if not done:
+        _, unfinished = await asyncio.wait(jobs, timeout=patience_s)
+        for job in (jobs[task] for task in unfinished):
             log.error(
                 log_events.JOB_CLEANUP_GIVEN_UP,
-                job_id=job_id,
+                job_id=job.job_id,
                 resource=core.CleanupResource.FILES,
                 reason=f"the cluster ends, and the cleanup was not done within {patience_s:g} s",
                 directories=[*job.scratch],

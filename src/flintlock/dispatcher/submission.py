@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
+
+from msgspec import structs
 
 from flintlock.config.options import PARALLELISM_OVERRIDES
 from flintlock.dispatcher import core
@@ -13,9 +15,17 @@ from flintlock.dispatcher.core import JobPhase
 from flintlock.dispatcher.job import DispatchedJob, JobBody, JobServices
 from flintlock.dispatcher.services import DispatcherServices
 from flintlock.model.causes import current_cause
-from flintlock.model.errors import KeyReused, Refused, Unavailable
+from flintlock.model.errors import Conflict, KeyReused, Refused, Unavailable
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobSubmission, StoredJob, Submitted
+
+#: Returns why a cluster does not accept a job; None: it does. Called without a pause before the job is registered.
+Refuse: TypeAlias = Callable[[JobId], Conflict | None]
+
+
+def accept_all(job_id: JobId) -> Conflict | None:  # noqa: ARG001 - every job
+    """Refuse no job."""
+    return None
 
 
 class JobScope(Protocol):
@@ -39,13 +49,13 @@ class Submissions:
     """Accepts the jobs of one term."""
 
     def __init__(
-        self, services: DispatcherServices, shared: JobServices, scope: JobScope, only_job: JobId | None = None
+        self, services: DispatcherServices, shared: JobServices, scope: JobScope, refuse: Refuse = accept_all
     ) -> None:
         self._services: Final = services
         self._shared: Final = shared
         self._graphs: Final = shared.term.stores.graphs
         self._scope: Final = scope
-        self._only_job: Final = only_job
+        self._refuse: Final = refuse
         self._overrides: Final = services.configuration.get(PARALLELISM_OVERRIDES)
         self._keys: Final[dict[str, asyncio.Future[None]]] = {}  # idempotency keys being decided on
 
@@ -61,7 +71,9 @@ class Submissions:
             if message.idempotency_key is None:
                 submitted = await self._submit(message)
             else:
-                submitted = await self._submit_once(message, message.idempotency_key)
+                key = message.idempotency_key
+                digest = core.submission_digest(key, message)
+                submitted = await self._submit_once(structs.replace(message, digest=digest), key)
         except Refused:
             if self._services.metrics is not None:
                 self._services.metrics.refused()
@@ -109,9 +121,7 @@ class Submissions:
         self._scope.check_leading()
         job_id = message.graph.job_id
         registered = self._scope.jobs.get(job_id)
-        refusal = core.foreign(job_id, self._only_job) or core.duplicate(
-            job_id, None if registered is None else registered.phase
-        )
+        refusal = self._refuse(job_id) or core.duplicate(job_id, None if registered is None else registered.phase)
         if refusal is not None:
             raise refusal
         stored = StoredJob(

@@ -1,4 +1,4 @@
-"""The job of a per-job cluster, from and to the files of its state directory (`host.job_directory`)."""
+"""The job of a per-job cluster, or the program of an application, in its state directory (`host.job_directory`)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import structs
 
-from flintlock.config.options import PER_JOB_RESULT_TIMEOUT
+from flintlock.config.options import PER_JOB_RESULT_TIMEOUT, RUNNER_USER
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
-from flintlock.dispatcher.single_job import ClusterJob
+from flintlock.dispatcher.single_job import ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.entrypoints.components import SESSION, DeploymentMode
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd
-from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus
+from flintlock.model.application import ApplicationStatus
+from flintlock.model.errors import Invalid
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, JobGraph
-from flintlock.model.jobs import JobSnapshot
 from flintlock.model.tasks import ResultRows
 from flintlock.rest.jobs import translate
 from flintlock.rest.jobs.submission import graph_of_document
@@ -38,7 +38,7 @@ class BlobStorage(Protocol):
 
 
 def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> DeploymentMode:
-    """Return the mode of the cluster: per-job if its state directory has a job, else session.
+    """Return the mode of the cluster: per-job or application if its state directory has a job, else session.
 
     Raises Invalid for a job that cannot be run, before this JobManager contends for leadership.
     """
@@ -46,16 +46,23 @@ def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> Deployment
     description = directory.describe()
     if description is None:
         return SESSION
+    if description.application and settings.configuration.get(RUNNER_USER):
+        raise Invalid(
+            f"{RUNNER_USER.key}: the program of an application submits jobs with the cluster's secret, which that user"
+            " must not read; run it on a session cluster, with a token of its own"
+        )
     application = ClusterJob(
         source=DirectoryJobSource(directory, description, blobs),
         record=FileJobEndRecord(directory),
         result_timeout_s=settings.configuration.get(PER_JOB_RESULT_TIMEOUT) if description.attached else 0.0,
+        program_jobs=ProgramJobs(description.job_id) if description.application else None,
     )
 
     def leader_processes(services: DispatcherServices, open_term: TermOpener) -> ApplicationLeaderProcessFactory:
         return ApplicationLeaderProcessFactory(services, open_term, application)
 
-    return DeploymentMode(name="per-job", leader_processes=leader_processes, removes_ha_data=True)
+    name = "application" if description.application else "per-job"
+    return DeploymentMode(name=name, leader_processes=leader_processes, removes_ha_data=True)
 
 
 class DirectoryJobSource:
@@ -91,22 +98,27 @@ class FileJobEndRecord:
         end = await asyncio.to_thread(self._directory.read_end)
         return None if end is None else end.application_status
 
-    async def write(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+    async def write(self, end: ClusterEnd) -> None:
         """Write the file."""
-        await asyncio.to_thread(self._write, snapshot, results)
+        await asyncio.to_thread(self._write, end)
 
-    def _write(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
-        attempts = translate.attempts(snapshot)
+    def _write(self, end: ClusterEnd) -> None:
+        attempts = translate.attempts(end.snapshot)
         document = {
             "jobid": attempts.jobid,
             "name": attempts.name,
             "status": attempts.status,
             "failure": attempts.failure,
             "failures": attempts.failures,
-            "results": {rows.name: _table(rows) for rows in results},
+            "results": {rows.name: _table(rows) for rows in end.results},
         }
+        jobs = [{"jobid": job.job_id, "name": job.name, "status": job.status} for job in end.jobs]
         self._directory.write_end(
-            JobEnd(application_status=STATUS_OF_JOB[snapshot.status], job=msgspec.Raw(msgspec.json.encode(document)))
+            JobEnd(
+                application_status=end.status,
+                job=msgspec.Raw(msgspec.json.encode(document)),
+                jobs=msgspec.Raw(msgspec.json.encode(jobs)),
+            )
         )
 
 

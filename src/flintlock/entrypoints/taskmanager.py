@@ -46,6 +46,7 @@ from flintlock.ha.backends import ha_backend
 from flintlock.host.addresses import reached_at
 from flintlock.host.boot_clock import boot_time_s
 from flintlock.host.children import reap_leftovers
+from flintlock.host.job_directory import JobDirectory
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.host.pid_files import TaskManagerFile, identity
 from flintlock.host.process_tree import TAG_VARIABLE
@@ -53,6 +54,7 @@ from flintlock.host.processes import LocalProcesses
 from flintlock.host.run_directory import locked_run_directory, permanent_id
 from flintlock.host.runner_user import RunnerUser, find_runner_user
 from flintlock.host.watchdog_client import running_watchdog
+from flintlock.model.application import APPLICATION_VARIABLE
 from flintlock.model.ids import BlobKey, InstanceId, TaskManagerId
 from flintlock.model.slots import Hardware, TaskManagerRegistration
 from flintlock.monitoring.loop_monitor import LoopMonitor
@@ -83,6 +85,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
     is_worker = settings.index >= FIRST_INDEX
     slots = configuration.get(TM_SLOTS) or os.cpu_count() or 1
     tag = os.environ[TAG_VARIABLE] = uuid.uuid4().hex  # every process that is started from here on inherits it
+    _set_application(state_dir)
     bind = configuration.get(TM_BIND_HOST)
     security = rpc_security(settings, bind or configuration.get(TM_HOST), TM_BIND_HOST if bind else TM_HOST)
     async with (
@@ -150,6 +153,14 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
         finally:
             with suppress(FileNotFoundError):
                 pid_file.unlink()
+
+
+def _set_application(state_dir: Path) -> None:
+    """Let user code of an application cluster find its own cluster, and that of any other cluster none."""
+    description = JobDirectory(state_dir).describe()
+    os.environ.pop(APPLICATION_VARIABLE, None)
+    if description is not None and description.application:
+        os.environ[APPLICATION_VARIABLE] = str(state_dir)
 
 
 def task_manager_id(settings: ProcessSettings, run_dir: Path) -> TaskManagerId:

@@ -1,4 +1,4 @@
-"""The directory of a cluster's own job: `job` in the state directory of a per-job cluster.
+"""The directory of a cluster's own job, or program: `job` in the state directory of a per-job or application cluster.
 
     document.json      the job, as POST /jobs would get it
     files/0, 1, ...    its artifacts
@@ -41,14 +41,16 @@ class JobDescription(Struct, frozen=True, kw_only=True, rename="kebab"):
     name: str = ""
     attached: bool = False  # a client waits for the result
     submitted_by: str = ""
+    application: bool = False  # the job is a program, which submits others
     files: tuple[str, ...] = ()
 
 
 class JobEnd(Struct, frozen=True, kw_only=True, rename="kebab"):
-    """How the job has ended. `job` is what `flintlock run --json` prints."""
+    """How the cluster has ended. `job` is what `flintlock run --json` prints; `jobs` are those of a program."""
 
     application_status: ApplicationStatus
     job: msgspec.Raw = msgspec.Raw(b"null")
+    jobs: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class JobDirectory:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from flintlock.host.process_tree import TAG_VARIABLE
+from flintlock.model.application import APPLICATION_VARIABLE
 
 _PASSED: Final = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TERM", "TZ", "LANG", "LANGUAGE", "LC_*",
@@ -18,7 +19,7 @@ _PASSED: Final = (
     "PYTHON*", "VIRTUAL_ENV", "CONDA_PREFIX", "COVERAGE_*", "JAVA_*", "JDK_*", "FLINTLOCK_JAVA_HOME",
     "PYSPARK_*", "SPARK_*", "HADOOP_*", "YARN_*", "HIVE_*", "ARROW_*", "GRPC_*",
     "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", TAG_VARIABLE,
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", TAG_VARIABLE, APPLICATION_VARIABLE,
 )  # fmt: skip
 
 

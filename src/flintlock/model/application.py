@@ -1,4 +1,4 @@
-"""How a cluster ended, as far as the processes that ran it can say."""
+"""Applications: how the cluster of one ended, and how its program finds the jobs that it has submitted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from flintlock.model.ids import JobId, is_job_id
 from flintlock.model.states import JobStatus
 
 
@@ -30,6 +31,26 @@ STATUS_OF_JOB: Final = {
     JobStatus.FAILED: ApplicationStatus.FAILED,
     JobStatus.CANCELED: ApplicationStatus.CANCELED,
 }
+
+
+#: The state directory of an application cluster, in the environment of its user code: clients there use this cluster.
+APPLICATION_VARIABLE: Final = "FLINTLOCK_APPLICATION_DIR"
+
+#: Which job a running program is, and its process: `<job id> <pid>`. In the environment of the program.
+PROGRAM_VARIABLE: Final = "FLINTLOCK_PROGRAM"
+
+_PROGRAM_KEY: Final = "application-"
+
+
+def program_key(program: JobId, number: int) -> str:
+    """Return the idempotency key of the n-th job that a program of an application submits, however often it runs."""
+    return f"{_PROGRAM_KEY}{program}-{number}"
+
+
+def is_program_key(key: str) -> bool:
+    """Return whether a key is that of a job that a program has submitted by its number."""
+    program, _, number = key.removeprefix(_PROGRAM_KEY).partition("-")
+    return key.startswith(_PROGRAM_KEY) and is_job_id(program) and number.isdecimal()
 
 
 class ShutDownCluster(Struct, frozen=True, kw_only=True):

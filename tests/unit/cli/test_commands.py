@@ -530,6 +530,7 @@ def test_a_wrong_job_is_exit_2_with_every_problem(capsys: pytest.CaptureFixture[
         (["-d", "--attached", "job.py:job"], "-d leaves the job running when this command ends, --attached does not"),
         (["--local", "-m", "http://h:1", "job.py:job"], "give either --local or -m"),
         (["-t", "per-job", "-m", "http://h:1", "job.py:job"], "give either -t per-job or -m"),
+        (["-t", "application", "job.py:job"], "-t application needs a program, file.py or --module, not job.py:job"),
         (["-t", "session", "--local", "job.py:job"], "--local is -t local: give either that or -t session"),
         (["-t", "per-job", "--attached", "-d", "job.py:job"], "give one of them"),
         (["--param", "n", "job.py:job"], "--param n: must have the form key=value"),

@@ -20,7 +20,7 @@ from flintlock.ha.leader_info import LeaderAddresses, LeaderInfo
 from flintlock.ha.protocols import Stores
 from flintlock.model.application import ApplicationStatus, ShutDownCluster
 from flintlock.model.commands import CancelJob
-from flintlock.model.errors import Fenced, InvariantBroken, Unavailable
+from flintlock.model.errors import Conflict, Fenced, InvariantBroken, Unavailable
 from flintlock.model.ids import Epoch, FencingToken, JobId
 from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
 from flintlock.model.states import JobStatus
@@ -60,9 +60,11 @@ class Application:
     """A ClusterApplication that runs a function beside each Dispatcher, and records what is called."""
 
     def __init__(self, run: Callable[[Dispatcher], Awaitable[ApplicationStatus]]) -> None:
-        self.only_job: JobId | None = None
         self.calls: list[str] = []
         self._run = run
+
+    def refuse(self, job_id: JobId) -> Conflict | None:
+        return None
 
     async def prepare(self, stores: Stores, services: DispatcherServices, gate: LeaderGate) -> None:
         self.calls.append("prepared")

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import pytest
+from msgspec import structs
 from tests.unit.dispatcher.dispatcher_harness import (
     CODE,
     A,
     B,
+    C,
     DispatcherHarness,
     graph,
     rows,
@@ -24,17 +26,16 @@ from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
 from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
-from flintlock.dispatcher.single_job import CLEANUP_PATIENCE_S, ClusterJob
+from flintlock.dispatcher.single_job import CLEANUP_PATIENCE_S, ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import Stores
-from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, ShutDownCluster
+from flintlock.model.application import ApplicationStatus, ShutDownCluster, is_program_key, program_key
 from flintlock.model.commands import CancelJob
-from flintlock.model.errors import Conflict, Invalid, Unavailable
+from flintlock.model.errors import Conflict, Invalid, KeyReused, Unavailable
 from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobgraph import JobGraph
-from flintlock.model.jobs import JobQuery, JobSnapshot, ResultQuery
+from flintlock.model.jobs import JobQuery, ResultQuery, Submitted
 from flintlock.model.states import JobStatus
-from flintlock.model.tasks import ResultRows
 from flintlock.testing.fake_jobmaster import FakeJobMasterRunner
 from flintlock.testing.memory_ha import MemoryCluster
 from flintlock.testing.virtual_time import run_virtual, virtual_time
@@ -48,7 +49,7 @@ class Disk:
     def __init__(self, job: JobGraph | None = None) -> None:
         self.job: Final = job or graph(A, blobs=[CODE])
         self.loads = 0
-        self.ends: list[tuple[ApplicationStatus, tuple[ResultRows, ...]]] = []
+        self.ends: list[ClusterEnd] = []
         self.fail_with: OSError | None = None
 
     @property
@@ -61,25 +62,35 @@ class Disk:
 
     async def read(self) -> ApplicationStatus | None:
         await asyncio.sleep(0)
-        return self.ends[0][0] if self.ends else None
+        return self.ends[0].status if self.ends else None
 
-    async def write(self, snapshot: JobSnapshot, results: tuple[ResultRows, ...]) -> None:
+    async def write(self, end: ClusterEnd) -> None:
         await asyncio.sleep(0)
         if self.fail_with is not None:
             raise self.fail_with
-        self.ends.append((STATUS_OF_JOB[snapshot.status], results))
+        self.ends.append(end)
 
 
 class JobCluster:
     """A JobManager of a per-job cluster; one that is made with the stores and the disk of another is its successor."""
 
     def __init__(
-        self, stores: MemoryCluster | None = None, disk: Disk | None = None, *, attached: bool = False
+        self,
+        stores: MemoryCluster | None = None,
+        disk: Disk | None = None,
+        *,
+        attached: bool = False,
+        program: bool = False,
     ) -> None:
         self.harness: Final = DispatcherHarness(stores)
         self.disk: Final = disk or Disk()
         self.current: Final = CurrentDispatcher()
-        application = ClusterJob(source=self.disk, record=self.disk, result_timeout_s=RESULT_S if attached else 0.0)
+        application = ClusterJob(
+            source=self.disk,
+            record=self.disk,
+            result_timeout_s=RESULT_S if attached else 0.0,
+            program_jobs=ProgramJobs(A) if program else None,
+        )
         self.runner: Final = DispatcherRunner(
             self.harness.ha,
             ApplicationLeaderProcessFactory(self.harness.services, self._open_term, application),
@@ -102,11 +113,15 @@ class JobCluster:
             yield contending
             contending.cancel()
 
-    async def job_master(self) -> FakeJobMasterRunner:
-        """Wait for the JobMaster of the job."""
-        await until(lambda: bool(self.harness.job_masters.made))
-        await until(lambda: self.harness.runner().status is JobStatus.RUNNING)
-        return self.harness.runner()
+    async def job_master(self, job_id: JobId = A) -> FakeJobMasterRunner:
+        """Wait for the JobMaster of a job."""
+        await until(lambda: any(master.job.graph.job_id == job_id for master in self.harness.job_masters.made))
+        await until(lambda: self.harness.runner(job_id).status is JobStatus.RUNNING)
+        return self.harness.runner(job_id)
+
+    async def submit(self, job_id: JobId, number: int) -> Submitted:
+        """Submit a job, as the program does with its n-th one."""
+        return await self.current.gateway.submit_job(submission(job_id, key=program_key(A, number), digest=job_id))
 
 
 def fail(master: FakeJobMasterRunner) -> None:
@@ -131,7 +146,7 @@ async def test_the_job_is_there_as_soon_as_the_leader_is_and_the_cluster_ends_wi
             assert not (await cluster.current.gateway.job(JobQuery(job_id=A))).status.globally_terminal
             end(await cluster.job_master())
             assert await contending is status
-        assert [end for end, _ in cluster.disk.ends] == [status]
+        assert [end.status for end in cluster.disk.ends] == [status]
         assert is_empty(cluster.harness.cluster), "the HA data is removed"
         assert cluster.harness.blobs.references == {}
 
@@ -148,7 +163,7 @@ async def test_the_record_of_the_end_has_the_rows_and_precedes_the_removal_of_th
 
         cluster.disk.fail_with = None
         assert await contending is ApplicationStatus.SUCCEEDED
-    assert cluster.disk.ends == [(ApplicationStatus.SUCCEEDED, (rows(),))]
+    assert [(end.status, end.results) for end in cluster.disk.ends] == [(ApplicationStatus.SUCCEEDED, (rows(),))]
 
 
 @virtual_time
@@ -271,7 +286,7 @@ async def run_with_a_death_after(steps: int) -> bool:
     made = second.harness.job_masters.made
     assert not ended or not made, "a job that has ended does not run again"
     assert len(first.disk.ends) == 1, "a job ends once"
-    assert first.disk.ends == [(ApplicationStatus.SUCCEEDED, (rows(),))]
+    assert [(end.status, end.results) for end in first.disk.ends] == [(ApplicationStatus.SUCCEEDED, (rows(),))]
     assert is_empty(second.harness.cluster), "the HA data is removed"
     return died
 
@@ -298,3 +313,111 @@ async def test_a_jobmanager_that_is_started_after_the_end_runs_nothing() -> None
     assert again.harness.job_masters.made == []
     with pytest.raises(Unavailable):
         await again.current.gateway.job(JobQuery(job_id=A))
+
+
+# Application clusters
+
+
+@virtual_time
+async def test_an_application_ends_with_the_last_of_its_jobs_and_accepts_none_after_its_program() -> None:
+    cluster = JobCluster(program=True)
+    async with cluster.running() as contending:
+        program = await cluster.job_master()
+        await cluster.submit(B, 1)
+        other = await cluster.job_master(B)
+        program.finish()
+        await asyncio.sleep(100)
+        assert not contending.done(), "a job of its still runs"
+        with pytest.raises(Conflict, match=f"the program of this application, job {A}, has ended"):
+            await cluster.submit(C, 2)
+        other.finish(rows())
+        assert await contending is ApplicationStatus.SUCCEEDED
+    (end,) = cluster.disk.ends
+    assert [(job.job_id, job.status) for job in end.jobs] == [(B, JobStatus.FINISHED)]
+    assert is_empty(cluster.harness.cluster)
+
+
+@virtual_time
+async def test_a_program_that_runs_again_finds_its_nth_job_whatever_differs_but_the_name() -> None:
+    cluster = JobCluster(program=True)
+    async with cluster.running():
+        await cluster.job_master()
+        assert await cluster.submit(B, 1) == Submitted(job_id=B)
+        (await cluster.job_master(B)).finish(rows())
+        await settle()
+
+    again = JobCluster(cluster.harness.cluster, cluster.disk, program=True)
+    async with again.running() as contending:
+        program = await again.job_master()
+        assert await again.submit(C, 1) == Submitted(job_id=B, existing=True), "another id and digest, the same number"
+        other = submission(C, key=program_key(A, 1))
+        with pytest.raises(KeyReused):
+            await again.current.gateway.submit_job(
+                structs.replace(other, graph=structs.replace(other.graph, name="another"))
+            )
+        assert await again.submit(C, 2) == Submitted(job_id=C)
+        assert [master.job.graph.job_id for master in again.harness.job_masters.made].count(B) == 0
+        (await again.job_master(C)).finish(rows())
+        program.finish()
+        assert await contending is ApplicationStatus.SUCCEEDED
+
+
+def test_only_numbered_keys_of_programs_are_compared_by_name() -> None:
+    assert is_program_key(program_key(A, 12))
+    for key in ("k", "application-1-1", f"application-{A}-", f"application-{A}-x", f"{A}-1"):
+        assert not is_program_key(key)
+
+
+@virtual_time
+async def test_the_jobs_of_a_program_that_failed_or_was_cancelled_are_cancelled() -> None:
+    for end, status in ((fail, ApplicationStatus.FAILED), (FakeJobMasterRunner.cancel, ApplicationStatus.CANCELED)):
+        cluster = JobCluster(program=True)
+        async with cluster.running() as contending:
+            program = await cluster.job_master()
+            await cluster.submit(B, 1)
+            await cluster.job_master(B)
+            end(program)
+            assert await contending is status
+        (recorded,) = cluster.disk.ends
+        assert [job.status for job in recorded.jobs] == [JobStatus.CANCELED]
+
+
+@virtual_time
+async def test_a_job_that_fails_after_the_program_has_ended_is_the_applications_failure() -> None:
+    """One that failed before, the program could see."""
+    cluster = JobCluster(program=True)
+    async with cluster.running() as contending:
+        program = await cluster.job_master()
+        await cluster.submit(B, 1)
+        fail(await cluster.job_master(B))
+        await asyncio.sleep(1)
+        program.finish()
+        assert await contending is ApplicationStatus.SUCCEEDED
+
+    cluster = JobCluster(program=True)
+    async with cluster.running() as contending:
+        program = await cluster.job_master()
+        await cluster.submit(B, 1)
+        other = await cluster.job_master(B)
+        program.finish()
+        await asyncio.sleep(1)
+        fail(other)
+        assert await contending is ApplicationStatus.FAILED
+
+
+@virtual_time
+async def test_a_leader_that_takes_over_after_the_programs_end_waits_for_its_jobs() -> None:
+    cluster = JobCluster(program=True)
+    async with cluster.running():
+        program = await cluster.job_master()
+        await cluster.submit(B, 1)
+        await cluster.job_master(B)
+        program.finish()
+        await asyncio.sleep(5)
+
+    again = JobCluster(cluster.harness.cluster, cluster.disk, program=True)
+    async with again.running() as contending:
+        other = await again.job_master(B)
+        assert [master.job.graph.job_id for master in again.harness.job_masters.made] == [B], "the program has ended"
+        fail(other)
+        assert await contending is ApplicationStatus.FAILED

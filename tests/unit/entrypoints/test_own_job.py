@@ -11,6 +11,7 @@ import pytest
 from tests.unit.dispatcher.dispatcher_harness import graph
 
 from flintlock.config.configuration import Configuration
+from flintlock.dispatcher.single_job import ClusterEnd
 from flintlock.entrypoints.components import SESSION
 from flintlock.entrypoints.own_job import DirectoryJobSource, FileJobEndRecord, deployment_mode
 from flintlock.entrypoints.process import ProcessSettings
@@ -57,6 +58,20 @@ def test_the_state_directory_decides_the_mode(tmp_path: Path) -> None:
     written(tmp_path / "job", {"name": "small", "steps": STEPS, "artifacts": ["lib.zip"]})
     mode = deployment_mode(settings(tmp_path / "job"), Blobs())
     assert (mode.name, mode.removes_ha_data) == ("per-job", True)
+
+
+def test_a_program_is_refused_where_user_code_may_not_read_the_secret(tmp_path: Path) -> None:
+    description = JobDescription(job_id=A, application=True)
+    document = json.dumps({"name": "small", "steps": STEPS}).encode()
+    JobDirectory(tmp_path).create(description, document, {}, ClusterSpec())
+    assert deployment_mode(settings(tmp_path), Blobs()).name == "application"
+    with_user = ProcessSettings(
+        state_dir=tmp_path,
+        configuration=Configuration({"taskmanager.runner.user": "nobody"}),
+        secret=ClusterSecret(b"s" * 32),
+    )
+    with pytest.raises(Invalid, match="runner"):
+        deployment_mode(with_user, Blobs())
 
 
 def test_the_graph_has_the_id_the_submitter_and_the_artifacts_of_the_directory(tmp_path: Path) -> None:
@@ -106,11 +121,17 @@ def test_the_end_has_the_document_that_run_prints(tmp_path: Path) -> None:
     )
     table = b'{"columns":[{"name":"x","type":"int"}],"rows":[[1]]}'
     rows = ResultRows(name=StepName("top"), rows=1, truncated=False, arrow=b"", json=table)
-    asyncio.run(record.write(snapshot, (rows,)))
+    job_line = snapshot.summary()
+    asyncio.run(
+        record.write(
+            ClusterEnd(status=ApplicationStatus.SUCCEEDED, snapshot=snapshot, results=(rows,), jobs=(job_line,))
+        )
+    )
 
     assert asyncio.run(record.read()) is ApplicationStatus.SUCCEEDED
     end = directory.read_end()
     assert end is not None
+    assert json.loads(bytes(end.jobs)) == [{"jobid": A, "name": "job", "status": "FINISHED"}]
     document = json.loads(bytes(end.job))
     assert (document["jobid"], document["status"], document["failure"]) == (A, "FINISHED", None)
     assert document["results"]["top"] == {

@@ -104,16 +104,23 @@ class ProgramJob:
         return overrides.engine or EngineKind.AUTO
 
 
-def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True, as_module: bool = False) -> Packable:
+def read_target(
+    target: str,
+    args: Sequence[str] = (),
+    *,
+    connect: bool = True,
+    as_module: bool = False,
+    application: bool = False,
+) -> Packable:
     """Return the job that `target` names; `connect`: its steps run in a session of Spark Connect.
 
-    With `as_module` the target is the name of a module that is a program.
+    With `as_module` the target is the name of a module that is a program. A program of an `application` may run jobs.
 
     Raises Refused if there is no such file or name, or if the user's file raises (then with the user's own frames);
     Invalid with every problem of a YAML file.
     """
     if as_module:
-        return read_module_program(target, args)
+        return read_module_program(target, args, application=application)
     if target == "-":
         from flintlock.client.authoring.yaml_form import read_yaml_text
 
@@ -142,7 +149,7 @@ def read_target(target: str, args: Sequence[str] = (), *, connect: bool = True, 
         _refuse_arguments(target, args)
         return SqlFileJob(path)
     if path.suffix == ".py":
-        return read_program(path, args)
+        return read_program(path, args, application=application)
     if path.suffix == ".ipynb":
         raise Refused(
             f"{target!r} is a notebook: submit jobs from inside of it (flintlock.connect), or export it as a program "
@@ -222,13 +229,13 @@ def _job_in(module: ModuleType, name: str, file: Path) -> Job:
     raise Refused(f"{display_path(file)}: {what}; " + (hint or known))
 
 
-def read_module_program(module: str, args: Sequence[str] = ()) -> ProgramJob:
+def read_module_program(module: str, args: Sequence[str] = (), *, application: bool = False) -> ProgramJob:
     """Return a module of the current directory as a program, with what it imports from there.
 
     Raises Refused if there is no such module, if it is not Python, or starts a job graph of its own.
     """
     files = find_module(module, Path.cwd())
-    need = driver_need(_parsed_program(files.file)) or next(
+    need = driver_need(_parsed_program(files.file, application=application)) or next(
         (
             DriverNeed(what=f"{need.what} in {display_path(path)}", line=1)
             for path in files.reached
@@ -239,9 +246,9 @@ def read_module_program(module: str, args: Sequence[str] = ()) -> ProgramJob:
     return ProgramJob(files.file, args, need, files.beside, module=module, package=files.top)
 
 
-def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
+def read_program(file: Path, args: Sequence[str] = (), *, application: bool = False) -> ProgramJob:
     """Return the script as a job. Raises Refused if it is not Python, or starts a job graph of its own."""
-    tree = _parsed_program(file)
+    tree = _parsed_program(file, application=application)
     beside = siblings(file.resolve().parent, tree)
     need = driver_need(tree) or next(
         (
@@ -255,16 +262,17 @@ def read_program(file: Path, args: Sequence[str] = ()) -> ProgramJob:
     return ProgramJob(file, args, need, [sibling.path for sibling in beside])
 
 
-def _parsed_program(file: Path) -> ast.Module:
+def _parsed_program(file: Path, *, application: bool) -> ast.Module:
     try:
         tree = ast.parse(file.read_bytes(), filename=str(file))
     except (SyntaxError, ValueError) as error:
         raise Refused("".join(traceback.format_exception_only(error)).rstrip()) from error
-    line = _runs_a_graph(tree)
+    line = None if application else _runs_a_graph(tree)
     if line is not None:
         raise Refused(
             f"{display_path(file)}:{line}: calls flintlock.run, which starts a job graph by itself: run the graph with "
-            f"`flintlock run {display_path(file)}:NAME`, or the file with `python {display_path(file)}`"
+            f"`flintlock run {display_path(file)}:NAME`, the file with `python {display_path(file)}`, or as an"
+            " application with -t application"
         )
     return tree
 

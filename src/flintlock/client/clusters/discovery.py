@@ -10,6 +10,7 @@ A cluster is configured by its ZooKeeper quorum (`high-availability.type: zookee
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from flintlock.host.addresses import in_url, is_loopback_host, reached_at
 from flintlock.host.cluster_spec import read_cluster_spec
 from flintlock.host.job_directory import JobDirectory
 from flintlock.host.pid_files import announced, cluster_processes, job_managers
+from flintlock.model.application import APPLICATION_VARIABLE
 from flintlock.model.errors import Unavailable
 
 _EMBEDDED_PATIENCE_S = 5.0  # an embedded JobManager is not restarted
@@ -53,6 +55,7 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
     quorum: Configuration | None = None
     credentials: Credentials | None = None
     advice: str = ""  # what to do if no address answers, as a clause
+    own_cluster: bool = False  # of the application whose program this is
 
     def client(self) -> Client:
         """Return a client that follows the leader."""
@@ -63,6 +66,7 @@ class RunningCluster(Struct, frozen=True, kw_only=True):
             replaceable=self.quorum is not None,
             credentials=self.credentials,
             advice=self.advice,
+            own_cluster=self.own_cluster,
         )
 
     def _discover(self) -> tuple[str, ...]:
@@ -114,7 +118,10 @@ def job_cluster(configuration: Configuration, state_dir: Path) -> RunningCluster
     """Return the cluster of a job's own state directory: what is configured for others does not apply to it."""
     tls = Configuration({TLS_AUTHORITIES.key: configuration.get(TLS_AUTHORITIES)})
     return RunningCluster(
-        urls=_local_urls(state_dir), state_dir=state_dir, credentials=ClientCredentials(tls, state_dir)
+        urls=_local_urls(state_dir),
+        state_dir=state_dir,
+        credentials=ClientCredentials(tls, state_dir),
+        own_cluster=os.environ.get(APPLICATION_VARIABLE) == str(state_dir),
     )
 
 

@@ -1,12 +1,13 @@
-"""A cluster for one job, on this machine: started in the background with the job, and ended by it.
+"""A cluster for one job or application, on this machine: started in the background with it, and ended by it.
 
-Its state directory is `per-job/<job id>` in the user's. A supervisor starts its JobManager again when that fails; the
-JobManager starts TaskManagers as the job needs them. The directory stays when the cluster has ended, with the logs, the
-job and its end.
+Its state directory is `per-job/<job id>` or `application/<job id>` in the user's. A supervisor starts its JobManager
+again when that fails; the JobManager starts TaskManagers as they are needed. The directory stays when the cluster has
+ended, with the logs, the job and its end.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,18 +19,19 @@ from msgspec import Struct, structs
 from flintlock.client.authoring.package import JobPackage
 from flintlock.client.clusters.discovery import RunningCluster, job_cluster
 from flintlock.client.clusters.local_cluster import require_java, start_cluster
+from flintlock.client.connection.client import Client
 from flintlock.config.configuration import Configuration
 from flintlock.config.extras import require_extra
 from flintlock.config.files import LoadedConfiguration, environment_settings, split_assignment
 from flintlock.config.options import MAX_TASK_MANAGERS, SUPERVISE
 from flintlock.host.cluster_spec import ClusterSpec
 from flintlock.host.job_directory import JobDescription, JobDirectory
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError
 from flintlock.model.ids import JobId
 from flintlock.security.local_credentials import local_user
 
-#: Of all per-job clusters of a user, in the state directory.
-PER_JOB: Final = "per-job"
+_PAUSE_S: Final = 0.1
 
 #: Many such clusters may run at once on a machine: none has a configured port. `-D` comes before these.
 _ADDRESSES: Final = {
@@ -55,9 +57,9 @@ class JobCluster(Struct, frozen=True, kw_only=True):
     running: RunningCluster
 
 
-def job_cluster_directory(state_dir: Path, job_id: JobId) -> Path:
+def job_cluster_directory(state_dir: Path, job_id: JobId, *, application: bool) -> Path:
     """Return the state directory of a job's own cluster."""
-    return state_dir / PER_JOB / job_id
+    return state_dir / ("application" if application else "per-job") / job_id
 
 
 def with_job_id(package: JobPackage) -> JobPackage:
@@ -67,25 +69,34 @@ def with_job_id(package: JobPackage) -> JobPackage:
 
 
 def start_job_cluster(
-    settings: LoadedConfiguration, state_dir: Path, package: JobPackage, overrides: Sequence[str], *, attached: bool
+    settings: LoadedConfiguration,
+    state_dir: Path,
+    package: JobPackage,
+    overrides: Sequence[str],
+    *,
+    attached: bool,
+    application: bool = False,
 ) -> JobCluster:
     """Start a cluster for the job; return once the job is durable there. The job may have ended then.
 
-    `package` has a job id; `overrides` are `key=value`. `attached`: the cluster keeps the result until
-    `Client.shut_down`. Raises Refused if the packages of a cluster are not installed, Conflict if the job was run
-    before, FlintlockError with the cause if the cluster does not start.
+    `package` has a job id; `overrides` are `key=value`. `application`: the job is a program, which submits others.
+    `attached`: the cluster keeps the result until `Client.shut_down`. Raises Refused if the packages of a cluster are
+    not installed, Conflict if the job was run before, FlintlockError with the cause if the cluster does not start.
     """
     require_extra("cluster", "a cluster for one job")
     require_java()
     job_id = JobId(package.spec.job_id or "")
-    directory = JobDirectory(job_cluster_directory(state_dir, job_id))
-    spec = _spec(settings, dict(split_assignment(text, "-D") for text in overrides))
+    directory = JobDirectory(job_cluster_directory(state_dir, job_id, application=application))
+    # The program has a slot itself: on a machine with one core its jobs need another TaskManager.
+    workers = 2 if application else 1
+    spec = _spec(settings, dict(split_assignment(text, "-D") for text in overrides), workers)
     description = JobDescription(
         job_id=job_id,
         name=package.spec.name,
         attached=attached,
         submitted_by=local_user(),
         files=tuple(package.files),
+        application=application,
     )
     own_dir = directory.path.parent
     directory.create(description, msgspec.json.encode(package.spec), package.files, spec)
@@ -97,8 +108,20 @@ def start_job_cluster(
     return JobCluster(job_id=job_id, state_dir=own_dir, running=job_cluster(settings.configuration, own_dir))
 
 
-def _spec(settings: LoadedConfiguration, given: Mapping[str, str]) -> ClusterSpec:
-    workers = {} if settings.configuration.get(MAX_TASK_MANAGERS) else {MAX_TASK_MANAGERS.key: "1"}
+def await_cluster_end(client: Client, state_dir: Path) -> ApplicationStatus:
+    """Wait until the end of a cluster is recorded, whose job has ended; return how it ends.
+
+    A program may have left jobs behind, which end first. Raises Unavailable if the cluster is gone without a record.
+    """
+    directory = JobDirectory(state_dir)
+    while (end := directory.read_end()) is None:
+        client.overview()
+        time.sleep(_PAUSE_S)  # noqa: TID251 a file of another process
+    return end.application_status
+
+
+def _spec(settings: LoadedConfiguration, given: Mapping[str, str], max_workers: int) -> ClusterSpec:
+    workers = {} if settings.configuration.get(MAX_TASK_MANAGERS) else {MAX_TASK_MANAGERS.key: str(max_workers)}
     return ClusterSpec(
         jobmanagers=1,
         taskmanagers=0,

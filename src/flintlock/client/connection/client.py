@@ -22,6 +22,7 @@ from flintlock.client.authoring.sql_form import DEFAULT_ROWS, RESULT, SqlJob
 from flintlock.client.connection.credentials import Credentials
 from flintlock.client.connection.handle import JobHandle
 from flintlock.client.connection.http import Discover, Http
+from flintlock.client.connection.program_keys import next_program_key
 from flintlock.client.connection.results import ResultHandle
 from flintlock.client.connection.versions import own_versions, require_compatible
 from flintlock.model.errors import NotFound, Refused
@@ -64,7 +65,9 @@ class Client:
         replaceable: bool = False,
         credentials: Credentials | None = None,
         advice: str = "",
+        own_cluster: bool = False,
     ) -> None:
+        self._own_cluster: Final = own_cluster  # of the application whose program this is
         self.http: Final = Http(
             urls,
             patience_s=patience_s,
@@ -101,7 +104,8 @@ class Client:
 
         `params`, `name`, `labels`, `parallelism` and `config` replace or add to the job's own; `overrides` are all of
         them together. Versions are compared before anything is pickled. However often the request has to be repeated,
-        it creates one job; with your own `idempotency_key`, that is true across processes too.
+        it creates one job; with your own `idempotency_key`, that is true across processes too. In the program of an
+        application, the n-th submission without a key is the n-th job, also when the program runs again.
         """
         given = given_overrides(name=name, params=params, parallelism=parallelism, config=config, labels=labels)
         if (given != AS_WRITTEN and (overrides is not None or isinstance(job, JobPackage))) or (
@@ -109,7 +113,8 @@ class Client:
         ):
             raise Refused("give either overrides or single values, and none for a job that is packaged already")
         package = job if isinstance(job, JobPackage) else self.package(job, overrides or given)
-        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        numbered = next_program_key() if self._own_cluster and idempotency_key is None else None
+        headers = {"Idempotency-Key": idempotency_key or numbered or uuid.uuid4().hex}
         if not package.files:
             headers["Content-Type"] = "application/json"
         with ExitStack() as streams:

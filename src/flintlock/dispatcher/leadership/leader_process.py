@@ -30,7 +30,7 @@ from flintlock.ha.protocols import Stores
 from flintlock.model import log_events
 from flintlock.model.application import ApplicationStatus
 from flintlock.model.causes import caused_by, internal_cause
-from flintlock.model.errors import InvariantBroken
+from flintlock.model.errors import Conflict, InvariantBroken
 from flintlock.model.ids import FencingToken, JobId
 
 log: FilteringBoundLogger = structlog.get_logger()
@@ -39,9 +39,8 @@ log: FilteringBoundLogger = structlog.get_logger()
 class ClusterApplication(Protocol):
     """What a cluster of one application runs. What its methods raise ends the process; both may be cancelled."""
 
-    @property
-    def only_job(self) -> JobId | None:
-        """The only job that the cluster accepts; None: it accepts all."""
+    def refuse(self, job_id: JobId) -> Conflict | None:
+        """Return why the cluster does not accept a job now; None: it does. Must not block."""
         ...
 
     async def prepare(self, stores: Stores, services: DispatcherServices, gate: LeaderGate) -> None:
@@ -114,7 +113,7 @@ class DispatcherLeaderProcess:
                             await self._application.prepare(self._stores, self._services, term.gate)
                         recovery = await recover(self._stores, self._services, term.gate)
                     await asyncio.sleep(0)  # a term that was lost meanwhile ends here, before there is a Dispatcher
-                    async with dispatching(self._services, term, recovery, self._only_job) as dispatcher:
+                    async with dispatching(self._services, term, recovery, self._refuse) as dispatcher:
                         await asyncio.sleep(0)  # each recovered job takes its first step, which creates its JobMaster
                         term.admit()
                         listener.confirm(dispatcher)
@@ -128,9 +127,8 @@ class DispatcherLeaderProcess:
             finally:
                 self._move(LeaderState.STOPPED)
 
-    @property
-    def _only_job(self) -> JobId | None:
-        return None if self._application is None else self._application.only_job
+    def _refuse(self, job_id: JobId) -> Conflict | None:
+        return None if self._application is None else self._application.refuse(job_id)
 
     async def _until_shut_down(self, dispatcher: Dispatcher) -> ApplicationStatus:
         if self._application is None:

@@ -30,6 +30,7 @@ from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.host.memory_limit import limit_memory, relax_memory
+from flintlock.model.application import APPLICATION_VARIABLE, PROGRAM_VARIABLE
 from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
@@ -282,6 +283,8 @@ class RunnerProcess:
             ignore_masters()
             paths.install()
             on_every_plan(LastingTables(backend.setting).check_plan)
+        if APPLICATION_VARIABLE in os.environ:
+            os.environ[PROGRAM_VARIABLE] = f"{message.task.graph.job_id} {os.getpid()}"
         if paths.directory:
             os.chdir(paths.directory)
         elif paths.submitted_from:
