@@ -38,7 +38,7 @@ from flintlock.ha.protocols import HaServices, Stores
 from flintlock.jobmaster.enrichers import FailureEnricher
 from flintlock.jobmaster.metrics import JobMasterMetrics
 from flintlock.model.application import ApplicationStatus
-from flintlock.model.ids import FencingToken
+from flintlock.model.ids import FencingToken, JobId
 from flintlock.model.jobgraph import Versions
 from flintlock.monitoring.current_job import CurrentJob
 from flintlock.resourcemanager.metrics import ResourceManagerMetrics
@@ -53,6 +53,7 @@ class DeploymentMode:
     name: str
     leader_processes: Callable[[DispatcherServices, TermOpener], DispatcherLeaderProcessFactory]
     removes_ha_data: bool  # once the cluster has shut down with a final status
+    application: JobId | None = None  # the program of an application cluster
 
 
 #: A cluster that takes jobs from clients and outlives them. Shutting it down suspends its jobs; their data stays, so

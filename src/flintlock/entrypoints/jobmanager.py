@@ -106,7 +106,7 @@ class ClusterEntrypoint:
             mode = deployment_mode(self._settings, blobs)
             components = JobManagerComponents(self._parts(mode, ha, rpc, channels, blobs))
             rest = serving_rest(
-                self._rest_services(components, blobs),
+                self._rest_services(mode, components, blobs),
                 lambda: _epoch(components.dispatcher),
                 components.known_leader,
                 self._settings.secret,
@@ -147,7 +147,7 @@ class ClusterEntrypoint:
     async def _lost_leaders(self, job_ids: Collection[JobId]) -> Mapping[JobId, int]:
         return await asyncio.to_thread(self._blocking_jobs.lost_leaders, job_ids)
 
-    def _rest_services(self, components: JobManagerComponents, blobs: BlobServer) -> RestServices:
+    def _rest_services(self, mode: DeploymentMode, components: JobManagerComponents, blobs: BlobServer) -> RestServices:
         return RestServices(
             dispatcher=components.dispatcher.gateway,
             resource_manager=components.resource_manager.gateway,
@@ -156,6 +156,7 @@ class ClusterEntrypoint:
             versions=cluster_versions(),
             clock_ms=clock_ms,
             new_job_id=lambda: JobId(uuid.uuid4().hex),
+            application=mode.application,
             registry=self._registry,
             logs=ProcessLogs.of(self._settings.state_dir / "log"),
         )

@@ -62,7 +62,12 @@ def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> Deployment
         return ApplicationLeaderProcessFactory(services, open_term, application)
 
     name = "application" if description.application else "per-job"
-    return DeploymentMode(name=name, leader_processes=leader_processes, removes_ha_data=True)
+    return DeploymentMode(
+        name=name,
+        leader_processes=leader_processes,
+        removes_ha_data=True,
+        application=description.job_id if description.application else None,
+    )
 
 
 class DirectoryJobSource:

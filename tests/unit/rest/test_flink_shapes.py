@@ -19,6 +19,9 @@ CLEAN = vertex_id(A, "clean")
 PATHS = {
     "config": "/config",
     "overview": "/overview",
+    "applications_overview": "/applications/overview",
+    "application": f"/applications/{A}",
+    "application_exceptions": f"/applications/{A}/exceptions",
     "jobs": "/jobs",
     "jobs_overview": "/jobs/overview",
     "job": f"/jobs/{A}",

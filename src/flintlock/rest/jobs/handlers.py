@@ -59,7 +59,7 @@ async def upload_blob(call: RestCall) -> HttpResponse:
 
 async def details(call: RestCall) -> HttpResponse:
     """One job with its steps and its plan."""
-    return json_response(translate.job_details(await _job(call), call.services.clock_ms()))
+    return json_response(translate.job_details(await _job(call), call.services.clock_ms(), call.services.application))
 
 
 async def plan(call: RestCall) -> HttpResponse:

@@ -12,7 +12,7 @@ from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
 from flintlock.model.commands import CancelJob, JobOperations
 from flintlock.model.failure_text import headline, render
-from flintlock.model.ids import RegionId
+from flintlock.model.ids import JobId, RegionId
 from flintlock.model.jobgraph import Exchange
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
 from flintlock.model.regions import Region
@@ -28,8 +28,8 @@ _APPLICATION_STATUS: Mapping[JobStatus, str] = {
 }
 
 
-def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
-    """The body of /jobs/:jobid."""
+def job_details(job: JobSnapshot, now_ms: int, application: JobId | None = None) -> shapes.JobDetails:
+    """The body of /jobs/:jobid; `application` is the one it belongs to, if not its own."""
     start_ms = job.timestamps.get(JobStatus.INITIALIZING, 0)
     vertices = [vertices_of.vertex(view) for view in vertices_of.vertex_views(job, now_ms)]
     counts = dict.fromkeys(map(str, ExecutionState), 0)
@@ -37,7 +37,7 @@ def job_details(job: JobSnapshot, now_ms: int) -> shapes.JobDetails:
         counts[vertex.status] += 1
     return shapes.JobDetails(
         jid=job.graph.job_id,
-        application_id=job.graph.job_id,
+        application_id=application or job.graph.job_id,
         name=job.graph.name,
         is_stoppable=False,
         state=job.status,

@@ -47,6 +47,7 @@ class RestServices:
     clock_ms: Callable[[], int]
     new_job_id: Callable[[], JobId]
     revision: str = "unknown"
+    application: JobId | None = None  # the program of an application cluster
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)  # of this process
     logs: ProcessLogs = field(default_factory=ProcessLogs)
     forget_credentials: Callable[[], None] = lambda: None  # one of them was revoked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
+from flintlock.api import applications as of_applications
 from flintlock.api import cluster as of_cluster
 from flintlock.api import jobs as shapes
 from flintlock.api import process as of_process
@@ -18,8 +19,8 @@ from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
+from flintlock.rest.jobs import applications, listing, quarantine
 from flintlock.rest.jobs import handlers as jobs
-from flintlock.rest.jobs import listing, quarantine
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
 from flintlock.rest.server.http import ARROW, Handler, HttpResponse, RestCall, RestServices, json_response
@@ -121,6 +122,23 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET", path="/overview", handler=cluster.overview, role=_VIEWER,
         answers=of_cluster.ClusterOverview, errors=(503,),
         cache_s=_CACHE_S,
+    ),
+    Route(
+        method="GET", path="/applications/overview", handler=applications.overview, role=_VIEWER,
+        answers=of_applications.ApplicationsOverview, errors=(503,),
+        cache_s=_CACHE_S,
+    ),
+    _get("/applications/{jobid}", applications.details, of_applications.ApplicationDetails, errors=_JOB),
+    _get(
+        "/applications/{jobid}/exceptions", applications.exceptions, of_applications.ApplicationExceptions, errors=_JOB
+    ),
+    _get(
+        "/applications/{jobid}/jobmanager/config", applications.jobmanager_config, list[of_cluster.ConfigEntry],
+        errors=_JOB,
+    ),
+    Route(
+        method="POST", path="/applications/{jobid}/cancel", handler=applications.cancel, role=_SUBMITTER,
+        answers=shapes.Empty, status=202, errors=(*_JOB, 408, 409),
     ),
     Route(
         method="GET", path="/jobs", handler=listing.list_ids, role=_VIEWER, answers=shapes.JobIds, errors=(503,),
