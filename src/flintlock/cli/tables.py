@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from flintlock.client.display.text_width import padded, text_width
 from flintlock.model.errors import Refused
 from flintlock.model.quantities import duration_s
 
@@ -19,9 +20,10 @@ STATE_COLOURS: Final[Mapping[str, str]] = {
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows as lines under a head, every column as wide as its widest cell."""
-    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
+    widths = [max(text_width(row[index]) for row in [head, *rows]) for index in range(len(head))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+        "  ".join(padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [head, *rows]
     ]
 
 

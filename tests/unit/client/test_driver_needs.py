@@ -27,6 +27,7 @@ from flintlock.model.jobgraph import EngineKind
         ("words = df.rdd.map(len)", "rdd"),
         ("SparkSession.builder.enableHiveSupport()", "enableHiveSupport"),
         ("orders.write.saveAsTable('orders')", "saveAsTable"),
+        ("model.approxSimilarityJoin(a, b, 1.5, distCol='distance')", "approxSimilarityJoin"),
         ("spark.sql('create table if not exists orders (id int)')", "CREATE TABLE"),
         ("b.config('spark.sql.extensions', 'x')", "spark.sql.extensions"),
     ],

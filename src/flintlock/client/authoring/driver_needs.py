@@ -12,9 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
-#: What a session has only where its driver is in the same process tree.
+#: What a session has only where its driver is in the same process tree. `approxSimilarityJoin` exists in Connect, but
+#: ignores the name that is given for the column of distances.
 _ATTRIBUTES: Final = frozenset({
-    "sparkContext", "rdd", "_jvm", "_jsc", "_sc", "enableHiveSupport", "saveAsTable",
+    "sparkContext", "rdd", "_jvm", "_jsc", "_sc", "enableHiveSupport", "saveAsTable", "approxSimilarityJoin",
 })  # fmt: skip
 _MODULES: Final = ("pyspark.mllib", "pyspark.streaming", "pyspark.rdd", "pyspark.context", "pyspark.core")
 _NAMES: Final = {

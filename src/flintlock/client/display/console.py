@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, cast
 from flintlock.api.jobs import JobAttempts, ResultTable
 from flintlock.client.authoring.package import is_program
 from flintlock.client.display.progress import changes, elapsed_text, job_line, publishing_line, region_rows
+from flintlock.client.display.text_width import padded, text_width
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -208,7 +209,7 @@ def job_table(job: JobAttempts, elapsed_s: float, note: str = "") -> RenderableT
 
     grid = Table.grid(padding=(0, 2), expand=True)
     rows = region_rows(job)
-    widest = max((len(row.title) for row in rows), default=0) + 2
+    widest = max((text_width(row.title) for row in rows), default=0) + 2
     # Where the terminal is narrow the details are cut first: names and states matter most.
     grid.add_column(no_wrap=True, overflow="ellipsis", width=min(widest, _TITLE_WIDTH))
     grid.add_column(no_wrap=True, width=max((len(row.state) for row in rows), default=0))
@@ -256,11 +257,10 @@ def table_text(table: ResultTable) -> str:
     """Return a result as text in aligned columns, with nothing cut off."""
     cells = [[column.name for column in table.columns], *([cell_text(value) for value in row] for row in table.rows)]
     right = [_is_number(column.type) for column in table.columns]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     lines = [
         "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(row, widths, right, strict=True)
+            padded(cell, width, right=number) for cell, width, number in zip(row, widths, right, strict=True)
         ).rstrip()
         for row in cells
     ]
