@@ -57,6 +57,7 @@ def survivor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """A state directory with a TaskManager that outlives its JobManagers."""
     with running_processes(tmp_path_factory.mktemp("matrix")) as running:
         running.kill_jobmanager()
+        running.settings = ("blob.ended-jobs.max-size=0",)  # else the files of ended jobs would be left over
         yield running
 
 

@@ -182,6 +182,7 @@ class JobDetails(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     waits_for: str = field(default="", name="waits-for")
     labels: dict[str, str] = field(default_factory=dict)  # not dict[…]: msgspec omits this default only
     submitted_by: str = field(default="", name="submitted-by")
+    rerun_of: str = field(default="", name="rerun-of")
 
 
 class ExecutionConfig(KebabCase, frozen=True, kw_only=True):
@@ -438,6 +439,7 @@ class JobAttempts(ApiStruct, frozen=True, kw_only=True):
     failures: tuple[FailureSummary, ...] = ()  # the first and the latest, oldest first
     failures_omitted: int = field(default=0, name="failures-omitted")  # failures between those
     submitted_by: str = field(default="", name="submitted-by")
+    rerun_of: str = field(default="", name="rerun-of")  # the job that this one runs again
     waits_for: str = field(default="", name="waits-for")  # what a RUNNING job waits for, if none of its regions runs
     labels: dict[str, str] = field(default_factory=dict[str, str])
     start_time: int = field(default=0, name="start-time")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from flintlock.api.base import CamelCase
 from flintlock.api.jobs import ParallelismBounds, VertexRequirements
+from flintlock.model.jobgraph import Scalar
 
 
 class ParallelismBoundsRequest(ParallelismBounds, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,6 +22,12 @@ class VertexRequirementsRequest(VertexRequirements, frozen=True, kw_only=True, f
     """What one step may use: a value of PUT /jobs/:jobid/resource-requirements."""
 
     parallelism: ParallelismBoundsRequest
+
+
+class RerunRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /jobs/:jobid/rerun: run the job again; `params` have other values than in the earlier job."""
+
+    params: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
 
 
 class ClientHeartbeatRequest(CamelCase, frozen=True, kw_only=True, forbid_unknown_fields=True):

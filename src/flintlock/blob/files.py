@@ -277,6 +277,22 @@ def all_names(directory: Path, before_s: float = math.inf) -> dict[BlobKey, list
     return {key: names for key, names in found.items() if names and all(_older(name, before_s) for name in names)}
 
 
+def all_names_by_age(directory: Path) -> tuple[dict[BlobKey, list[Path]], dict[BlobKey, int]]:
+    """Return the files of all blobs, and the size of each; the blob that was stored first comes first."""
+    found = all_names(directory)
+    stored_s: dict[BlobKey, float] = {}
+    sizes: dict[BlobKey, int] = {}
+    for key, names in found.items():
+        try:
+            status = max((name.stat() for name in names), key=lambda one: one.st_mtime)
+        except OSError:  # removed meanwhile
+            stored_s[key], sizes[key] = 0.0, 0
+        else:
+            stored_s[key], sizes[key] = status.st_mtime, status.st_size
+    in_order = sorted(found, key=lambda key: stored_s[key])
+    return found, {key: sizes[key] for key in in_order}
+
+
 def first_intact(directory: Path, key: BlobKey) -> Path | None:
     """Return a file whose content has the key's hash; damaged ones are removed. None if there is none.
 

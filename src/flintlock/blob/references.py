@@ -1,4 +1,4 @@
-"""What protects a blob from removal: jobs that refer to it, pins, and uploads that no job refers to yet.
+"""What protects a blob from removal: jobs that refer to it, also ended ones, pins, and uploads without a job yet.
 
 All of it is in memory: which job refers to what is read from the stored graphs when a term begins.
 """
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
+from flintlock.blob.ended_jobs import EndedJobBlobs
 from flintlock.blob.pins import Pins
 from flintlock.model.ids import BlobKey, JobId
 
@@ -25,7 +26,8 @@ class _Pending:
 class References:
     """Counts references. Nothing here awaits, so what is found to be referenced cannot be removed in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended_bytes: int = 0) -> None:
+        self.ended: Final = EndedJobBlobs(ended_bytes)
         self._jobs: Final[dict[JobId, frozenset[BlobKey]]] = {}  # written by retain, release, retain_only
         self._users: Final[Counter[BlobKey]] = Counter()  # how many of these jobs refer to a blob
         self._pins: Final = Pins()
@@ -33,6 +35,10 @@ class References:
 
     def is_referenced(self, key: BlobKey) -> bool:
         """Return whether anything protects the blob."""
+        return self.is_in_use(key) or key in self.ended
+
+    def is_in_use(self, key: BlobKey) -> bool:
+        """Return whether anything but an ended job protects the blob."""
         return self._users[key] > 0 or key in self._pins or key in self._pending
 
     def uploaded(self, key: BlobKey, now_s: float) -> None:

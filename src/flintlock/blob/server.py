@@ -50,7 +50,7 @@ _BATCH: Final = 16
 class BlobServer:
     """Blobs in a directory on a local file system, or in `copies`, then with that directory as a cache.
 
-    `start` it once; belongs to one event loop.
+    `start` it once; belongs to one event loop. Of the blobs of ended jobs `ended_bytes` are stored, the latest.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class BlobServer:
         now_s: Callable[[], float] = time.time,
         offload: Offload = asyncio.to_thread,
         sync: Callable[[int], None] = os.fsync,
+        ended_bytes: int = 0,
     ) -> None:
         self._directory: Final = directory
         self._new_upload_id: Final = new_upload_id
@@ -73,7 +74,7 @@ class BlobServer:
             if copies is None
             else CopiedStore(directory / "cache", copies, offload, now_s)
         )
-        self._references: Final = References()
+        self._references: Final = References(ended_bytes)
         self._locks: Final = WeakValueDictionary[BlobKey, asyncio.Lock]()  # of blobs that are being changed
         self._removing: Final[set[BlobKey]] = set()  # no job can refer to these any more
 
@@ -178,11 +179,12 @@ class BlobServer:
     async def release(self, job_id: JobId) -> None:
         """Drop the references of a job and remove blobs without any other. Idempotent, also where it raises.
 
-        Call it after the job's graph was removed in a fenced transaction.
+        Call it after the job's graph was removed in a fenced transaction. Those that are stored for ended jobs stay.
         """
         keys = self._references.release(job_id)
         try:
-            await self._remove(keys)
+            sizes = {key: await self.size_of(key) for key in sorted(keys)} if self._references.ended.max_bytes else {}
+            await self._remove((*keys, *self._keep_for_ended(sizes)))
         except Exception:
             self._references.restore(job_id, keys)
             raise
@@ -213,13 +215,29 @@ class BlobServer:
         missing blob is not an error here: the job that needs it fails by itself.
         """
         self._references.retain_only(jobs)
-        await self._remove(await self._store.begin())
+        found = await self._store.begin()
+        # Which of them were those of ended jobs is not known: what no job refers to may have been.
+        await self._remove((*found, *self._keep_for_ended(found)))
 
-    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
-        """Remove uploads that no job refers to and that are older than that; return which."""
-        limit_s = self._now_s() - older_than_s
+    async def expire_unreferenced(self, older_than_s: float, ended_s: float = 0.0) -> tuple[BlobKey, ...]:
+        """Remove uploads that no job refers to and that are older than that; return which.
+
+        `ended_s`: how long the blobs of ended jobs are stored.
+        """
+        now_s = self._now_s()
+        limit_s = now_s - older_than_s
         self._references.expire(limit_s)
-        return await self._remove(await self._store.stored_before(limit_s, self._references.is_referenced))
+        ended = self._references.ended.expire(now_s - ended_s)
+        old = await self._store.stored_before(limit_s, self._references.is_referenced)
+        return await self._remove(dict.fromkeys((*ended, *old)))
+
+    def _keep_for_ended(self, sizes: Mapping[BlobKey, int | None]) -> list[BlobKey]:
+        """Protect blobs of ended jobs, as far as there is room; return those that have to give way."""
+        gone: list[BlobKey] = []
+        for key, size in sizes.items():
+            if size is not None and not self._references.is_in_use(key):
+                gone += self._references.ended.add(key, size, self._now_s())
+        return gone
 
     def _incoming(self) -> IncomingFile:
         return IncomingFile(self._directory, self._new_upload_id(), self._sync)

@@ -7,7 +7,7 @@ knows what exists.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -53,8 +53,11 @@ class BlobStore(Protocol):
         """
         ...
 
-    async def begin(self) -> Collection[BlobKey]:
-        """Begin a term: drop what another leader may have changed. Returns blobs to remove if they are unreferenced."""
+    async def begin(self) -> Mapping[BlobKey, int]:
+        """Begin a term: drop what another leader may have changed.
+
+        Returns blobs to remove if they are unreferenced, the oldest first, with their sizes.
+        """
         ...
 
     async def stored_before(self, limit_s: float, is_referenced: Callable[[BlobKey], bool]) -> Collection[BlobKey]:
@@ -123,11 +126,11 @@ class DirectoryStore:
         self._names.setdefault(key, set()).update(names)
         return bool(names)
 
-    async def begin(self) -> Collection[BlobKey]:
+    async def begin(self) -> Mapping[BlobKey, int]:
         """Return all blobs: uploads to a former process were not acknowledged as part of a job."""
-        stored = await on_disk(self._offload, files.all_names, self._directory)
+        stored, sizes = await on_disk(self._offload, files.all_names_by_age, self._directory)
         self._add_names(stored)
-        return stored.keys()
+        return sizes
 
     async def stored_before(self, limit_s: float, is_referenced: Callable[[BlobKey], bool]) -> Collection[BlobKey]:
         """Return blobs all of whose files are older."""
@@ -207,10 +210,10 @@ class CopiedStore:
         """Return whether this term knows the copy."""
         return key in self._known
 
-    async def begin(self) -> Collection[BlobKey]:
+    async def begin(self) -> Mapping[BlobKey, int]:
         """Forget which copies exist. None is removed: they may be uploads to the former leader, and expire as such."""
         self._known = {}
-        return ()
+        return {}
 
     async def stored_before(self, limit_s: float, is_referenced: Callable[[BlobKey], bool]) -> Collection[BlobKey]:
         """Return blobs whose copy is older."""

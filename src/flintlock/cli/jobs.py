@@ -42,10 +42,13 @@ def status(*, job: str, verbose: bool, as_json: bool, urls: tuple[str, ...], con
         ended = f", ended {moment(found.end_time)}" if found.end_time > 0 else ""
         lasted_ms = (found.end_time if found.end_time > 0 else now_ms) - found.start_time
         click.echo(f"started {moment(found.start_time)}{ended}, {duration(lasted_ms)}")
-    if found.submitted_by:
-        click.echo(f"submitted by {found.submitted_by}")
-    if found.labels:
-        click.echo(f"labels: {label_text(found.labels)}")
+    for title, value in (
+        ("submitted by ", found.submitted_by),
+        ("rerun of ", found.rerun_of),
+        ("labels: ", label_text(found.labels)),
+    ):
+        if value:
+            click.echo(f"{title}{value}")
     for change in changes:
         outcome = f": {change.failure}" if change.failure else ""
         click.echo(f"{change.kind} requested by {change.requested_by or '-'}, {moment(change.requested)}{outcome}")

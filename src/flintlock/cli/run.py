@@ -183,7 +183,7 @@ def run(
             return 0
         finished = end.status is JobStatus.FINISHED
         tables = [outcome.handle.result(name).table for name in outcome.handle.results()] if finished else []
-        _print_end(end, tables, elapsed_s=hooks.elapsed_s, verbose=verbose, quiet=quiet, as_json=as_json)
+        print_end(end, tables, elapsed_s=hooks.elapsed_s, verbose=verbose, quiet=quiet, as_json=as_json)
         return 0 if finished and outcome.status in (None, ApplicationStatus.SUCCEEDED) else 1
 
 
@@ -334,9 +334,10 @@ def _print_detached(handle: JobHandle, as_json: bool) -> None:
         click.echo(handle.id)
 
 
-def _print_end(
+def print_end(
     end: JobAttempts, tables: Sequence[ResultTable], *, elapsed_s: float, verbose: bool, quiet: bool, as_json: bool
 ) -> None:
+    """Print how a job has ended: its results, or its failure."""
     from flintlock.client.display.console import output_console, result_table, summary_line
     from flintlock.client.display.progress import failure_lines, failure_of
 

@@ -7,7 +7,7 @@ and decides.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
@@ -155,7 +155,8 @@ def run_job(
             return
         with _attached(connection, handle, attachment):
             detachable = connection.embedded is None and attachment is None
-            end = _follow(connection, handle, hooks.display(package), hooks, detachable=detachable)
+            check = connection.embedded.check if connection.embedded is not None else None
+            end = follow_job(handle, hooks.display(package), hooks.interrupted, detachable=detachable, check=check)
         yield RunOutcome(handle=handle, end=end)
 
 
@@ -191,7 +192,7 @@ def run_per_job(
             return
         connection = ClusterConnection(client)
         with _attached(connection, handle, attachment):
-            end = _follow(connection, handle, hooks.display(package), hooks, detachable=attachment is None)
+            end = follow_job(handle, hooks.display(package), hooks.interrupted, detachable=attachment is None)
         status = None if end is None else await_cluster_end(client, cluster.state_dir)
         try:
             yield RunOutcome(handle=handle, end=end, status=status)
@@ -219,19 +220,23 @@ def _attached(connection: ClusterConnection, handle: JobHandle, attachment: Atta
             raise
 
 
-def _follow(
-    connection: ClusterConnection, handle: JobHandle, display: Display, hooks: RunHooks, *, detachable: bool
+def follow_job(
+    handle: JobHandle,
+    display: Display,
+    interrupted: Callable[..., InterruptAction],
+    *,
+    detachable: bool = True,
+    check: Callable[[], None] | None = None,
 ) -> JobAttempts | None:
-    """Follow the job to its end; return None if it is left running."""
+    """Follow the job to its end; return None if it is left running. `interrupted` is that of `RunHooks`."""
     reader = OutputReader(handle)
-    check = connection.embedded.check if connection.embedded is not None else None
     try:
         while True:
             try:
                 return follow(handle, display, reader, check=check)
             except KeyboardInterrupt:
                 display.pause()
-                match hooks.interrupted(handle, detachable=detachable):
+                match interrupted(handle, detachable=detachable):
                     case InterruptAction.DETACH:
                         return None
                     case InterruptAction.CANCEL:

@@ -414,6 +414,11 @@ BLOB_RETENTION: Final = Option(
     key="blob.upload-retention", parse=positive_duration_s, kind=_DURATION, default=3600.0,
     description="How long an uploaded file that no job refers to is stored.",
 )  # fmt: skip
+ENDED_JOB_BLOBS: Final = Option(
+    key="blob.ended-jobs.max-size", parse=memory_bytes, kind=_MEMORY, default=1 << 30,
+    description="How much of the files of ended jobs is stored, for `flintlock rerun`: at most as long as the jobs "
+    "are, and the oldest are removed first. 0: none.",
+)  # fmt: skip
 UPLOAD_LIMIT: Final = Option(
     key="rest.server.max-content-length", parse=memory_bytes, kind=_MEMORY, default=512 << 20,
     description="Maximum size of a submission, files included.",

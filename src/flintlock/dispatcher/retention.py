@@ -127,7 +127,7 @@ class Retention:
             await asyncio.sleep(core.expiry_period_s(retention_s))
             await self._gate.wait_until_active()
             with log_and_continue(log_events.BLOB_PRUNING_FAILED):
-                gone = await self._services.blobs.expire_unreferenced(retention_s)
+                gone = await self._services.blobs.expire_unreferenced(retention_s, self._retention_s)
                 if gone:
                     log.info(log_events.BLOBS_EXPIRED, count=len(gone))
 

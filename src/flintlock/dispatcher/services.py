@@ -25,7 +25,7 @@ class BlobReferences(Protocol):
         ...
 
     async def release(self, job_id: JobId) -> None:
-        """Release all blobs of the job. Idempotent. Called once the job's graph is no longer stored."""
+        """Release all blobs of the job, which may be stored further. Idempotent. Called once its graph is removed."""
         ...
 
     async def find_damaged(self, keys: Collection[BlobKey]) -> Mapping[BlobKey, str]:
@@ -39,8 +39,11 @@ class BlobReferences(Protocol):
         """Retain what these jobs need and remove what only other jobs needed."""
         ...
 
-    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
-        """Remove uploads older than that which no job references; return their keys."""
+    async def expire_unreferenced(self, older_than_s: float, ended_s: float) -> tuple[BlobKey, ...]:
+        """Remove uploads older than that which no job references; return their keys.
+
+        Those of jobs that have ended are removed after `ended_s`, or earlier where there are too many.
+        """
         ...
 
 

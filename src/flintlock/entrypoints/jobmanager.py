@@ -17,7 +17,14 @@ import uvloop
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from flintlock.blob.server import BlobServer
-from flintlock.config.options import CLUSTER_ID, FAILURE_ENRICHERS, JM_BIND_HOST, JM_RPC_ADDRESS, JM_RPC_PORT
+from flintlock.config.options import (
+    CLUSTER_ID,
+    ENDED_JOB_BLOBS,
+    FAILURE_ENRICHERS,
+    JM_BIND_HOST,
+    JM_RPC_ADDRESS,
+    JM_RPC_PORT,
+)
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements, keep_announced
@@ -100,7 +107,9 @@ class ClusterEntrypoint:
             ),  # last: a start imports much
         ):
             self._registry.register(UnauthenticatedCalls(rpc))
-            blobs = self._instrument("blobs", BlobServer(self._settings.state_dir / "blobs", ha.blobs))
+            ended_bytes = self._configuration.get(ENDED_JOB_BLOBS)
+            server = BlobServer(self._settings.state_dir / "blobs", ha.blobs, ended_bytes=ended_bytes)
+            blobs = self._instrument("blobs", server)
             await blobs.start()
             rpc.serve(BlobGateway, blobs)
             mode = deployment_mode(self._settings, blobs)

@@ -150,6 +150,8 @@ class JobGraph(Struct, frozen=True, kw_only=True, dict=True):
     labels: dict[str, str] = {}  # for people and their tools; Flintlock lists and filters by them
     submitted_by: str = ""  # the name of the caller who submitted it; "" for jobs of older versions
     directory: str = ""  # the one that it was submitted from, where relative paths of user code start; "" for none
+    document: bytes = b""  # what it was made of (`JobSpec` as JSON, without `params`), if they were filled in there
+    rerun_of: str = ""  # the job that this one runs again
     format_version: int = 1
 
     def vertex(self, name: str) -> JobVertex:

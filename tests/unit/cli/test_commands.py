@@ -347,6 +347,29 @@ def test_status_shows_the_position_in_the_queue(capsys: pytest.CaptureFixture[st
         assert "waits" not in capsys.readouterr().out
 
 
+def test_rerun_submits_the_job_again_with_changed_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"POST /jobs/{JOB}/rerun": [(202, {"jobid": OTHER})],
+        f"GET /jobs/{OTHER}/attempts": [(200, {**attempts("RUNNING", "RUNNING"), "jobid": OTHER, "rerun-of": JOB})],
+    }
+    with serving(answers) as server:
+        assert run_app(["rerun", JOB, "--param", "day=2026-02-02", "-d", "-m", server.url]) == 0
+        assert json.loads(server.seen[-1].body) == {"params": {"day": "2026-02-02"}}
+        assert server.seen[-1].headers["idempotency-key"]
+        assert capsys.readouterr().out == f"{OTHER}\n"
+        assert run_app(["status", OTHER, "-m", server.url]) == 0
+        assert f"rerun of {JOB}\n" in capsys.readouterr().out
+
+
+def test_a_refused_rerun_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: dict[str, list[tuple[int, Any]]] = {
+        f"POST /jobs/{JOB}/rerun": [(409, {"errors": ["files of the job are no longer stored: `flintlock run`"]})]
+    }
+    with serving(answers) as server:
+        assert run_app(["rerun", JOB, "-m", server.url]) == 2
+    assert "no longer stored" in capsys.readouterr().err
+
+
 def test_rescale_changes_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     path = f"/jobs/{JOB}/resource-requirements"
     now = {"a" * 32: {"parallelism": {"lowerBound": 1, "upperBound": 8}},

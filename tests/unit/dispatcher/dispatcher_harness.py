@@ -143,6 +143,7 @@ class FakeBlobs:
         self.fail_with: Exception | None = None
         self.unreadable: Exception | None = None  # raised when blobs are checked
         self.expired_after_s: list[float] = []  # one entry for each call
+        self.ended_expired_after_s: list[float] = []
 
     def retain(self, job_id: JobId, keys: Iterable[BlobKey]) -> None:
         wanted = tuple(keys)
@@ -166,8 +167,9 @@ class FakeBlobs:
             raise self.fail_with
         self.references = {job_id: tuple(keys) for job_id, keys in jobs.items()}
 
-    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
+    async def expire_unreferenced(self, older_than_s: float, ended_s: float) -> tuple[BlobKey, ...]:
         self.expired_after_s.append(older_than_s)
+        self.ended_expired_after_s.append(ended_s)
         if self.fail_with is not None:
             raise self.fail_with
         return ()

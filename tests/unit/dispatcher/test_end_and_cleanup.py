@@ -432,6 +432,7 @@ async def test_uploads_that_no_job_refers_to_expire_and_a_failure_of_that_is_onl
     async with harness.leading():
         await asyncio.sleep(61)
         assert harness.blobs.expired_after_s == [600.0]
+        assert harness.blobs.ended_expired_after_s == [7 * 86400.0], "as long as ended jobs are stored"
 
         harness.blobs.fail_with = OSError("busy")
         await asyncio.sleep(60)

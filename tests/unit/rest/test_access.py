@@ -162,13 +162,14 @@ def test_a_submitter_may_change_only_jobs_of_the_own_name(row: Route) -> None:
     rest = RestHarness()
     rest.dispatcher.put(structs.replace(running(A), graph=structs.replace(graph(A), submitted_by="maria")))
     app = behind(rest.bare_app)
-    foreign = send(app, row.method, path_of(row), bearer("eve:submitter"))
+    kind = {"Content-Type": row.body[0]} if row.body else {}
+    foreign = send(app, row.method, path_of(row), {**bearer("eve:submitter"), **kind})
     assert foreign.status_code == 403
     assert "was submitted by maria" in foreign.json()["errors"][0]
     assert not rest.dispatcher.cancelled
     assert not rest.dispatcher.client_heartbeats
     for caller in ("maria:submitter", "eve:operator"):
-        assert send(app, row.method, path_of(row), bearer(caller)).status_code != 403
+        assert send(app, row.method, path_of(row), {**bearer(caller), **kind}).status_code != 403
 
 
 def test_a_job_of_an_older_version_belongs_to_no_submitter() -> None:

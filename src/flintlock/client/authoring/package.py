@@ -21,12 +21,12 @@ from flintlock.client.authoring.requirement_files import ENVIRONMENT_KINDS, envi
 from flintlock.config.job_problems import job_problems
 from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.graphcheck import in_order
-from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph
+from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, StepSpec, draft_graph, fill_in, parameters_in
+from flintlock.model.checking.parameters import changed_parameters
 from flintlock.model.checking.problems import Problem, reported
-from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.ids import BlobKey, JobId
-from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph, Scalar
+from flintlock.model.jobgraph import Artifact, EngineKind, JobGraph
 from flintlock.model.operations import ConfigValue, Program, Sink, Source, config_text
 from flintlock.model.operations.kind import is_relative
 
@@ -167,20 +167,32 @@ def _directory(spec: JobSpec) -> str:
 
 
 def _with_absolute_paths(spec: JobSpec, draft: JobGraph) -> JobSpec:
-    """Write the paths that `draft` has filled in back into the document, absolute."""
+    """Make the local paths of the document absolute. Their parameters stay, where filling them in later is the same."""
     steps = dict(spec.steps)
     base = Path(spec.directory) if spec.directory else None
+    fixed: dict[str, None] = {}  # parameters that had to be filled in here
+
+    def absolute(written: str, filled: str) -> str:
+        wanted = absolute_path(filled, base)
+        for text in (written, absolute_path(written, base)):
+            if fill_in(text, spec.params) == wanted:
+                return text
+        fixed.update(dict.fromkeys(parameters_in(written)))
+        return wanted
+
     for vertex in draft.vertices:
         step = steps[vertex.name]
         match vertex.operation:
             case Source(paths=paths, format=form) if paths and step.source and form not in _NO_FILE_PATHS:
-                absolute = tuple(absolute_path(path, base) for path in paths)
-                steps[vertex.name] = _with(step, source=structs.replace(step.source, path=absolute))
+                written = (step.source.path,) if isinstance(step.source.path, str) else step.source.path or paths
+                texts = tuple(absolute(text, path) for text, path in zip(written, paths, strict=True))
+                steps[vertex.name] = _with(step, source=structs.replace(step.source, path=texts))
             case Sink(path=str(path), format=form) if step.sink and form not in _NO_FILE_PATHS:
-                steps[vertex.name] = _with(step, sink=structs.replace(step.sink, path=absolute_path(path, base)))
+                text = absolute(step.sink.path or path, path)
+                steps[vertex.name] = _with(step, sink=structs.replace(step.sink, path=text))
             case _:
                 pass
-    return structs.replace(spec, steps=steps)
+    return structs.replace(spec, steps=steps, fixed_params=tuple(fixed))
 
 
 def _with(step: StepSpec, **changes: object) -> StepSpec:
@@ -193,43 +205,11 @@ def _overridden(spec: JobSpec, overrides: Overrides, problems: list[Problem]) ->
         name=spec.name if overrides.name is None else overrides.name,
         parallelism=spec.parallelism if overrides.parallelism is None else overrides.parallelism,
         engine=overrides.engine or spec.engine,
-        params=_params(spec, overrides.params, problems),
+        params=changed_parameters(spec.params, overrides.params, spec.secret_params, problems),
         config={**spec.config, **overrides.config},
         labels={**spec.labels, **overrides.labels},
         packages=tuple(dict.fromkeys((*spec.packages, *overrides.packages))),
     )
-
-
-def _params(spec: JobSpec, given: Mapping[str, str], problems: list[Problem]) -> dict[str, Scalar]:
-    """Return the parameters; a text is converted to the type of the job's own value."""
-    params = dict(spec.params)
-    for name, text in given.items():
-        if name not in params:
-            known = f"it has {', '.join(params)}" if params else "it has none"
-            hint = did_you_mean(name, params) or known
-            problems.append(Problem(field="params", message=f"the job has no parameter {name!r}; {hint}"))
-            continue
-        try:
-            params[name] = _typed(text, spec.params[name])
-        except ValueError:
-            kind = type(spec.params[name]).__name__
-            shown = "" if name in spec.secret_params else f", not {text!r}"
-            problems.append(Problem(field="params", message=f"{name!r} must be of type {kind}{shown}"))
-    return params
-
-
-def _typed(text: str, like: Scalar) -> Scalar:
-    match like:
-        case bool():
-            if text.lower() not in ("true", "false"):
-                raise ValueError(text)
-            return text.lower() == "true"
-        case int():
-            return int(text)
-        case float():
-            return float(text)
-        case _:
-            return text
 
 
 def _files(

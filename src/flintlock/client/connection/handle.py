@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator
+import uuid
+from collections.abc import Generator, Mapping
 from typing import Final
 
 import msgspec
@@ -21,10 +22,12 @@ from flintlock.api.jobs import (
     ParallelismBounds,
     ResultNames,
     ResultTable,
+    SubmittedJob,
     VertexRequirements,
 )
 from flintlock.api.process import ThreadDump, ThreadInfo
 from flintlock.api.quarantine import QuarantineEntry
+from flintlock.api.requests import RerunRequest
 from flintlock.client.connection.http import Http
 from flintlock.client.connection.results import ResultHandle, only_name
 from flintlock.client.display.notebook import in_notebook
@@ -32,7 +35,7 @@ from flintlock.client.display.progress import failure_lines, failure_of, waiting
 from flintlock.client.errors import JobCanceled
 from flintlock.model.errors import FlintlockError, JobFailed
 from flintlock.model.ids import JobId
-from flintlock.model.jobgraph import vertex_id
+from flintlock.model.jobgraph import Scalar, vertex_id
 from flintlock.model.states import JobStatus
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
@@ -177,6 +180,18 @@ class JobHandle:
         """
         params = {"mode": "cancel", **({"force": "true"} if force else {})}
         self._http.call("PATCH", f"/jobs/{self.id}", params=params, patience_s=patience_s)
+
+    def rerun(self, *, params: Mapping[str, Scalar] | None = None, idempotency_key: str | None = None) -> JobHandle:
+        """Submit the job once more, with other values of its parameters, and return the handle of the new job.
+
+        However often the request has to be repeated, it creates one job. Raises Conflict if the cluster no longer
+        stores what the job needs, Invalid for parameters that the job does not have.
+        """
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex, "Content-Type": "application/json"}
+        body = msgspec.json.encode(RerunRequest(params=dict(params or {})))
+        response = self._http.call("POST", f"/jobs/{self.id}/rerun", headers=headers, body=lambda: {"content": body})
+        submitted = msgspec.json.decode(response.content, type=SubmittedJob)
+        return JobHandle(self._http, JobId(submitted.jobid), self.name)
 
     def threads(self, step: str, subtask: int = 0) -> tuple[ThreadInfo, ...]:
         """Return what each Python thread of the runner does in which a step runs now.

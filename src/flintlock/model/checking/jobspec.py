@@ -99,6 +99,7 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     steps: dict[str, StepSpec] = field(default_factory=dict)
     client: Versions | None = None
     client_timeout: float | None = None  # seconds; set by a client that stays attached
+    fixed_params: tuple[str, ...] = ()  # those in paths that a client has made absolute: a rerun cannot change them
 
 
 class SpecProblem(Struct, frozen=True, kw_only=True):
@@ -135,6 +136,7 @@ def draft_graph(
     """
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []
+    used: set[str] = set()  # parameters that are filled in
     suggestions = Suggestions()
     for secret in dict.fromkeys(spec.secret_params):
         if secret not in values:
@@ -152,6 +154,7 @@ def draft_graph(
                     return match[0]
                 value = values.get(parameter)
                 if value is not None:
+                    used.add(parameter)
                     return config_text(value)
                 if parameter in values:
                     message = f"the parameter {parameter!r} has no value"
@@ -201,8 +204,25 @@ def draft_graph(
         directory=spec.directory,
         client=spec.client,
         client_timeout_s=spec.client_timeout,
+        document=msgspec.json.encode(structs.replace(spec, params={})) if used or spec.fixed_params else b"",
     )
     return graph, problems
+
+
+def fill_in(text: str, values: Mapping[str, Scalar]) -> str:
+    """Return a text with its parameters filled in; what stands for nothing stays."""
+
+    def value_of(match: re.Match[str]) -> str:
+        value = values.get(match[1].strip())
+        return match[0] if value is None else config_text(value)
+
+    return _PARAMETER.sub(value_of, text)
+
+
+def parameters_in(text: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a text refers to, those of secrets excepted."""
+    names = (match[1].strip() for match in _PARAMETER.finditer(text))
+    return tuple(name for name in names if not is_secret_reference(name))
 
 
 def _not_a_reference(parameter: str) -> str:

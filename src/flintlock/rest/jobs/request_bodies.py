@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 import msgspec
 from starlette.requests import Request
 
-from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
+from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, VertexRequirementsRequest
 from flintlock.model.checking.documents import document_problems
 from flintlock.model.checking.problems import MAX_MESSAGE, abbreviated, reported
 from flintlock.model.checking.suggestions import Suggestions
@@ -51,6 +51,19 @@ async def read_heartbeat(request: Request) -> ClientHeartbeatRequest:
     """Return the heartbeat in the body. Raises Invalid with every problem."""
     body = await read_document(request, _LIMIT)
     return await off_loop(len(body), lambda: _heartbeat(decode(body)))
+
+
+async def read_rerun(request: Request) -> RerunRequest:
+    """Return the request to run a job again. Raises Invalid with every problem."""
+    body = await read_document(request, _LIMIT)
+    return await off_loop(len(body), lambda: _rerun(decode(body)))
+
+
+def _rerun(document: object) -> RerunRequest:
+    problems = reported(_line(path, message) for path, message in document_problems(RerunRequest, document))
+    if problems:
+        raise Invalid("; ".join(problems), problems=problems)
+    return msgspec.convert(document, RerunRequest)
 
 
 def _heartbeat(document: object) -> ClientHeartbeatRequest:

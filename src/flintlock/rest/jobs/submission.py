@@ -95,7 +95,7 @@ async def reading_submission(
             body, uploads = await read_document(request, limit), ()
         spec = await off_loop(len(body), lambda: _spec(body))
         stored, problems = await _stored_artifacts(spec, uploads, blobs)
-        key = _key(request)
+        key = idempotency_key(request)
         check = bool(uploads) or len(body) > SMALL_BYTES
 
         def checked() -> tuple[JobGraph, str]:
@@ -184,7 +184,8 @@ async def _stored(item: ArtifactSpec, blobs: BlobUploads, problems: list[Problem
     return Artifact(name=item.name, blob=BlobKey(blob), size=size or 0)
 
 
-def _key(request: Request) -> str | None:
+def idempotency_key(request: Request) -> str | None:
+    """Return the key under which a submission can be repeated. Raises Invalid."""
     key = header(request, b"idempotency-key")
     if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
         raise Invalid(f"header Idempotency-Key: give 1 to {_LONGEST_KEY} printable characters")

@@ -56,6 +56,7 @@ def job_details(job: JobSnapshot, now_ms: int, application: JobId | None = None)
         waits_for=job.summary().waits_for,
         labels=job.graph.labels,
         submitted_by=job.graph.submitted_by,
+        rerun_of=job.graph.rerun_of,
     )
 
 
@@ -184,6 +185,7 @@ def attempts(job: JobSnapshot) -> shapes.JobAttempts:
         ),
         failures_omitted=job.exceptions_omitted,
         submitted_by=job.graph.submitted_by,
+        rerun_of=job.graph.rerun_of,
         waits_for=job.summary().waits_for,
         labels=job.graph.labels,
         start_time=job.timestamps.get(JobStatus.INITIALIZING, 0),

@@ -12,14 +12,14 @@ from flintlock.api import process as of_process
 from flintlock.api import tokens as of_tokens
 from flintlock.api import vertices as of_vertices
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
-from flintlock.api.requests import ClientHeartbeatRequest, VertexRequirementsRequest
+from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
 from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
-from flintlock.rest.jobs import applications, listing, quarantine
+from flintlock.rest.jobs import applications, listing, quarantine, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -161,6 +161,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="PATCH", path="/jobs/{jobid}", handler=jobs.cancel, role=_SUBMITTER, answers=shapes.Empty, status=202,
         query=(_MODE, _FORCE), errors=(*_JOB, 408, 409),
+    ),
+    Route(
+        method="POST", path="/jobs/{jobid}/rerun", handler=rerun.rerun, role=_SUBMITTER, answers=shapes.SubmittedJob,
+        status=202, idempotency_key=True, body=_JSON, takes=RerunRequest, errors=(*_JOB, 409, 413, 422),
     ),
     _get("/jobs/{jobid}/resource-requirements", jobs.requirements, dict[str, shapes.VertexRequirements], errors=_JOB),
     Route(

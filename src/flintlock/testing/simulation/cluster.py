@@ -103,7 +103,7 @@ class RetainedBlobs:
         """Remove all jobs but these."""
         self.jobs &= set(jobs)
 
-    async def expire_unreferenced(self, older_than_s: float) -> tuple[BlobKey, ...]:
+    async def expire_unreferenced(self, older_than_s: float, ended_s: float) -> tuple[BlobKey, ...]:
         """Remove nothing."""
         return ()
 

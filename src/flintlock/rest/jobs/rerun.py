@@ -1,0 +1,56 @@
+"""POST /jobs/:jobid/rerun: a job is submitted once more, from what is stored of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+from msgspec import structs
+
+from flintlock.api import jobs as shapes
+from flintlock.model.checking.problems import reported
+from flintlock.model.checking.rerun import rerun_graph
+from flintlock.model.errors import Conflict, Invalid
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobs import JobQuery, JobSubmission
+from flintlock.rest.jobs.request_bodies import read_rerun
+from flintlock.rest.jobs.submission import BlobUploads, idempotency_key
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response
+
+_REMEDY: Final = "submit it again with `flintlock run`"
+_SHOWN: Final = 3
+
+
+async def rerun(call: RestCall) -> HttpResponse:
+    """Run a job again, as a new job, with other values of its parameters; responds once the new job is durable."""
+    services, request = call.services, await read_rerun(call.request)
+    earlier = (await services.dispatcher.job(JobQuery(job_id=call.job_id))).graph
+    if not earlier.vertices:
+        raise Conflict(f"the steps of job {call.job_id} are no longer stored: {_REMEDY}")
+    graph, problems = rerun_graph(earlier, services.new_job_id(), request.params)
+    if problems:
+        lines = reported(problems)
+        raise Invalid("; ".join(lines), problems=lines)
+    key = idempotency_key(call.request)
+    digest = hashlib.sha256(call.job_id.encode() + msgspec.json.encode(request, order="deterministic")).hexdigest()
+    message = JobSubmission(
+        graph=structs.replace(graph, submitted_by=call.principal.name),
+        idempotency_key=key,
+        digest="" if key is None else digest,
+    )
+    with services.blobs.pin(artifact.blob for artifact in graph.artifacts):
+        await _check_files(earlier, services.blobs)
+        submitted = await services.dispatcher.submit_job(message)
+    replay = {"Idempotent-Replay": "true"} if submitted.existing else {}
+    return json_response(shapes.SubmittedJob(jobid=submitted.job_id), 202, replay)
+
+
+async def _check_files(graph: JobGraph, blobs: BlobUploads) -> None:
+    """Raise Conflict if files of the job are no longer stored."""
+    gone = [artifact.name for artifact in graph.artifacts if await blobs.size_of(artifact.blob) is None]
+    if gone:
+        raise Conflict(
+            f"files of job {graph.job_id} are no longer stored ({', '.join(gone[:_SHOWN])}"
+            f"{' …' if len(gone) > _SHOWN else ''}; blob.ended-jobs.max-size, job-result-store.retention): {_REMEDY}"
+        )

@@ -1,0 +1,113 @@
+"""POST /jobs/:jobid/rerun: an ended job is submitted once more, or it is said why that is not possible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from tests.unit.rest.rest_harness import A, RestHarness
+from tests.unit.rest.test_submission import LIB, LIB_KEY, SPEC, WITH_LIB, parts
+
+import flintlock as fl
+from flintlock.model.ids import JobId
+from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobs import JobSnapshot
+from flintlock.model.operations import Sink
+from flintlock.model.states import JobStatus
+
+
+@pytest.fixture
+def rest() -> RestHarness:
+    return RestHarness()
+
+
+def first_job(rest: RestHarness) -> str:
+    response = rest.call("POST", "/jobs", files=parts(WITH_LIB, lib_zip=LIB))
+    assert response.status_code == 202, response.text
+    return response.json()["jobid"]
+
+
+def rerun(rest: RestHarness, job_id: str, key: str | None = None, **params: Any) -> httpx.Response:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return rest.call("POST", f"/jobs/{job_id}/rerun", json={"params": params}, headers=headers)
+
+
+def test_a_job_is_submitted_once_more_with_its_files_and_other_parameters(rest: RestHarness) -> None:
+    first = first_job(rest)
+    response = rerun(rest, first, day="2026-02-02")
+    assert response.status_code == 202, response.text
+    graph = rest.dispatcher.submissions[-1].graph
+    assert graph.job_id == response.json()["jobid"] != first
+    assert (graph.rerun_of, graph.submitted_by, graph.params["day"]) == (first, "maria", "2026-02-02")
+    sink = graph.vertex("out").operation
+    assert isinstance(sink, Sink)
+    assert sink.path == "/out/2026-02-02"
+    assert [artifact.blob for artifact in graph.artifacts] == [LIB_KEY]
+    assert rest.blobs.pinned[-1] == (LIB_KEY,), "the files are not removed meanwhile"
+    details = rest.call("GET", f"/jobs/{graph.job_id}").json()
+    assert details["rerun-of"] == first
+
+
+def test_a_job_of_a_client_is_run_again_at_the_paths_of_its_new_parameters(
+    rest: RestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a client makes of a relative path keeps its parameter."""
+    monkeypatch.chdir(tmp_path)
+    job = fl.Job("daily", params={"day": "monday"})
+    job.sink("out", job.sql("n", "SELECT 1 AS one"), format="parquet", path="out/${day}")
+    headers = {"Content-Type": "application/json"}
+    response = rest.call("POST", "/jobs", content=msgspec.json.encode(job.package().spec), headers=headers)
+    assert response.status_code == 202, response.text
+    assert rerun(rest, response.json()["jobid"], day="tuesday").status_code == 202
+    targets = [submission.graph.vertex("out").operation.target for submission in rest.dispatcher.submissions]
+    assert targets == [f"{tmp_path}/out/monday", f"{tmp_path}/out/tuesday"]
+
+
+def test_a_job_whose_files_are_gone_is_refused_with_the_remedy(rest: RestHarness) -> None:
+    first = first_job(rest)
+    rest.blobs.content.clear()
+    response = rerun(rest, first)
+    assert response.status_code == 409
+    (error,) = response.json()["errors"]
+    assert "lib.zip" in error
+    assert "flintlock run" in error
+    assert len(rest.dispatcher.submissions) == 1
+
+
+def test_a_job_whose_archive_is_lost_is_refused_with_the_remedy(rest: RestHarness) -> None:
+    rest.dispatcher.put(
+        JobSnapshot(
+            graph=JobGraph(job_id=A, name="lost"),
+            regions=(),
+            status=JobStatus.FINISHED,
+            timestamps={},
+            end_ms=1,
+            last_modified_ms=1,
+            executions=(),
+        )
+    )
+    response = rerun(rest, A)
+    assert response.status_code == 409
+    assert "steps of job" in response.json()["errors"][0]
+
+
+def test_wrong_parameters_and_unknown_jobs_are_refused(rest: RestHarness) -> None:
+    first = first_job(rest)
+    response = rerun(rest, first, dya="x", n="many")
+    assert response.status_code == 400
+    assert len(response.json()["errors"]) == 2
+    assert rest.call("POST", f"/jobs/{first}/rerun", json={"param": {}}).status_code == 400
+    assert rerun(rest, JobId("f" * 32)).status_code == 404
+    assert len(rest.dispatcher.submissions) == 1
+
+
+def test_a_repeated_request_creates_one_job(rest: RestHarness) -> None:
+    first = rest.call("POST", "/jobs", json=SPEC).json()["jobid"]
+    responses = [rerun(rest, first, "key-1"), rerun(rest, first, "key-1")]
+    assert [response.status_code for response in responses] == [202, 202]
+    assert responses[0].json() == responses[1].json()
+    assert responses[1].headers["idempotent-replay"] == "true"
+    assert rerun(rest, first, "key-1", n=5).status_code in (409, 422), "the same key for another request"
