@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
 from flintlock.spark.engine.jvm import NO_DIRECTORY_ROOT
@@ -85,6 +86,10 @@ class _Python(Struct, frozen=True):
     frames: tuple[Frame, ...]
 
 
+_UNKNOWN_FORMAT: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<format>\S+)\. ")
+_FORMATS: Final = ("avro", "binaryFile", "csv", "jdbc", "json", "orc", "parquet", "text", "xml")
+
+
 def failure_of(
     error: BaseException,
     step: StepName | None = None,
@@ -110,6 +115,9 @@ def failure_of(
     message, context = _plain(spark.message, contexts)
     if spark.is_spark and f"file:{NO_DIRECTORY_ROOT}" in message:
         message += "\nA relative path has no directory in an engine: give an absolute one"
+    if spark.from_server and (unknown := _UNKNOWN_FORMAT.search(message)) is not None:
+        hint = did_you_mean(unknown["format"], _FORMATS)
+        message += f"\n{hint[0].upper()}{hint[1:]}" if hint else ""
     if spark.from_server and "No suitable driver" in message:
         message += (
             "\nThe engine has no JDBC driver for this URL: send its jar with the job (--jars), "
