@@ -114,7 +114,11 @@ class ProgramJobs:
 
     def __init__(self, program: JobId) -> None:
         self._program: Final = program
-        self._ended = False  # whether the end of the program is durable; written by `end`
+        self._ended = False  # whether the end of the program is durable; written by `begin_term` and `end`
+
+    def begin_term(self, *, program_ended: bool) -> None:
+        """Accept jobs or not: a leader that takes over after the program's end accepts none from its first moment."""
+        self._ended = program_ended
 
     def refuse(self, job_id: JobId) -> Conflict | None:
         """Refuse jobs once the program has ended."""
@@ -169,6 +173,11 @@ class ClusterJob:
 
     async def prepare(self, stores: Stores, services: DispatcherServices, gate: LeaderGate) -> None:
         """Store the job unless it is stored or has ended; recovery then finds it. Raises Fenced, Invalid, OSError."""
+        if self.program_jobs is not None:
+            ended = await gate.retry_until_acknowledged(
+                lambda: stores.results.known((self.job_id,)), patience_s=PATIENCE_S
+            )
+            self.program_jobs.begin_term(program_ended=bool(ended))
         if await self.record.read() is not None:
             return
         if await gate.retry_until_acknowledged(lambda: _is_stored(stores, self.job_id), patience_s=PATIENCE_S):

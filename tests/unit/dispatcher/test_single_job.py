@@ -421,3 +421,23 @@ async def test_a_leader_that_takes_over_after_the_programs_end_waits_for_its_job
         assert [master.job.graph.job_id for master in again.harness.job_masters.made] == [B], "the program has ended"
         fail(other)
         assert await contending is ApplicationStatus.FAILED
+
+
+@virtual_time
+async def test_a_leader_that_takes_over_after_the_programs_end_accepts_no_job_from_its_first_moment() -> None:
+    jobs = ProgramJobs(A)
+    assert jobs.refuse(B) is None
+    cluster = JobCluster(program=True)
+    async with cluster.running():
+        program = await cluster.job_master()
+        await cluster.submit(B, 1)
+        await cluster.job_master(B)
+        program.finish()
+        await asyncio.sleep(5)
+
+    stores = cluster.harness.stores()
+    await ClusterJob(source=cluster.disk, record=cluster.disk, result_timeout_s=0.0, program_jobs=jobs).prepare(
+        stores, cluster.harness.services, cluster.harness.term(stores).gate
+    )
+    assert jobs.refuse(C) is not None
+    assert jobs.refuse(A) is None

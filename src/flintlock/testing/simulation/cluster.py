@@ -24,7 +24,7 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.components import JobManagerComponents, JobManagerParts
+from flintlock.entrypoints.components import SESSION, DeploymentMode, JobManagerComponents, JobManagerParts
 from flintlock.entrypoints.term import CurrentResourceManager
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.gateways.jobmaster import JobMasterGateway
@@ -32,6 +32,7 @@ from flintlock.gateways.resourcemanager import ResourceManagerGateway
 from flintlock.gateways.taskmanager import TaskManagerGateway
 from flintlock.ha import payloads
 from flintlock.ha.leader_info import LeaderAddresses
+from flintlock.model.application import ApplicationStatus
 from flintlock.model.errors import FlintlockError, NotFound, Unavailable
 from flintlock.model.ids import AttemptId, BlobKey, FencingToken, InstanceId, JobId, TaskManagerId
 from flintlock.model.jobgraph import Versions
@@ -122,6 +123,7 @@ class SimulatedCluster:
         workers: bool = False,
         retention_s: float | None = None,
         settings: Mapping[str, str] | None = None,
+        mode: Callable[[], DeploymentMode] | None = None,
     ) -> None:
         self.random = random
         self.faults = faults
@@ -141,6 +143,8 @@ class SimulatedCluster:
         )
         self.spark.on_start = self._check_start
         self.crashes = 0  # so far
+        self._mode = mode  # makes that of one process; None: a session cluster, which no request ever ends
+        self.shut_downs: list[ApplicationStatus] = []  # of JobManagers whose cluster has ended for good
         self.trace: list[str] = []  # what happened, for the analysis of a failed seed
         self.late_starts: list[AttemptId] = []  # of jobs that had ended
         self.violations: list[str] = []  # processes that failed, and commands of old leaders that were accepted
@@ -248,7 +252,8 @@ class SimulatedCluster:
             self.record(f"{name} starts")
             await asyncio.wait({process.spawn(main(process), name)})
             if process.alive:
-                self.violations.append(f"{name} has ended, although no request has ended it")
+                if self._mode is None:
+                    self.violations.append(f"{name} has ended, although no request has ended it")
                 process.crash()
             if process.failure is not None:
                 self.violations.append(f"{name} ended by itself: {process.failure!r}")
@@ -304,6 +309,7 @@ class SimulatedCluster:
                 workers=None if (fleet := self.fleet) is None else lambda _: fleet.open(process, HARDWARE),
                 term_transport=term_transport,
                 watches_leader=self.faults.deaths_noticed,
+                mode=SESSION if self._mode is None else self._mode(),
             )
         )
         self._resource_managers[process.name] = components.resource_manager
@@ -314,7 +320,10 @@ class SimulatedCluster:
                 self._check_leader_acts(token, "answered a client")
 
         process.serve(DispatcherGateway, components.dispatcher.gateway, on_call)
-        await components.run(LeaderAddresses(rpc=process.address, rest=""))
+        status = await components.run(LeaderAddresses(rpc=process.address, rest=""))
+        self.record(f"{process.name} has ended with {status}")
+        if status.is_final:
+            self.shut_downs.append(status)
 
     def _check_leader_acts(self, token: FencingToken, what: str) -> None:
         """Check that a leader does nothing once a newer one leads. One that was declared dead learns of it later."""
