@@ -81,6 +81,32 @@ def test_of_two_jobs_that_require_an_empty_path_one_writes_to_it(
     assert cast("Any", parquet).read_table(tmp_path / "out").num_rows == 100
 
 
+def test_an_ended_job_is_run_again_with_other_parameters(standing: Processes, tmp_path: Path) -> None:
+    """Its function was sent as a file, which the cluster still has; its paths are filled in again."""
+    job = fl.Job("daily", parallelism=1, params={"day": "monday", "factor": 2})
+
+    @job.step(name="rows")
+    def rows(spark: Any, params: dict[str, Any]) -> DataFrame:
+        return spark.range(3).selectExpr(f"id * {params['factor']} AS value")
+
+    job.sink("out", rows, format="parquet", path=f"{tmp_path}/${{day}}")
+    with fl.connect(standing.url) as client:
+        first = client.submit(job).wait(240)
+        again = first.rerun(params={"day": "tuesday", "factor": "10"}).wait(240)
+        assert again.attempts().rerun_of == first.id
+    followed = flintlock("rerun", again.id, "--param", "day=sunday", "-m", standing.url, cwd=tmp_path)
+    assert followed.returncode == 0, followed.stderr
+    assert "FINISHED" in followed.stderr
+    written = {
+        day: cast("Any", parquet).read_table(tmp_path / day).column("value").to_pylist()
+        for day in ("monday", "tuesday", "sunday")
+    }
+    assert written == {"monday": [0, 2, 4], "tuesday": [0, 10, 20], "sunday": [0, 10, 20]}
+    told = flintlock("rerun", first.id, "--param", "dya=x", "-m", standing.url, cwd=tmp_path)
+    assert told.returncode == 2
+    assert "did you mean 'day'?" in told.stderr, told.stderr
+
+
 def test_a_users_job_runs_on_rows_of_a_test(tmp_path: Path) -> None:
     """Functions, SQL and sinks; a mistake is blamed on its step; the second job finds the engine warm."""
     job = fl.Job("tested", params={"factor": 2})
