@@ -93,6 +93,7 @@ class TaskManagerSummary(CamelCase, frozen=True, kw_only=True):
     free_resource: ResourceProfileInfo
     hardware: HardwareDescription
     memory_configuration: MemoryConfiguration
+    spark_master: str = ""  # Flintlock's own: where its engine's work is done
 
 
 class TaskManagersResponse(ApiStruct, frozen=True, kw_only=True):

@@ -69,7 +69,8 @@ TM_RPC_PORT: Final = Option(
 TM_SLOTS: Final = Option(
     key="taskmanager.numberOfTaskSlots", parse=integer(0, 1024), kind=_WHOLE, default=0,
     unset="the machine's cores",
-    description="Number of slots of a TaskManager; its engine gets as many cores. 0: as many as the machine has.",
+    description="Number of slots of a TaskManager; its engine gets as many cores, those of its executors together where"
+    " spark.master is a cluster. 0: as many as the machine has.",
 )  # fmt: skip
 TM_RESOURCE_ID: Final = Option(
     key="taskmanager.resource-id", parse=str, kind=_TEXT, default="",

@@ -113,6 +113,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 slots=slots,
                 versions=cluster_versions(),
                 hardware=_hardware(configuration),
+                engine=configuration.spark().get("spark.master", f"local[{slots}]"),
                 worker=is_worker,
             ),
             launcher=engine_launcher()(

@@ -116,7 +116,7 @@ class TaskManagerRegistration(Struct, frozen=True, kw_only=True):
     slots: int
     versions: Versions
     hardware: Hardware = Hardware()
-    engine: str = ""
+    engine: str = ""  # the Spark master of its engine
     followed_epoch: Epoch | None = None  # of the leader that it follows, or has followed
     busy: bool = False  # something runs under a lease of an earlier leader: the first heartbeat lists it
     worker: bool = False  # a leader has started it (active mode): it is released when it is idle
@@ -172,7 +172,7 @@ class TaskManagerInfo(Struct, frozen=True, kw_only=True):
     ready: bool = True  # False: nothing is deployed to it now, as its engine is dead or it refuses connections
     last_heartbeat_ms: int
     hardware: Hardware = Hardware()
-    engine: str = ""
+    engine: str = ""  # the Spark master of its engine
     allocated: tuple[AllocatedSlot, ...] = ()
     free_resources: Resources = Resources()
     metrics: dict[str, float] = {}

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
+    HEARTBEAT_TIMEOUT,
     PASSED_VARIABLES,
     PYTHON_REQUIREMENTS,
     RUNNER_MEMORY,
@@ -152,6 +153,7 @@ class LocalEngineLauncher:
             log_file=str(self._log_file),
             run_dir=str(self._run_dir),
             cores=self._slots,
+            lease_s=self._configuration.get(HEARTBEAT_TIMEOUT),
             heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
             worker_memory=self._configuration.get(WORKER_MEMORY),
             worker_output=self._worker_output,
@@ -185,6 +187,7 @@ class LocalEngineLauncher:
                 SecretVariables(os.environ, self._configuration.get(SECRETS_PREFIX)),
             ),
             dedicated=DedicatedEngine(
+                lease_s=self._configuration.get(HEARTBEAT_TIMEOUT),
                 run_dir=str(self._run_dir) if self._user is None else "",
                 heap_bytes=self._configuration.get(TM_ENGINE_MEMORY),
                 conf=self._configuration.spark(),

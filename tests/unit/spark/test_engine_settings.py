@@ -58,7 +58,6 @@ def test_python_workers_are_limited_by_our_daemon_on_this_machine_and_by_spark_e
     assert worker_environment(settings) == {"FLINTLOCK_PYTHON_WORKER_MEMORY": str(256 << 20)}
     away = structs.replace(settings, conf={"spark.master": "spark://there:7077", "spark.executor.cores": "2"})
     assert engine_conf(away)["spark.executor.pyspark.memory"] == "512m"
-    assert "spark.python.daemon.module" not in engine_conf(away)
     assert "spark.python.daemon.module" not in conf()
 
 
@@ -71,7 +70,7 @@ def test_the_output_of_workers_with_the_same_python_is_collected() -> None:
     for other in (
         structs.replace(settings, conf={"spark.pyspark.python": "/other/python"}),
         structs.replace(settings, python="/other/python"),
-        structs.replace(settings, conf={"spark.master": "spark://there:7077"}),
+        structs.replace(settings, conf={"spark.master": "k8s://there"}),
     ):
         assert "spark.python.daemon.module" not in engine_conf(other)
 
@@ -138,3 +137,14 @@ def test_a_dedicated_driver_has_the_same_defaults() -> None:
     assert port_defaults("yarn", {}) == {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
     assert port_defaults("spark://there:7077", {}) == {}
     assert ui_protection("local[2]", {"spark.ui.enabled": "TRUE"}) == {"spark.ui.enabled": "false"}
+
+
+def test_executors_of_a_standalone_master_end_python_daemons_that_are_idle() -> None:
+    """Spark starts one for each session and ends none; it is ours only where executors have this Python."""
+    on_standalone = conf(spark__master="spark://there:7077")
+
+    assert on_standalone["spark.python.daemon.module"] == "flintlock.spark.engine.python_daemon"
+    assert on_standalone["spark.executorEnv.FLINTLOCK_PYTHON_DAEMON_IDLE_S"] == "30"
+    other = conf(spark__master="spark://there:7077", spark__pyspark__python="/opt/python")
+    assert "spark.python.daemon.module" not in other
+    assert "spark.python.daemon.module" not in conf(spark__master="k8s://there")

@@ -56,6 +56,7 @@ def _task_manager_fields(info: TaskManagerInfo) -> dict[str, Any]:
             total_flink_memory=heap,
             total_process_memory=heap,
         ),
+        "spark_master": info.engine,
     }
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from flintlock.spark.engine.executors import executor_defaults, is_local
 from flintlock.spark.engine.messages import EngineSettings
-from flintlock.spark.engine.python_daemon import MEMORY_VARIABLE, MODULE
+from flintlock.spark.engine.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
 from flintlock.spark.engine.worker_output import PIPES_VARIABLE
 
 CONNECT_PLUGIN: Final = "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -25,6 +26,7 @@ def engine_conf(settings: EngineSettings) -> dict[str, str]:
     return {
         **_defaults(settings),
         **port_defaults(master, settings.conf),
+        **executor_defaults(master, settings.conf, cores=settings.cores, lease_s=settings.lease_s),
         **_python_workers(settings, master),
         **{key: value for key, value in settings.conf.items() if key.startswith("spark.")},
         **ui_protection(master, settings.conf),
@@ -77,14 +79,16 @@ def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
 
     Another Python than this process's may not have our daemon: it is used there only if there is a limit.
     """
+    same_python = settings.python == sys.executable and not _OTHER_PYTHON & settings.conf.keys()
     if master.startswith("local"):
-        same_python = settings.python == sys.executable and not _OTHER_PYTHON & settings.conf.keys()
         own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
         return {"spark.python.daemon.module": MODULE} if own else {}
+    daemon = {"spark.python.daemon.module": MODULE, f"spark.executorEnv.{IDLE_VARIABLE}": _IDLE_S}
+    ending = daemon if same_python and master.startswith("spark://") else {}
     if settings.worker_memory <= 0:
-        return {}
+        return ending
     cores = int(settings.conf.get("spark.executor.cores", "1"))
-    return {"spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
+    return {**ending, "spark.executor.pyspark.memory": f"{max(settings.worker_memory * cores >> 20, 1)}m"}
 
 
 def port_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
@@ -122,11 +126,8 @@ def is_ui_enabled(conf: Mapping[str, str]) -> bool:
     return conf.get(_UI_ENABLED, "").strip().lower() == "true"
 
 
-def is_local(master: str) -> bool:
-    """Return whether an engine has no executors outside of its own process."""
-    return master == "local" or master.startswith("local[")
-
-
+#: How long an executor keeps the Python daemon of a session without workers. Spark ends idle workers after a minute.
+_IDLE_S: Final = "30"
 _OTHER_PYTHON: Final = frozenset({"spark.pyspark.python", "spark.pyspark.driver.python"})
 _SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}

@@ -91,6 +91,23 @@ class EngineDriver:
         """Where the Connect server listens."""
         return int(self._java.service.localPort())
 
+    def executor_count(self) -> int:
+        """Return how many executors the application has; none on a local master."""
+        return max(0, int(self.context.getExecutorMemoryStatus().size()) - 1)  # the driver is listed, too
+
+    def gets_executor(self, timeout_s: float) -> bool:
+        """Return whether the application has an executor within this time, as soon as it has."""
+        give_up_s = time.monotonic() + timeout_s
+        while self.executor_count() == 0:
+            if time.monotonic() > give_up_s:
+                return False
+            _pause()
+        return True
+
+    def has_work(self) -> bool:
+        """Return whether tasks wait or run."""
+        return any(True for _ in items(self.context.taskScheduler().rootPool().getSortedTaskSetQueue()))
+
     def release(self, user_id: str, session_id: str | None, timeout_s: float) -> tuple[str, ...]:
         """End the user's session, or all sessions of the user; return what is still active at the timeout.
 

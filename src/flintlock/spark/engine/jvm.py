@@ -309,7 +309,7 @@ def _environment(settings: JvmSettings) -> dict[str, str]:
     """Return the JVM's environment: the given one, with what Spark's scripts would set."""
     ours = {
         "SPARK_HOME": str(spark_home()),
-        "PYSPARK_PYTHON": settings.python,
+        "PYSPARK_PYTHON": settings.conf.get("spark.pyspark.python") or settings.python,
         "PYSPARK_DRIVER_PYTHON": settings.python,
         "PYTHONHASHSEED": "0",  # or partitioning by strings in RDDs would differ from worker to worker
         "SPARK_CONNECT_MODE": "0",

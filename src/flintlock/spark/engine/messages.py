@@ -31,7 +31,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     scratch_dir: str  # the engine's own: temporary files, local directories, warehouse
     log_file: str
     run_dir: str  # where its processes are recorded, by the process that starts it if they run as another user
-    cores: int = 2  # of a local engine
+    cores: int = 2  # of a local engine; elsewhere those that its executors have together
+    lease_s: float = 50.0  # executors elsewhere end before a TaskManager that is silent for so long counts as lost
     heap_bytes: int = DEFAULT_HEAP_BYTES
     worker_memory: int = 0  # bytes that each of Spark's Python workers may use, on a local engine; 0: no limit
     worker_output: str = ""  # where Python workers find the pipes of attempts; where empty: they print to the log

@@ -20,6 +20,7 @@ import shutil
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,14 +31,25 @@ from msgspec import Struct
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from flintlock.host.logs.log_output import note
+from flintlock.host.logs.log_tail import read_tail
 from flintlock.host.parent_death import die_with_parent
 from flintlock.host.runner_user import confine
 from flintlock.model.errors import Refused, Unavailable
+from flintlock.model.staging import is_data
 from flintlock.model.tasks import TaskMetrics
 from flintlock.spark.engine.class_archive import archive_file, archive_in_use
 from flintlock.spark.engine.conf import engine_conf, loopback_environment, worker_environment
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
-from flintlock.spark.engine.jvm import DriverJvm, JvmSettings, start_jvm
+from flintlock.spark.engine.executors import (
+    STOPPED,
+    ExecutorWatch,
+    ended_by_cluster,
+    has_executors,
+    is_dynamic,
+    no_executor,
+    not_shared,
+)
+from flintlock.spark.engine.jvm import LOG_TAIL_BYTES, DriverJvm, JvmSettings, start_jvm
 from flintlock.spark.engine.messages import (
     TO_ENGINE,
     Done,
@@ -75,6 +87,9 @@ DEATH_S: Final = 2.0
 #: How often work of closed sessions is searched for.
 ORPHAN_INTERVAL_S: Final = 1.0
 
+#: Of the time that an engine may take to start, for its first executor.
+EXECUTORS_SHARE: Final = 0.5
+
 #: How long a JVM may take to write a class archive as it ends.
 RECORD_S: Final = 600.0
 
@@ -85,6 +100,7 @@ class EngineProcess:
     def __init__(self, replies: int, log_reader: int, settings: EngineSettings) -> None:
         self._log_reader: Final = log_reader
         self._settings: Final = settings
+        self._conf: Final = engine_conf(settings)
         self._replies: Final = replies
         self._send_lock: Final = threading.Lock()
         self._token: Final = secrets.token_urlsafe(32)
@@ -117,7 +133,7 @@ class EngineProcess:
         return start_jvm(
             JvmSettings(
                 java=settings.java,
-                conf=engine_conf(settings),
+                conf=self._conf,
                 scratch_dir=settings.scratch_dir,
                 log_file=settings.log_file,
                 log_reader=self._log_reader,
@@ -166,7 +182,7 @@ class EngineProcess:
         os._exit(1)
 
     def _start_engine(self) -> None:
-        steps_s: dict[str, float] = {}
+        settings, steps_s = self._settings, dict[str, float]()
 
         def done(step: str) -> None:
             steps_s[step] = round(time.monotonic() - self._began_s, 3)
@@ -176,7 +192,10 @@ class EngineProcess:
             done("gateway")
             driver.open()
             done("session")
-            warm_up(driver, self._token, self._settings.scratch_dir)
+            files = HadoopFiles(
+                driver.jvm, driver.context.hadoopConfiguration(), settings.work_root, sync_files=settings.sync_files
+            )
+            self._warm_up(driver, files)
             done("warm")
             ready = EngineReady(
                 remote_url=f"sc://127.0.0.1:{driver.connect_port}/;authorization={quote(f'Bearer {self._token}')}",
@@ -188,22 +207,52 @@ class EngineProcess:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason why the engine cannot start
             self._report_failed_start(error)
             return
-        settings = self._settings
-        self._files = HadoopFiles(
-            driver.jvm, driver.context.hadoopConfiguration(), settings.work_root, sync_files=settings.sync_files
-        )
+        self._files = files
         self._driver = driver
         self._send(ready)
-        self._cancel_orphans(driver)
+        self._supervise(driver)
 
-    def _cancel_orphans(self, driver: EngineDriver) -> None:
-        """Cancel work that is started for closed sessions, until the engine stops."""
+    def _warm_up(self, driver: EngineDriver, files: HadoopFiles) -> None:
+        """Make the first job fast. Raises Unavailable if executors do not come, or do not share the work directory."""
+        settings, conf = self._settings, self._conf
+        if not has_executors(conf["spark.master"]):
+            warm_up(driver, self._token, (Path(settings.scratch_dir).absolute() / "warm-up").as_uri())
+            return
+        patience_s = settings.start_timeout_s * EXECUTORS_SHARE
+        if not is_dynamic(conf) and not driver.gets_executor(patience_s):
+            raise Unavailable(no_executor(conf, patience_s))
+        # The work directory is shared by all machines; the engine's own directories are not.
+        place = f"{settings.work_root.rstrip('/')}/.flintlock-warm-up-{uuid.uuid4().hex}"
+        try:
+            warm_up(driver, self._token, place)
+        except Py4JJavaError as error:
+            written = files.list_files(place)
+            if written.exists and not any(is_data(name) for name in written.files):
+                raise Unavailable(not_shared(conf["spark.master"], settings.work_root)) from error
+            raise
+        finally:
+            files.remove_tree(place)
+
+    def _supervise(self, driver: EngineDriver) -> None:
+        """Cancel work that is started for closed sessions, and notice lost executors, until the engine stops."""
+        watch = ExecutorWatch(self._conf, self._settings.lease_s) if has_executors(self._conf["spark.master"]) else None
         while not self._stopping.wait(ORPHAN_INTERVAL_S):
             try:
                 for name in driver.cancel_orphans():
                     note(f"{name} was started for a session that is closed: cancelled")
+                problem = (
+                    None
+                    if watch is None
+                    else watch.problem(
+                        executors=driver.executor_count(), has_work=driver.has_work(), now_s=time.monotonic()
+                    )
+                )
             except Py4JError:
                 continue  # if the JVM has ended, the watching thread reports it
+            if problem is not None:
+                self._stopping.set()
+                self._jvm.process.kill()
+                self._die(problem)
 
     def _report_failed_start(self, error: Exception) -> None:
         """Report why the engine cannot start, unless the JVM has ended: then the watching thread reports its cause."""
@@ -211,6 +260,8 @@ class EngineProcess:
             return
         self._stopping.set()
         cause = _describe(error)  # it may have to ask the JVM, so before that is killed
+        if STOPPED in cause:
+            cause = ended_by_cluster(self._conf["spark.master"], read_tail(self._log_reader, LOG_TAIL_BYTES))
         self._jvm.process.kill()
         self._die(f"Spark cannot be started: {cause}")
 

@@ -10,7 +10,6 @@ round (a third more of the warm-up's CPU time, for a first job that is hardly fa
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Final, cast
 
 from flintlock.spark.engine.driver import EngineDriver, JavaObject
@@ -18,7 +17,7 @@ from flintlock.spark.engine.driver import EngineDriver, JavaObject
 #: The Spark user of the warm-up.
 USER_ID: Final = "flintlock-warm-up"
 
-#: Writes a Parquet file; {place} is the engine's own scratch directory.
+#: Writes a Parquet file; {place} is a directory that the engine and its executors see.
 INSERT: Final = """
 INSERT OVERWRITE DIRECTORY '{place}' USING parquet
 SELECT id, id % 7 AS k, cast(id AS string) AS v, current_timestamp() AS t FROM range(1000)
@@ -32,9 +31,8 @@ WHERE a.id > 10 AND a.v LIKE '%1%' GROUP BY a.k
 """
 
 
-def warm_up(driver: EngineDriver, token: str, scratch_dir: str) -> None:
-    """Run some small queries: an aggregation with a shuffle, a Parquet file written and read, a join."""
-    place = (Path(scratch_dir).absolute() / "warm-up").as_uri()
+def warm_up(driver: EngineDriver, token: str, place: str) -> None:
+    """Run some small queries: an aggregation with a shuffle, a Parquet file written to `place` and read, a join."""
     session_id = str(uuid.uuid4())
     channel = _channel(driver)
     try:

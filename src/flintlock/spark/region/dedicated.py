@@ -17,6 +17,7 @@ from flintlock.model.tasks import FailureKind, TaskMetrics
 from flintlock.spark.engine.class_archive import archive_in_use
 from flintlock.spark.engine.class_path import missing_jar, missing_jar_text, resolving, unresolved, with_class_path
 from flintlock.spark.engine.conf import port_defaults, ui_protection
+from flintlock.spark.engine.executors import executor_defaults
 from flintlock.spark.engine.java import find_java
 from flintlock.spark.engine.jvm import DriverJvm, JvmDied, JvmSettings, start_jvm
 from flintlock.spark.engine.metrics import count, flush_events, job_ids
@@ -50,6 +51,7 @@ def start(message: Run, artifacts: Artifacts, *, directory: str) -> None:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **port_defaults(master, given),
+        **executor_defaults(master, given, cores=cores_of(task, message.cores), lease_s=engine.lease_s),
         **given,
         **ui_protection(master, given),
     }

@@ -1,0 +1,120 @@
+"""Executors on other machines: how many an engine asks for, when they end, and how it notices that it has none.
+
+With a local master there are none: the engine's own threads do the work. With a Spark standalone master, YARN or
+Kubernetes, slots are the cores that the engine's application may have. Where a setting is configured, it counts.
+
+Executors end by themselves once their driver is gone: at once if its connections break, and after some unanswered
+heartbeats if its machine is silent. That must happen before the TaskManager's lease is over, because then the work is
+started elsewhere. Spark's own defaults would take more than ten minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_DYNAMIC: Final = "spark.dynamicAllocation.enabled"
+
+#: What Spark raises for every call once its application has ended.
+STOPPED: Final = "Cannot call methods on a stopped SparkContext"
+
+#: Of the lease, for Spark's four settings; with a lease of 50 s executors of a silent driver ended after 16 s.
+_HEARTBEAT: Final = 0.02
+_NETWORK_TIMEOUT: Final = 0.4
+_TIMEOUT_INTERVAL: Final = 0.1
+_UNANSWERED_HEARTBEATS: Final = 5
+
+
+def is_local(master: str) -> bool:
+    """Return whether an engine has no executors outside of its own process."""
+    return master == "local" or master.startswith("local[")
+
+
+def has_executors(master: str) -> bool:
+    """Return whether an engine has executors that a cluster manager starts."""
+    return not master.startswith("local")
+
+
+def executor_defaults(master: str, conf: Mapping[str, str], *, cores: int, lease_s: float) -> dict[str, str]:
+    """Return the defaults of a driver whose executors are elsewhere; nothing for a local one."""
+    if not has_executors(master):
+        return {}
+    return {**_size(master, conf, cores), **_lease(lease_s)}
+
+
+def is_dynamic(conf: Mapping[str, str]) -> bool:
+    """Return whether an idle engine may have no executors."""
+    return conf.get(_DYNAMIC, "false").strip().lower() == "true"
+
+
+def no_executor(conf: Mapping[str, str], waited_s: float) -> str:
+    """Return the text for an engine to which no executor came."""
+    wanted = ", ".join(
+        f"{key}={conf[key]}"
+        for key in ("spark.cores.max", "spark.executor.instances", "spark.executor.cores", "spark.executor.memory")
+        if key in conf
+    )
+    return (
+        f"it has no executor after {waited_s:g} s: {conf['spark.master']} has no free cores or memory for it, or its"
+        f" machines do not reach this one. The engine asks for {wanted or 'what Spark asks for by default'}"
+    )
+
+
+def not_shared(master: str, work_root: str) -> str:
+    """Return the text for executors that write where this machine does not read."""
+    return (
+        f"the executors of {master} write into another directory {work_root} than the one that this machine sees: set"
+        " execution.work-dir to a directory that all machines share, at the same path"
+    )
+
+
+def ended_by_cluster(master: str, log: str) -> str:
+    """Return why a cluster has ended an engine's application while it started: only the engine's log has the reason."""
+    reasons = [line for line in log.splitlines() if " ERROR " in line]
+    given = [line for line in reasons if "Reason: " in line]
+    reason = (given or reasons or [" ERROR the log does not say why"])[-1].partition(" ERROR ")[2]
+    return f"{master} has ended its application: {reason}; the logs of its executors, at the workers, say more"
+
+
+class ExecutorWatch:
+    """Notices an engine that has lost all of its executors and gets no others: its jobs would wait for ever.
+
+    A standalone master that was restarted without recovery knows the engine's application no more.
+    """
+
+    def __init__(self, conf: Mapping[str, str], patience_s: float) -> None:
+        self._conf: Final = conf
+        self._patience_s: Final = patience_s
+        self._since_s: float | None = None  # when it was first seen without executors, and needs some
+
+    def problem(self, *, executors: int, has_work: bool, now_s: float) -> str | None:
+        """Return what is wrong, if it is so for long; None if it is not. To be called periodically."""
+        if executors or (is_dynamic(self._conf) and not has_work):
+            self._since_s = None
+            return None
+        if self._since_s is None:
+            self._since_s = now_s
+        missing_s = now_s - self._since_s
+        return no_executor(self._conf, round(missing_s)) if missing_s >= self._patience_s else None
+
+
+def _size(master: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
+    if master.startswith("spark://"):
+        return {"spark.cores.max": str(cores)}
+    each = conf.get("spark.executor.cores", "1").strip()
+    count = max(1, -(-cores // int(each))) if each.isdigit() and int(each) else cores
+    key = "spark.dynamicAllocation.maxExecutors" if is_dynamic(conf) else "spark.executor.instances"
+    return {key: str(count)}
+
+
+def _lease(lease_s: float) -> dict[str, str]:
+    return {
+        "spark.executor.heartbeatInterval": _ms(lease_s * _HEARTBEAT),
+        "spark.executor.heartbeat.maxFailures": str(_UNANSWERED_HEARTBEATS),
+        "spark.network.timeout": _ms(lease_s * _NETWORK_TIMEOUT),
+        "spark.network.timeoutInterval": _ms(lease_s * _TIMEOUT_INTERVAL),
+    }
+
+
+def _ms(seconds: float) -> str:
+    return f"{max(1, round(seconds * 1000))}ms"

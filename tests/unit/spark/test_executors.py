@@ -1,0 +1,94 @@
+"""Executors on other machines: how many there are, when they end, and when an engine without any is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from flintlock.spark.engine.executors import ExecutorWatch, ended_by_cluster, executor_defaults, no_executor
+
+STANDALONE = {"spark.master": "spark://there:7077", "spark.cores.max": "4"}
+
+
+def defaults(master: str, *, cores: int = 4, lease_s: float = 50.0, **conf: str) -> dict[str, str]:
+    named = {key.replace("__", "."): value for key, value in conf.items()}
+    return executor_defaults(master, named, cores=cores, lease_s=lease_s)
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]", "local[*]", "local-cluster[2,1,1024]"])
+def test_a_local_engine_has_no_defaults_for_executors(master: str) -> None:
+    assert defaults(master) == {}
+
+
+def test_slots_are_the_cores_of_an_application_on_a_standalone_master() -> None:
+    assert defaults("spark://there:7077")["spark.cores.max"] == "4"
+
+
+@pytest.mark.parametrize("master", ["yarn", "k8s://https://there"])
+def test_slots_are_the_cores_of_all_executors_elsewhere(master: str) -> None:
+    assert defaults(master)["spark.executor.instances"] == "4"
+    assert defaults(master, spark__executor__cores="3")["spark.executor.instances"] == "2"
+    assert defaults(master, spark__executor__cores="8")["spark.executor.instances"] == "1"
+
+
+def test_dynamic_allocation_is_bounded_by_the_slots() -> None:
+    made = defaults("yarn", spark__dynamicAllocation__enabled="true")
+
+    assert made["spark.dynamicAllocation.maxExecutors"] == "4"
+    assert "spark.executor.instances" not in made
+
+
+@pytest.mark.parametrize("lease_s", [5.0, 50.0, 600.0])
+def test_executors_of_a_silent_driver_end_within_the_lease(lease_s: float) -> None:
+    """Each unanswered heartbeat takes its interval twice: to be sent, and to time out."""
+    made = {key: value.removesuffix("ms") for key, value in defaults("yarn", lease_s=lease_s).items()}
+    interval_s = int(made["spark.executor.heartbeatInterval"]) / 1000
+    unanswered = int(made["spark.executor.heartbeat.maxFailures"])
+    network_s, check_s = (int(made[f"spark.network.{name}"]) / 1000 for name in ("timeout", "timeoutInterval"))
+
+    assert 2 * interval_s * unanswered + network_s < 0.95 * lease_s
+    assert interval_s < check_s < network_s  # or Spark refuses to start
+
+
+def test_an_engine_that_has_lost_its_executors_for_long_is_given_up() -> None:
+    watch = ExecutorWatch(STANDALONE, 50.0)
+
+    assert watch.problem(executors=2, has_work=True, now_s=0.0) is None
+    assert watch.problem(executors=0, has_work=False, now_s=10.0) is None
+    assert watch.problem(executors=0, has_work=False, now_s=59.0) is None
+    assert watch.problem(executors=0, has_work=False, now_s=60.0) == no_executor(STANDALONE, 50.0)
+
+
+def test_executors_that_come_back_in_time_are_enough() -> None:
+    watch = ExecutorWatch(STANDALONE, 50.0)
+
+    assert watch.problem(executors=0, has_work=True, now_s=0.0) is None
+    assert watch.problem(executors=1, has_work=True, now_s=49.0) is None
+    assert watch.problem(executors=0, has_work=True, now_s=55.0) is None
+    assert watch.problem(executors=0, has_work=True, now_s=104.0) is None
+
+
+def test_with_dynamic_allocation_an_idle_engine_needs_no_executor() -> None:
+    watch = ExecutorWatch({**STANDALONE, "spark.dynamicAllocation.enabled": "true"}, 50.0)
+
+    assert watch.problem(executors=0, has_work=False, now_s=0.0) is None
+    assert watch.problem(executors=0, has_work=False, now_s=1000.0) is None
+    assert watch.problem(executors=0, has_work=True, now_s=1001.0) is None
+    assert watch.problem(executors=0, has_work=True, now_s=1051.0) is not None
+
+
+def test_an_engine_without_executors_names_what_it_has_asked_for() -> None:
+    assert "The engine asks for spark.cores.max=4" in no_executor(STANDALONE, 50.0)
+    assert "has no executor after 50 s: spark://there:7077 has no free cores" in no_executor(STANDALONE, 50.0)
+
+
+def test_the_reason_of_a_cluster_that_ends_the_application_is_found_in_the_log() -> None:
+    log = (
+        "2026-11-16T15:59:06.448Z ERROR Old: Reason: of an earlier engine\n"
+        "2026-11-16T15:59:06.448Z ERROR Backend: Application has been killed. Reason: Master removed our application\n"
+        "2026-11-16T15:59:06.466Z ERROR Inbox: Ignoring error\n\tat some.Class"
+    )
+
+    assert ended_by_cluster("spark://there:7077", log).startswith(
+        "spark://there:7077 has ended its application: Backend: Application has been killed. Reason: Master removed our"
+    )
+    assert "the log does not say why" in ended_by_cluster("yarn", "")
