@@ -57,7 +57,7 @@ PATHS = {
     "taskmanagers": "/taskmanagers",
     "taskmanager": "/taskmanagers/tm-1",
 }
-BEYOND = {"inputs"}
+BEYOND = {"inputs", "sparkMaster"}
 
 
 @pytest.fixture

@@ -329,12 +329,13 @@ class _Run:
     def _restart_problems(self) -> list[str]:
         """Return the tasks that were started again, where only JobManagers die, for less than a lease: all are adopted.
 
-        Cancelled jobs are excluded: a leader that dies may have ended their tasks without a record of the cancel. So
-        are those that were quarantined for a while.
+        Cancelled jobs, and those whose client has left, are excluded: a leader that dies may have ended their tasks
+        without a record of the cancel. So are those that were quarantined for a while.
         """
         if not self._only_leaders_fail():
             return []
-        undisturbed = {job.acknowledged for job in self._jobs if not job.cancel_sent} - {*self.cluster.intact_graphs}
+        cancelled = {job.acknowledged for job in self._jobs if job.cancel_sent or self._may_be_detached(job)}
+        undisturbed = {job.acknowledged for job in self._jobs} - cancelled - {*self.cluster.intact_graphs}
         starts = self.cluster.spark.starts.items()
         return [
             f"task {task} was not adopted, but started again"
@@ -383,7 +384,8 @@ class _Run:
 
     def _untouched(self, observed: ObservedJob) -> bool:
         """Return whether nothing may fail a task of the job: no fault, no user."""
-        return self._only_leaders_fail() and not observed.cancel_sent and not observed.restored
+        cancelled = observed.cancel_sent or self._may_be_detached(observed)
+        return self._only_leaders_fail() and not cancelled and not observed.restored
 
     def _may_be_detached(self, observed: ObservedJob) -> bool:
         """Return whether a job may be cancelled because its client is gone: it left, or its heartbeats did not arrive.
