@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import structs
 
+from flintlock.config.configuration import Configuration
 from flintlock.config.options import PER_JOB_RESULT_TIMEOUT, RUNNER_USER
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
@@ -27,6 +28,7 @@ from flintlock.rest.jobs import translate
 from flintlock.rest.jobs.submission import graph_of_document
 
 _CHUNK: Final = 1 << 20
+_DETACHED_S: Final = 3.0
 
 
 class BlobStorage(Protocol):
@@ -54,7 +56,7 @@ def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> Deployment
     application = ClusterJob(
         source=DirectoryJobSource(directory, description, blobs),
         record=FileJobEndRecord(directory),
-        result_timeout_s=settings.configuration.get(PER_JOB_RESULT_TIMEOUT) if description.attached else 0.0,
+        result_timeout_s=result_timeout_s(settings.configuration, description),
         program_jobs=ProgramJobs(description.job_id) if description.application else None,
     )
 
@@ -68,6 +70,14 @@ def deployment_mode(settings: ProcessSettings, blobs: BlobStorage) -> Deployment
         removes_ha_data=True,
         application=description.job_id if description.application else None,
     )
+
+
+def result_timeout_s(configuration: Configuration, description: JobDescription) -> float:
+    """Return how long the cluster serves after its end is recorded, unless a client shuts it down before.
+
+    Also without a client that waits: one that has just cancelled the job, or follows it, is to see its end.
+    """
+    return configuration.get(PER_JOB_RESULT_TIMEOUT) if description.attached else _DETACHED_S
 
 
 class DirectoryJobSource:

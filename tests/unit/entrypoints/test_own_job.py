@@ -13,7 +13,7 @@ from tests.unit.dispatcher.dispatcher_harness import graph
 from flintlock.config.configuration import Configuration
 from flintlock.dispatcher.single_job import ClusterEnd
 from flintlock.entrypoints.components import SESSION
-from flintlock.entrypoints.own_job import DirectoryJobSource, FileJobEndRecord, deployment_mode
+from flintlock.entrypoints.own_job import DirectoryJobSource, FileJobEndRecord, deployment_mode, result_timeout_s
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.host.cluster_spec import ClusterSpec
 from flintlock.host.job_directory import JobDescription, JobDirectory
@@ -58,6 +58,12 @@ def test_the_state_directory_decides_the_mode(tmp_path: Path) -> None:
     written(tmp_path / "job", {"name": "small", "steps": STEPS, "artifacts": ["lib.zip"]})
     mode = deployment_mode(settings(tmp_path / "job"), Blobs())
     assert (mode.name, mode.removes_ha_data) == ("per-job", True)
+
+
+def test_a_cluster_without_a_waiting_client_serves_long_enough_for_one_that_has_just_cancelled_the_job() -> None:
+    configured = Configuration({"jobmanager.per-job.result-timeout": "20 s"})
+    assert result_timeout_s(configured, JobDescription(job_id=A, attached=True)) == 20.0
+    assert 1.0 <= result_timeout_s(configured, JobDescription(job_id=A)) <= 10.0
 
 
 def test_a_program_is_refused_where_user_code_may_not_read_the_secret(tmp_path: Path) -> None:
