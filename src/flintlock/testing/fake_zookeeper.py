@@ -86,6 +86,7 @@ class FakeEnsemble:
         self._last_message_s: Final[dict[int, float]] = {}  # time of the last message of each live session
         self._watches: Final[dict[str, list[Callable[[], None]]]] = {}
         self._lone: Final[dict[str, _LoneServer]] = {}  # by the name of the process that is connected to it
+        self.connections: Final[dict[str, Callable[[], None]]] = {}  # by its process: what closes a connection
         self._sessions: Final = itertools.count(1)
         self._latches: Final = itertools.count(1)
         self._context: Final = Context()  # it runs whichever process is frozen
@@ -120,8 +121,10 @@ class FakeEnsemble:
                 forward()
 
     def stop_server(self, client: str) -> None:
-        """Let that server notice that it is cut off: it forgets what it held back, and its connections end."""
+        """Let that server notice that it is cut off: it forgets what it held back, and closes its connections."""
         self._lone.pop(client, None)
+        if client in self.connections:
+            self.connections[client]()
 
     def lone_server(self, client: str) -> _LoneServer | None:
         """Return the server that this process is connected to if it is cut off."""
@@ -219,6 +222,7 @@ class FakeLink(ZooKeeperLink):
 
     async def run(self) -> None:
         """Stay connected until cancelled, with one session after another."""
+        self._ensemble.connections[self._process.name] = self._on_closed
         while True:
             session = await self._connect()
             if self.session not in (0, session):

@@ -181,6 +181,26 @@ async def test_a_server_that_is_cut_off_keeps_no_session_alive() -> None:
     await until(lambda: LinkState.LOST in members.states["a"])
 
 
+@virtual_time
+async def test_a_server_that_notices_that_it_is_cut_off_closes_its_connections() -> None:
+    """What it held back is lost: a watch that it did not notify of wakes its client as the end of a connection does."""
+    members = Members()
+    _, link = await members.join("a")
+    _, other = await members.join("b")
+    await other.transact([Create("/x")])
+    changed = asyncio.Event()
+    await link.exists("/x", changed)
+
+    members.ensemble.cut_off_server("a")
+    await other.transact([Delete("/x")])
+    await asyncio.sleep(0.2 * TIMEOUT_S)
+    assert not changed.is_set()
+    members.ensemble.stop_server("a")
+
+    await until(changed.is_set, limit_s=1.0)
+    await until(lambda: members.states["a"] == [LinkState.CONNECTED, LinkState.SUSPENDED, LinkState.CONNECTED])
+
+
 class Contest:
     """JobManagers that contend through the fake."""
 
