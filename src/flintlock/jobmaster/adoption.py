@@ -55,10 +55,20 @@ def adopt(transition: Transition, region: RegionState, grant: SlotGrant | None =
     region = transition.move(region, E.RUNNING)
     if grant is not None:
         region = region.with_current(structs.replace(region.current, slots=len(grant.slots)))
-        region = structs.replace(region, grant=grant)
+        region = with_claimed_grant(region, grant)
     transition.update(region)
     settle(transition)
     return transition.job.regions[region.id]
+
+
+def with_claimed_grant(region: RegionState, grant: SlotGrant) -> RegionState:
+    """Return the region with the slots of its attempt. Heartbeats after the one that listed the attempt list it, too.
+
+    It may have ended since that heartbeat, and its report may have found no JobMaster: then the next one shows it.
+    """
+    listed_after = grant.listed_by if region.current.listed_after is None else region.current.listed_after
+    region = region.with_current(structs.replace(region.current, listed_after=listed_after))
+    return structs.replace(region, grant=grant)
 
 
 def confirm(transition: Transition, region: RegionState) -> RegionState:

@@ -227,7 +227,7 @@ def _apply_claimed_grant(transition: Transition, region: RegionState, grant: Slo
     if region.current.state is E.RECONCILING:
         adoption.adopt(transition, region, grant)
     elif region.grant != grant and not region.current.state.terminal:
-        transition.update(structs.replace(region, grant=grant))  # a report had adopted it already
+        transition.update(adoption.with_claimed_grant(region, grant))  # a report had adopted it already
 
 
 def _apply_record(transition: Transition, record: RegionRecord) -> None:

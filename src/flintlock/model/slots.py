@@ -54,6 +54,7 @@ class SlotGrant(Struct, frozen=True, kw_only=True):
     instance: InstanceId
     address: str
     slots: tuple[int, ...]
+    listed_by: int | None = None  # the heartbeat of the TaskManager that lists the attempt, where one was claimed
 
 
 class TaskManagerLost(Struct, frozen=True, kw_only=True):

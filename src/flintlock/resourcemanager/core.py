@@ -114,7 +114,7 @@ class ResourceManagerCore:
         task_manager.metrics = message.metrics
         task_manager.engine_ready = message.engine_ready
         ready = self.slots.set_ready(message.id, task_manager.ready)
-        freed = self.slots.release_carried(message.id, message.attempts)
+        freed = self.slots.release_carried(message.id, message.attempts, message.number)
         if ready or freed or effects:
             effects += self._settle(now_s)
         return True, effects
@@ -248,7 +248,7 @@ class ResourceManagerCore:
             self._incarnations.end(offer.id, former.offer.instance)
         self._incarnations.admit(offer)
         self._task_managers[offer.id] = _TaskManager(offer, now_s, now_s, message.free_memory)
-        self.slots.add(offer, now_s, message.attempts)
+        self.slots.add(offer, now_s, message.attempts, message.number)
         return [*effects, TaskManagerEntered(offer.id, offer.instance, offer.address, offer.worker)]
 
     def _longest_silence_s(self, task_manager: _TaskManager) -> float:

@@ -83,6 +83,7 @@ class _Pool(Struct):
     ready: bool = True
     requests: dict[tuple[JobId, RequestId], QueuedRequest] = {}
     carried: dict[AttemptId, tuple[int, ...]] = {}  # runs since before this leader, and is not claimed yet
+    heartbeat: int = 0  # the latest one: it lists what is carried
 
 
 class SlotManager:
@@ -121,14 +122,16 @@ class SlotManager:
             return
         raise Refused(f"with TaskManager {offer.id!r} the cluster would have {what}")
 
-    def add(self, offer: TaskManagerRegistration, now_s: float, carries: Iterable[AttemptSlots] = ()) -> None:
-        """Add a TaskManager; its slots are free except for those of the attempts that it carries over."""
+    def add(
+        self, offer: TaskManagerRegistration, now_s: float, carries: Iterable[AttemptSlots] = (), heartbeat: int = 0
+    ) -> None:
+        """Add a TaskManager; its slots are free except for those of the attempts that its heartbeat carries over."""
         whole = capacity_of(offer)
         left = Resources(cpu=whole.cpu, memory=whole.memory)
         carried = {item.attempt: item.slots for item in carries}
         taken = {slot for slots in carried.values() for slot in slots}
         free = [slot for slot in range(offer.slots) if slot not in taken]
-        pool = _Pool(offer, whole, free, left, now_s, carried=carried)
+        pool = _Pool(offer, whole, free, left, now_s, carried=carried, heartbeat=heartbeat)
         self._pools[offer.id] = pool
         self._index(pool)
         if self._classes.add(whole) or len(self._pools) == 1:
@@ -147,9 +150,12 @@ class SlotManager:
             self._reclassify()
         return list(dict.fromkeys(job_id for job_id, _ in pool.requests))
 
-    def release_carried(self, task_manager: TaskManagerId, reported: Iterable[AttemptSlots]) -> bool:
+    def release_carried(
+        self, task_manager: TaskManagerId, reported: Iterable[AttemptSlots], heartbeat: int = 0
+    ) -> bool:
         """Free the slots of attempts that were carried over, never claimed, and have ended. True if there were any."""
         pool = self._pools[task_manager]
+        pool.heartbeat = max(pool.heartbeat, heartbeat)  # one that was made before may arrive later
         if not pool.carried:
             return False
         here = {item.attempt for item in reported}
@@ -339,7 +345,7 @@ class SlotManager:
         if claim.instance != pool.offer.instance or claim.attempt not in pool.carried:
             reason = f"TaskManager {claim.task_manager} has registered again without the task"
             return NoResources(job_id=request.job_id, request=request.spec.id, reason=reason)
-        return self._assign(request, pool, pool.carried.pop(claim.attempt))
+        return self._assign(request, pool, pool.carried.pop(claim.attempt), listed_by=pool.heartbeat)
 
     def _wait(self, request: QueuedRequest) -> None:
         if request.spec.claim is not None:
@@ -397,7 +403,9 @@ class SlotManager:
         taken, pool.free = pool.free[:slots], pool.free[slots:]
         return self._assign(request, pool, tuple(taken))
 
-    def _assign(self, request: QueuedRequest, pool: _Pool, slots: tuple[int, ...]) -> SlotGrant:
+    def _assign(
+        self, request: QueuedRequest, pool: _Pool, slots: tuple[int, ...], listed_by: int | None = None
+    ) -> SlotGrant:
         self._take_resources(pool, request, len(slots))
         request.grant = SlotGrant(
             job_id=request.job_id,
@@ -406,6 +414,7 @@ class SlotManager:
             instance=pool.offer.instance,
             address=pool.offer.address,
             slots=slots,
+            listed_by=listed_by,
         )
         pool.requests[request.job_id, request.spec.id] = request
         self._index(pool)

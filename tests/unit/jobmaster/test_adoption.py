@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.job_harness import FILES, JOB, PAIR, SMALL, JobHarness, attempt_id, staged
+from tests.unit.jobmaster.job_harness import FILES, JOB, PAIR, SMALL, JobHarness, attempt_id, grant, staged
 
 from flintlock.jobmaster.core import unwanted_attempts
 from flintlock.jobmaster.events import (
@@ -71,6 +71,27 @@ def test_a_reported_attempt_is_adopted_before_its_claim_is_granted() -> None:
     grant = harness.job.regions[0].grant
     assert grant is not None
     assert grant.slots != ()
+
+
+@pytest.mark.parametrize("reported_first", [True, False])
+def test_an_attempt_that_ended_before_its_job_master_was_there_is_lost_with_the_next_heartbeat(
+    reported_first: bool,
+) -> None:
+    """Its report found no JobMaster (the job was in quarantine, say), after the ResourceManager had seen it run."""
+    harness = reborn()
+    if reported_first:
+        harness.report(TaskProgress(metrics=TaskMetrics(tasks_total=3)))
+    (request,) = harness.job.declared
+    harness.apply(structs.replace(grant(request), listed_by=5))
+    assert harness.state() is E.RUNNING
+
+    beat = DeployedTasks(
+        job_id=JOB, task_manager=TaskManagerId("tm-1"), instance=InstanceId("tm-1-instance"), heartbeat=5
+    )
+    harness.apply(beat)  # made before: it may come late
+    assert harness.state() is E.RUNNING
+    harness.apply(structs.replace(beat, heartbeat=6))
+    assert harness.state() is E.FAILED  # and restarted, as after every loss of a TaskManager
 
 
 def test_an_end_that_no_leader_received_is_applied_now() -> None:

@@ -12,7 +12,7 @@ from tests.unit.jobmaster.test_endpoint import EndpointHarness
 from flintlock.jobmaster.enrichers import GROUP, labels_of, load_enrichers
 from flintlock.model.ids import JobId
 from flintlock.model.jobs import JobOutcome
-from flintlock.model.states import JobStatus
+from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, TaskFailed
 
 
@@ -61,6 +61,8 @@ def test_labels_stand_in_the_history_of_a_job_that_ends_by_the_failure() -> None
     async def scenario() -> JobOutcome:  # on a real loop: enrichers run in a thread
         harness = EndpointHarness(enrichers=(Team(),))
         async with harness.running() as job:
+            while harness.state() is not ExecutionState.DEPLOYING:  # noqa: ASYNC110 (there is no event for it)
+                await asyncio.sleep(0)
             await harness.report(TaskFailed(failure=failure()))
             return await job
 

@@ -8,7 +8,15 @@ from tests.unit.resourcemanager.test_core import A, B, beat, core_with, granted,
 
 from flintlock.model.errors import Refused
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId
-from flintlock.model.slots import AttemptSlots, Claim, Heartbeat, NoResources, ResourceRequirements, SlotRequest
+from flintlock.model.slots import (
+    AttemptSlots,
+    Claim,
+    Heartbeat,
+    NoResources,
+    ResourceRequirements,
+    SlotGrant,
+    SlotRequest,
+)
 from flintlock.resourcemanager.core import ResourceManagerCore, ResourceManagerEffect
 
 
@@ -47,6 +55,18 @@ def test_a_claim_of_an_attempt_gets_its_slots(claimed_first: bool) -> None:
     effects += [] if claimed_first else core.declare(claims(A, attempt()), 0)
 
     assert granted(effects) == [("a", "claim", "tm-1", (1,))]
+
+
+def test_a_granted_claim_names_the_latest_heartbeat_that_lists_the_attempt() -> None:
+    """Later ones list it as well, unless it has ended: its report may have found no JobMaster."""
+    core = core_with()
+    held = AttemptSlots(attempt=attempt(), slots=(0,))
+    carries(core, held)
+    for number in (8, 7):  # the second one is late
+        core.heartbeat(structs.replace(_beat(held), number=number), 1.0)
+
+    (grant,) = [effect for effect in core.declare(claims(A, attempt()), 0) if isinstance(effect, SlotGrant)]
+    assert grant.listed_by == 8
 
 
 def test_slots_of_a_carried_attempt_are_not_granted_to_others() -> None:
