@@ -70,7 +70,9 @@ class EndedJobs:
             return unarchived.snapshot
         snapshot = self._recent.get(job_id)
         if snapshot is None:
-            snapshot = await self._archived(job_id)
+            read = await self._archived(job_id)
+            # It may have ended meanwhile: then the archive was read before that, and the result after it.
+            snapshot = self._recent.get(job_id, read)
         if snapshot is not None:
             self.remember(snapshot)
         return snapshot

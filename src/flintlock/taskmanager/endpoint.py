@@ -192,7 +192,13 @@ class TaskManager:
                 core = TaskManagerCore(services.offer.slots, self._ended)
                 reports = LeasedReports(services.offer.id, lease, outbox)
                 session = EngineSession(
-                    services, core=core, engine=engine, runners=runners, tasks=tasks, report=reports.report
+                    services,
+                    core=core,
+                    engine=engine,
+                    runners=runners,
+                    tasks=tasks,
+                    report=reports.report,
+                    lease=lease,
                 )
                 opened = self._open = self._compose(core, session, outbox, lease)
                 self._engines += 1

@@ -52,6 +52,7 @@ from flintlock.taskmanager.core import (
     TaskManagerCore,
     TaskManagerEffect,
 )
+from flintlock.taskmanager.lease import CurrentLease
 from flintlock.taskmanager.services import TaskManagerServices
 from flintlock.taskmanager.stopped_processes import OBSERVATION_INTERVAL_S, STRIKES, StoppedProcessDetector
 from flintlock.taskmanager.task_logs import with_output_tail
@@ -89,6 +90,7 @@ class EngineSession:
         runners: RunnerPool,
         tasks: asyncio.TaskGroup,
         report: Callable[[AttemptId, TaskNews], None],
+        lease: CurrentLease,
     ) -> None:
         self._services: Final = services
         self._core: Final = core
@@ -96,6 +98,7 @@ class EngineSession:
         self._runners: Final = runners
         self._tasks: Final = tasks
         self._report: Final = report
+        self._lease: Final = lease
         self._busy = asyncio.Event()  # set as work arrives, cleared when an observation finds none
         self._attempts: dict[AttemptId, _RunningAttempt] = {}  # each removed once it is torn down
         self._under_way: set[asyncio.Task[None]] = set()  # attempts and publications; each removed when it is done
@@ -289,6 +292,9 @@ class EngineSession:
         attempt = own.order.attempt
         path = self._services.log_path(attempt)
         await self._services.prepare_log(path)
+        if self._lease.has_lapsed():  # this process was stopped meanwhile: the task may run elsewhere by now
+            await own.interrupt.wait()
+            return
         watch = self._tasks.create_task(self._cancel_on_request(runner, own), name=f"cancel-{attempt}")
         try:
             async for news in runner.run(own.order, str(path), artifacts):

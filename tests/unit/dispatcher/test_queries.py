@@ -8,6 +8,7 @@ from tests.unit.dispatcher.dispatcher_harness import (
     B,
     C,
     DispatcherHarness,
+    Faults,
     empty,
     outcome_of,
     rows,
@@ -18,12 +19,14 @@ from tests.unit.dispatcher.dispatcher_harness import (
 )
 
 from flintlock.dispatcher import ended
+from flintlock.dispatcher.snapshots import initial_snapshot
 from flintlock.model.commands import CancelJob, CommandAccepted, PingTask
 from flintlock.model.errors import Conflict, NotFound, Unavailable
-from flintlock.model.ids import AttemptId, JobId, RegionId
-from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery
+from flintlock.model.ids import AttemptId, Epoch, FencingToken, JobId, RegionId
+from flintlock.model.jobs import AwaitJob, JobQuery, ResultQuery, StoredJob
 from flintlock.model.states import JobStatus
 from flintlock.testing.job_lists import all_jobs
+from flintlock.testing.memory_ha import MemoryCluster, MemoryStores
 from flintlock.testing.virtual_time import virtual_time
 
 TOP = ResultQuery(job_id=A, name="top")
@@ -255,3 +258,20 @@ async def test_query_of_a_task_is_answered_by_the_job_master_of_its_job() -> Non
         refusal = await outcome_of(dispatcher.query_task(ping))
         assert isinstance(refusal, Conflict)
         assert "FINISHED: none of its attempts runs" in refusal.public
+
+
+@virtual_time
+async def test_a_job_that_ends_while_its_archive_is_read_is_known_with_its_history() -> None:
+    """What was read is older, or is the bare result: it must not displace the snapshot of the end."""
+    steps = Faults()
+    jobs = ended.EndedJobs(MemoryStores(MemoryCluster(), FencingToken(epoch=Epoch(1), session="s"), steps))
+    snapshot = initial_snapshot(StoredJob(graph=submission(A).graph, submitted_ms=3))
+    read = steps.hold("ended.get:after")
+    async with asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(jobs.get(A), name="reading")
+        await settle()
+        jobs.remember(snapshot)
+        read.set()
+
+    assert reading.result() is snapshot
+    assert await jobs.get(A) is snapshot

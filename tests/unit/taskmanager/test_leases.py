@@ -159,6 +159,18 @@ async def test_the_watchdog_knows_of_work_before_it_begins(harness: TaskManagerH
 
 
 @virtual_time
+async def test_an_attempt_does_not_begin_once_its_lease_has_lapsed(harness: TaskManagerHarness) -> None:
+    """The machine slept while its runner was taken: the task may run elsewhere by now."""
+    async with harness.running() as task_manager:
+        await task_manager.deploy(order(A))
+        harness.asleep_s = 2 * LEASE_S
+        await until(lambda: "release 0: True" in harness.events)
+
+        assert "run 0" not in harness.events
+        assert harness.news(A) == []
+
+
+@virtual_time
 async def test_an_engine_that_does_not_release_a_session_is_left_to_the_watchdog(harness: TaskManagerHarness) -> None:
     """While a session is not released, the watchdog stays armed with the lease's own end."""
     async with harness.running() as task_manager:

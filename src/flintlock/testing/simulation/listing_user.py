@@ -91,10 +91,10 @@ class ListingUser:
             if job_id not in statuses and not self._forgets(job):
                 self.violations.append(f"{job.key}: acknowledged as {job_id}, but not listed")
         for job_id, status in statuses.items():
-            if job_id in ended and not status.globally_terminal:
+            restored = job_id in known and known[job_id].restored  # by an operator, perhaps since the listing began
+            if job_id in ended and not status.globally_terminal and not restored:
                 self.violations.append(f"job {job_id} has ended, but is listed as {status}")
             before = self._listed.get(job_id, status)
-            restored = job_id in known and known[job_id].restored
             if before is not status and before.globally_terminal and not restored:
                 self.violations.append(f"job {job_id} was listed as {before}, and now as {status}")
             self._listed[job_id] = status
