@@ -77,10 +77,10 @@ def test_each_attempt_gets_the_lines_of_its_own_tasks(worker: Worker, tmp_path: 
         worker.prints(APPLE, "\ntwo\nincom")
         assert read(apple) == b"one\ntwo\n"
         worker.prints(PEAR, "three\n")
-        assert (read(apple), read(pear)) == (b"incom", b"three\n")
+        assert (read(apple), read(pear)) == (b"incom\n", b"three\n")
         worker.prints(APPLE, "last")
         worker.stream.end_line()
-        assert read(apple) == b"last"
+        assert read(apple) == b"last\n"
     assert worker.engine_log() == b""
 
 

@@ -32,7 +32,7 @@ _NO_DESCRIPTOR: Final = -1  # writing there fails, and is counted
 _TOO_SLOW: Final = "the log takes lines too slowly"
 
 #: How long a queued line waits for others: one write of many costs the loop far less than many writes.
-_GATHER_S: Final = 0.05
+_GATHER_S: Final = 0.01
 
 #: Lines that wait for the disk, or for the reader of a pipe. At some hundred bytes each they are a few megabytes.
 MAX_QUEUED_LINES: Final = 10_000

@@ -166,20 +166,20 @@ class WorkerStream(io.RawIOBase):
         user = self._current()
         if user != self._user:
             self.end_line()
-        self._add(user, taken, whole_lines=True)
+        self._add(user, taken)
         return len(taken)
 
     def end_line(self) -> None:
-        """Write an incomplete line, too: the task has ended, and the next one may be another attempt's."""
-        self._add(self._user, b"", whole_lines=False)
+        """Complete a line that is begun: the task has ended, and what follows in the pipe may be another worker's."""
+        self._add(self._user, b"\n" if self._line else b"")
 
-    def _add(self, user: str | None, data: bytes, *, whole_lines: bool) -> None:
+    def _add(self, user: str | None, data: bytes) -> None:
         locked = self._pipes.lock.acquire(
             timeout=WAIT_S
         )  # a forked process may have inherited a lock that is never released
         try:
             line = self._line + data
-            end = line.rfind(b"\n") + 1 if whole_lines and len(line) <= LINE_BYTES else len(line)
+            end = line.rfind(b"\n") + 1 if len(line) <= LINE_BYTES else len(line)
             self._line, self._user = line[end:], user
             if end:
                 self._send(user, line[:end])
