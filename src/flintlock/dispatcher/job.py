@@ -262,6 +262,8 @@ class DispatchedJob:
         """Persist the job, acknowledge it, run it to its end and clean up. Waits for the id's `predecessor`."""
         if predecessor is not None:
             await asyncio.wait((predecessor,))
+            # From now on: its timeout does not count how long the removal of the former one took.
+            self._stored = structs.replace(self.stored, submitted_ms=self._services.clock_ms())
         if not await self._persist(accepted):
             return
         for _ in range(_TURNS_FOR_THE_ACKNOWLEDGEMENT):

@@ -23,7 +23,7 @@ from flintlock.model.errors import DuplicateJob, Fenced, Invalid, KeyReused, Not
 from flintlock.model.jobs import JobQuery, JobSubmission, Submitted
 from flintlock.model.states import JobStatus
 from flintlock.testing.job_lists import all_jobs
-from flintlock.testing.virtual_time import virtual_time
+from flintlock.testing.virtual_time import now_ms, virtual_time
 
 
 @virtual_time
@@ -218,10 +218,13 @@ async def test_same_id_again_waits_for_the_cleanup_of_the_submission_that_failed
 
         harness.faults.failing.clear()
 
+        waited_ms = now_ms()
         assert (await again).job_id == A
         await settle()
         assert harness.cluster.graphs.keys() == {A}
         assert await status(dispatcher) is JobStatus.RUNNING
+        started_ms = (await dispatcher.job(JobQuery(job_id=A))).timestamps[JobStatus.INITIALIZING]
+        assert started_ms >= waited_ms, "its timeout counts the time that the removal of the former one took"
 
 
 @virtual_time
