@@ -23,6 +23,17 @@ ROOT: Final = HERE.parent.parent
 T = TypeVar("T")
 
 
+_LAUNCH: Final = (
+    "import os, sys; from flintlock.host.parent_death import die_with_parent;"
+    " die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def ending_with_this_process(command: Sequence[str]) -> list[str]:
+    """Return the command of a process that ends with this one, however that ends."""
+    return [sys.executable, "-c", _LAUNCH, str(os.getpid()), *command]
+
+
 def until(what: str, condition: Callable[[], T | None], limit_s: float = 120.0, *, pause_s: float = 0.05) -> T:
     """Wait for a condition and return what it returned; TimeoutError names what did not come."""
     end, pause = time.monotonic() + limit_s, Event()

@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from tests.cluster.processes import until
+from tests.cluster.processes import ending_with_this_process, until
 
 from flintlock.spark.engine.java import find_java, java_flags
 from flintlock.spark.engine.jvm import spark_home
-
-_LAUNCH: Final = (
-    "import os, sys; from flintlock.host.parent_death import die_with_parent;"
-    " die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 class SparkStandalone:
@@ -88,7 +82,7 @@ class SparkStandalone:
         )
         with (self._home / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-c", _LAUNCH, str(os.getpid()), *command],
+                ending_with_this_process(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

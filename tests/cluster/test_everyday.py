@@ -102,9 +102,9 @@ def test_an_ended_job_is_run_again_with_other_parameters(standing: Processes, tm
         for day in ("monday", "tuesday", "sunday")
     }
     assert written == {"monday": [0, 2, 4], "tuesday": [0, 10, 20], "sunday": [0, 10, 20]}
-    told = flintlock("rerun", first.id, "--param", "dya=x", "-m", standing.url, cwd=tmp_path)
-    assert told.returncode == 2
-    assert "did you mean 'day'?" in told.stderr, told.stderr
+    refused = flintlock("rerun", first.id, "--param", "dya=x", "-m", standing.url, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "did you mean 'day'?" in refused.stderr, refused.stderr
 
 
 def test_a_users_job_runs_on_rows_of_a_test(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec import structs
 
+from flintlock.dispatcher.cluster_job import ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
-from flintlock.dispatcher.single_job import ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.entrypoints.components import DeploymentMode
 from flintlock.gateways.dispatcher import DispatcherGateway
 from flintlock.model.application import STATUS_OF_JOB, ApplicationStatus, program_key

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from typing import Final
 
 import pytest
 from tests.chaos.machines import Machine, Machines, SharedMachine
-from tests.cluster.processes import until
+from tests.cluster.processes import ending_with_this_process, until
 
 from flintlock.spark.engine.java import find_java
 
@@ -29,10 +28,6 @@ _JARS: Final = (
     "zookeeper-", "slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-", "netty-", "metrics-core-",
     "snappy-java-", "commons-io-", "commons-cli-",
 )  # fmt: skip
-_LAUNCH: Final = (
-    "import os, sys; from flintlock.host.parent_death import die_with_parent;"
-    " die_with_parent(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
-)
 _LOGGING: Final = """<Configuration status="error"><Appenders><Console name="out" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %c{1} %m%n"/></Console></Appenders>
 <Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers></Configuration>"""
@@ -80,7 +75,7 @@ class Server:
         command = (str(find_java(os.environ).executable), *flags, "-cp", _classpath(), main, str(self.home / "zoo.cfg"))
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self.machine.command([sys.executable, "-c", _LAUNCH, str(os.getpid()), *command]),
+                self.machine.command(ending_with_this_process(command)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -13,9 +13,9 @@ from msgspec import structs
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import PER_JOB_RESULT_TIMEOUT, RUNNER_USER
+from flintlock.dispatcher.cluster_job import ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
 from flintlock.dispatcher.services import DispatcherServices, TermOpener
-from flintlock.dispatcher.single_job import ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.entrypoints.components import SESSION, DeploymentMode
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.host.job_directory import JobDescription, JobDirectory, JobEnd

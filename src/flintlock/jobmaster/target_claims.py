@@ -9,7 +9,7 @@ which job has a target before it deploys anything.
 Every staged sink claims its target, and one that requires an empty target is refused if another job has it. A sink that
 appends or overwrites is never refused.
 
-Rejected: a file in the target that is created exclusively. It excludes nobody on an object store, a lost cluster
+Rejected: a file in the target that is created exclusively. It excludes no other job on an object store, a lost cluster
 leaves it behind, and taking over what is left behind cannot be done exclusively either. Checking again when files are
 published: two publications that begin at once would both find nothing.
 """

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.dispatcher.dispatcher_harness import graph
 
 from flintlock.config.configuration import Configuration
-from flintlock.dispatcher.single_job import ClusterEnd
+from flintlock.dispatcher.cluster_job import ClusterEnd
 from flintlock.entrypoints.components import SESSION
 from flintlock.entrypoints.own_job import DirectoryJobSource, FileJobEndRecord, deployment_mode, result_timeout_s
 from flintlock.entrypoints.process import ProcessSettings

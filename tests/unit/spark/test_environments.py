@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from flintlock.model.ids import BlobKey, JobId
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
+from flintlock.model.tasks import FailureKind
 from flintlock.spark import environments
 from flintlock.spark.environments import (
     EnvironmentFailed,
@@ -23,6 +25,7 @@ from flintlock.spark.environments import (
     remove_unused,
     source_of,
 )
+from flintlock.spark.region.failures import environment_failure
 
 OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -193,3 +196,23 @@ def test_what_is_not_a_packed_environment_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(EnvironmentFailed, match="cannot be unpacked"):
         build_environment(source, tmp_path / "env", [])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (
+            EnvironmentFailed("pip says:\nno matching distribution"),
+            FailureKind.CONFIGURATION,
+        ),
+        (EnvironmentFailed("…\nERROR: [Errno 28] No space left on device"), FailureKind.NO_SPACE),
+        (OSError(errno.ENOSPC, "No space left on device"), FailureKind.NO_SPACE),
+        (OSError(errno.EACCES, "Permission denied"), FailureKind.RUNNER_LOST),
+    ],
+)
+def test_a_full_disk_is_not_the_fault_of_a_job_that_needs_an_environment(error: Exception, kind: FailureKind) -> None:
+    """It is tried again later; what pip refuses is not."""
+    failure = environment_failure(error)
+
+    assert failure.kind is kind
+    assert failure.message.startswith("the job's Python environment cannot be built: ")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from flintlock.spark.engine.executors import executor_defaults, is_local
+from flintlock.spark.engine.executors import executor_defaults, has_executors, is_local
 from flintlock.spark.engine.messages import EngineSettings
 from flintlock.spark.engine.python_daemon import IDLE_VARIABLE, MEMORY_VARIABLE, MODULE
 from flintlock.spark.engine.worker_output import PIPES_VARIABLE
@@ -80,7 +80,7 @@ def _python_workers(settings: EngineSettings, master: str) -> dict[str, str]:
     Another Python than this process's may not have our daemon: it is used there only if there is a limit.
     """
     same_python = settings.python == sys.executable and not _OTHER_PYTHON & settings.conf.keys()
-    if master.startswith("local"):
+    if not has_executors(master):
         own = settings.worker_memory > 0 or (bool(settings.worker_output) and same_python)
         return {"spark.python.daemon.module": MODULE} if own else {}
     daemon = {"spark.python.daemon.module": MODULE, f"spark.executorEnv.{IDLE_VARIABLE}": _IDLE_S}
@@ -98,7 +98,7 @@ def port_defaults(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     encrypted, as they cross no network, and encrypted streams of Spark were seen to stop until their timeout of two
     minutes.
     """
-    if master.startswith("local"):
+    if not has_executors(master):
         return _LOCAL
     return _PROTECTED if is_protected(master, conf) else {}
 

@@ -29,6 +29,7 @@ from msgspec import Struct
 from flintlock.host.children import forget_child, record_child, spawn
 from flintlock.host.logs.log_tail import read_tail
 from flintlock.model.errors import Unavailable
+from flintlock.spark.engine.executors import has_executors
 from flintlock.spark.engine.java import Java, java_flags
 
 MIB: Final = 1 << 20
@@ -317,7 +318,7 @@ def _environment(settings: JvmSettings) -> dict[str, str]:
     }
     if "spark.local.dir" not in settings.conf:
         ours["SPARK_LOCAL_DIRS"] = str(Path(settings.scratch_dir) / "local")
-    if settings.conf.get("spark.master", "local").startswith("local"):
+    if not has_executors(settings.conf.get("spark.master", "local")):
         ours["SPARK_LOCAL_IP"] = "127.0.0.1"  # the driver is used from this machine only
     if extra := settings.conf.get("spark.driver.extraLibraryPath"):
         ours["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (extra, settings.environment.get("LD_LIBRARY_PATH"))))

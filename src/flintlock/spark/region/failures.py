@@ -28,6 +28,7 @@ from flintlock.model.checking.suggestions import did_you_mean
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
 from flintlock.spark.engine.jvm import NO_DIRECTORY_ROOT
+from flintlock.spark.environments import EnvironmentFailed
 from flintlock.spark.region.spark_errors import SparkError
 
 MESSAGE_LIMIT: Final = 16 << 10
@@ -136,6 +137,21 @@ def failure_of(
     )
 
 
+def is_out_of_space(error: BaseException, printed: str = "") -> bool:
+    """Return whether a disk is full: by an error, or by what a program that failed has printed."""
+    full = any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _with_causes(error))
+    return full or _NO_SPACE in printed
+
+
+def environment_failure(error: Exception) -> Failure:
+    """Return the failure of a job whose Python environment cannot be built. What pip refuses, it refuses again."""
+    if is_out_of_space(error, str(error)):
+        kind = FailureKind.NO_SPACE
+    else:
+        kind = FailureKind.CONFIGURATION if isinstance(error, EnvironmentFailed) else FailureKind.RUNNER_LOST
+    return failure_of(TaskError(kind, f"the job's Python environment cannot be built: {error}"), None)
+
+
 def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | None = None) -> FailureKind:
     """Return what kind of failure an exception is. `worker` is the type that one of Spark's Python workers raised."""
     spark = SparkError(error)
@@ -145,9 +161,7 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
         return FailureKind.ENGINE_LOST  # also where user code wraps it in an exception of its own
     if isinstance(error, MemoryError) or (worker is not None and worker.endswith("MemoryError")):
         return FailureKind.OUT_OF_MEMORY
-    if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _with_causes(error)):
-        return FailureKind.NO_SPACE
-    if spark.is_spark and _NO_SPACE in spark.message:
+    if is_out_of_space(error) or (spark.is_spark and _NO_SPACE in spark.message):
         return FailureKind.NO_SPACE
     if not spark.is_spark:
         from_user = in_user_code or isinstance(error, Interrupted | ImportError)

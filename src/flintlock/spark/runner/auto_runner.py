@@ -12,57 +12,32 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.gateways.engine import SparkSessionKey
-from flintlock.model.commands import CancelTask, TaskAnswer, TaskCommand
 from flintlock.model.jobgraph import EngineKind
-from flintlock.model.tasks import DeployTask, TaskFailed, TaskRunning
+from flintlock.model.tasks import DeployTask, TaskFailed
 from flintlock.spark.runner.handle import ForkedRunner, RunnerNews
+from flintlock.spark.runner.process_sequence import ProcessSequence
 
 
-class AutoRunner:
+class AutoRunner(ProcessSequence):
     """One process for a program, or two, one after the other. Satisfies `gateways.engine.TaskRunner`."""
 
     def __init__(self, shared: ForkedRunner, take_dedicated: Callable[[], Awaitable[ForkedRunner]]) -> None:
-        self._shared: Final = shared
+        super().__init__(shared)
         self._take_dedicated: Final = take_dedicated
-        self._current = shared  # replaced once, by run
-        self._ending = False  # whether it was cancelled or killed
 
     @property
     def session(self) -> SparkSessionKey | None:
         """The session on the shared engine: a dedicated driver ends with its runner."""
-        return self._shared.session
-
-    @property
-    def pid(self) -> int | None:
-        """The process that runs at the moment."""
-        return self._current.pid
+        return self._first.session
 
     async def run(self, task: DeployTask, log_path: str, artifacts: Mapping[str, str]) -> AsyncIterator[RunnerNews]:
         """Run the program, twice if needed; the last item is TaskFinished or TaskFailed."""
-        async for news in self._shared.run(task, log_path, artifacts):
-            if not isinstance(news, TaskFailed) or not self._shared.needs_driver or self._ending:
+        async for news in self._first.run(task, log_path, artifacts):
+            if not isinstance(news, TaskFailed) or not self._first.needs_driver or self._ending:
                 yield news
                 continue
-            await self._shared.kill()
+            await self._first.kill()
             again = structs.replace(task, graph=structs.replace(task.graph, engine=EngineKind.DEDICATED))
-            self._current = await self._take_dedicated()
-            if self._ending:
-                await self._current.kill()
-                yield news
-                return
-            async for later in self._current.run(again, log_path, artifacts):
-                if not isinstance(later, TaskRunning):
-                    yield later
+            async for later in self._continue_in(await self._take_dedicated(), again, log_path, artifacts, ended=news):
+                yield later
             return
-
-    async def command(self, command: TaskCommand) -> TaskAnswer:
-        """Pass a command to the process that runs at the moment."""
-        if isinstance(command, CancelTask):
-            self._ending = True
-        return await self._current.command(command)
-
-    async def kill(self) -> None:
-        """Kill it, with all that it started, and return once it is gone."""
-        self._ending = True
-        await self._shared.kill()
-        await self._current.kill()

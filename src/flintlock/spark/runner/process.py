@@ -47,7 +47,6 @@ from flintlock.model.tasks import (
     TaskRunning,
 )
 from flintlock.spark.environments import (
-    EnvironmentFailed,
     build_environment,
     environment_key,
     open_environment,
@@ -60,7 +59,7 @@ from flintlock.spark.region.analysis import analyze_schemas
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.backend import ConnectBackend, SparkBackend, connect_tokens, open_session
 from flintlock.spark.region.batch import RegionTask
-from flintlock.spark.region.failures import Interrupted, TaskError, failure_of
+from flintlock.spark.region.failures import Interrupted, TaskError, environment_failure, failure_of
 from flintlock.spark.region.forgotten_inputs import with_forgotten_input
 from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.missing_inputs import missing_inputs
@@ -224,11 +223,8 @@ class RunnerProcess:
                 environment = open_environment(Path(message.cache), environment_key(source, parents), build)
         except Interrupted:
             self._end(TaskFailed(failure=_INTERRUPTED))
-        except EnvironmentFailed as error:
-            self._end(TaskFailed(failure=Failure(kind=FailureKind.CONFIGURATION, message=str(error))))
         except Exception as error:  # noqa: BLE001 - the TaskManager waits for an outcome
-            failed = TaskError(FailureKind.RUNNER_LOST, f"the job's Python environment cannot be built: {error}")
-            self._end(TaskFailed(failure=failure_of(failed, None)))
+            self._end(TaskFailed(failure=environment_failure(error)))
         else:
             self._send(EnvironmentBuilt(python=environment.python))
             receiver.join()

@@ -22,11 +22,11 @@ from tests.unit.dispatcher.dispatcher_harness import (
     until,
 )
 
+from flintlock.dispatcher.cluster_job import CLEANUP_PATIENCE_S, ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_process import ApplicationLeaderProcessFactory
 from flintlock.dispatcher.leadership.runner import DispatcherRunner
 from flintlock.dispatcher.services import TermServices
-from flintlock.dispatcher.single_job import CLEANUP_PATIENCE_S, ClusterEnd, ClusterJob, ProgramJobs
 from flintlock.ha.leader_info import LeaderAddresses
 from flintlock.ha.protocols import Stores
 from flintlock.model.application import ApplicationStatus, ShutDownCluster, is_program_key, program_key
