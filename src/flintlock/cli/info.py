@@ -92,13 +92,15 @@ def plan_tree(graph: JobGraph, schemas: Mapping[StepName, StepSchema] = MappingP
         branch = root.add(Text(_region_line(region), "cyan"))
         for name in region.steps:
             vertex = graph.vertex(name)
-            leaf = branch.add(Text.assemble((vertex.name, "bold"), f"  {vertex.operation.describe()}"))
+            leaf = branch.add(Text.assemble((vertex.name, "bold"), f"  {vertex.description}"))
             if vertex.inputs:
                 leaf.add(
                     Text(f"reads {', '.join(_input_text(graph, source, region) for source in vertex.inputs)}", "dim")
                 )
             if vertex.name in schemas:
                 leaf.add(Text(f"columns {_columns_text(schemas[vertex.name])}", "dim"))
+            if vertex.uid:
+                leaf.add(Text(f"uid {vertex.uid}", "dim"))
             if vertex.guarantee is not None:
                 leaf.add(Text(f"guarantee: {vertex.guarantee.value}", "green"))
     return root
@@ -148,10 +150,14 @@ def _step_document(vertex: JobVertex, schema: StepSchema | None) -> dict[str, An
         "columns": schema.columns if schema is not None else None,
         "name": vertex.name,
         "kind": vertex.operation.kind,
-        "description": vertex.operation.describe(),
+        "description": vertex.description,
         "inputs": vertex.inputs,
         "exchange": vertex.exchange if vertex.has_output else None,
         "parallelism": vertex.parallelism,
         "cache": vertex.cache,
         "guarantee": vertex.guarantee,
+        "uid": vertex.uid or None,
+        "outputMode": None if vertex.query is None else vertex.query.output_mode,
+        "trigger": None if vertex.query is None else vertex.query.trigger.describe(),
+        "watermark": vertex.watermark,
     }

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from flintlock.model.ids import BlobKey, JobId, StepName, VertexId
 from flintlock.model.operations import Guarantee, Operation
+from flintlock.model.streams import StreamQuery, Watermark
 
 Scalar: TypeAlias = str | int | float | bool | None
 """What a parameter's value may be."""
@@ -64,6 +65,8 @@ class JobVertex(Struct, frozen=True, kw_only=True):
     parallelism: int | None = None
     cache: bool = False
     resources: Resources | None = None  # set on all steps of a job, or on none
+    query: StreamQuery | None = None  # of a sink of a streaming job
+    watermark: Watermark | None = None  # of the step's rows, in a streaming job
 
     @property
     def has_output(self) -> bool:
@@ -73,7 +76,22 @@ class JobVertex(Struct, frozen=True, kw_only=True):
     @property
     def guarantee(self) -> Guarantee | None:
         """What delivery means for this step's output; None if it only passes rows to other steps."""
-        return self.operation.guarantee
+        return self.operation.guarantee if self.query is None else self.operation.stream_guarantee
+
+    @property
+    def uid(self) -> str:
+        """The identity of the step's state, if it is a streaming query."""
+        return "" if self.query is None else self.query.uid or str(self.name)
+
+    @property
+    def description(self) -> str:
+        """What the step does, in one line."""
+        parts = [self.operation.describe()]
+        if self.query is not None:
+            parts = [self.operation.describe_stream(), self.query.describe()]
+        if self.watermark is not None:
+            parts.append(f"watermark {self.watermark.column}, {self.watermark.delay} late")
+        return ", ".join(parts)
 
     @property
     def title(self) -> str:

@@ -122,13 +122,13 @@ def test_problems_of_meaning_are_reported_together_with_their_lines(folder: Path
         ("steps: &a {x: *a}\n", "job.yaml:1:8: an alias refers to the value that contains it"),
         (
             "name: j\nsteps: {s: {source: {format: json, path: x, stream: true}}}\n",
-            "this version has no streaming sources",
+            "step 's', field 'source': a streaming source of json files needs a schema",
         ),
         (
             "name: j\nsteps:\n  s: {sql: SELECT 1, uid: u}\n",
-            "job.yaml:3:22: step 's', field 'uid': this version has no streaming jobs",
+            "job.yaml:3:3: step 's': uid, outputMode and trigger are for streaming jobs",
         ),
-        ("name: j\nsteps:\n  s: {foreachBatch: 'a:b'}\n", "field 'foreachBatch': this version has no streaming"),
+        ("name: j\nsteps:\n  s: {foreachBatch: 'a:b'}\n", "field 'foreachBatch': only a streaming job has batches"),
         ("name: j\nartifacts: [nope.zip]\nsteps: {}\n", "job.yaml:2:13: job, field 'artifacts': there is no file"),
         ("name: j\nsteps: {p: {program: {file: nope.py}}}\n", "job.yaml:2:23: step 'p': there is no file"),
         ("version: 2\nname: j\n", "job.yaml:1:10: job, field 'version': this version reads documents of version 1"),

@@ -12,7 +12,7 @@ from tests.unit.model.graphs import acyclic_graphs, artifact, blocking, graph, r
 from flintlock.model.checking.graphcheck import check_graph, problems_of, submission_problems
 from flintlock.model.checking.problems import Problem
 from flintlock.model.errors import Invalid
-from flintlock.model.jobgraph import MAX_PARALLELISM, ArtifactKind, EngineKind, JobGraph, JobType
+from flintlock.model.jobgraph import MAX_PARALLELISM, ArtifactKind, EngineKind, JobGraph
 from flintlock.model.operations import MAX_RESULT_ROWS, Function, Program, Sink, Source, Sql
 
 FINE = graph(source("orders"), sql("clean", "orders"), sink("out", "clean"))
@@ -190,15 +190,6 @@ def test_the_file_of_a_program_must_be_an_artifact() -> None:
 def test_a_graph_may_have_a_dedicated_engine() -> None:
     """It is what the message about static Spark settings advises."""
     assert not list(problems_of(structs.replace(FINE, engine=EngineKind.DEDICATED)))
-
-
-def test_streaming_is_refused_with_a_way_out() -> None:
-    """A streaming graph, or a streaming source, is refused by this version; a program does it."""
-    assert "job, field 'type': streaming job graphs are not supported" in only(
-        structs.replace(FINE, job_type=JobType.STREAMING)
-    )
-    streaming = step("a", Source(format="json", paths=("in",), stream=True))
-    assert "step 'a', field 'source': this version has no streaming sources" in only(graph(streaming, sink("o", "a")))
 
 
 def test_a_job_without_steps_or_without_outputs_is_refused() -> None:

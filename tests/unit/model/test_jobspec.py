@@ -288,9 +288,9 @@ def test_a_wrong_type_is_reported_with_its_place(document: object, problem: str)
 def test_a_step_is_of_exactly_one_kind() -> None:
     """For a step of no kind, or of two, the problem names the kinds to choose from."""
     assert problem_texts({"steps": {"a": {"inputs": []}, "b": {"sql": "q", "sink": {}}, "c": {"result": None}}}) == [
-        "step 'a': does nothing: give one of source, sql, function, sink, result, program",
+        "step 'a': does nothing: give one of source, sql, function, sink, result, program, foreachBatch",
         "step 'b', field 'sink': is already a sql: give only one of them",
-        "step 'c': does nothing: give one of source, sql, function, sink, result, program",
+        "step 'c': does nothing: give one of source, sql, function, sink, result, program, foreachBatch",
     ]
 
 

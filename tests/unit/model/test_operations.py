@@ -13,6 +13,7 @@ from flintlock.model.checking.jobspec import JobSpec, StepSpec
 from flintlock.model.ids import StepName
 from flintlock.model.operations import (
     READERS,
+    ForeachBatch,
     Function,
     Guarantee,
     Operation,
@@ -41,7 +42,11 @@ EXAMPLES: Final[Mapping[str, tuple[object, Operation, str]]] = {
     ),
     "result": ({"limit": 3}, Result(limit=3), "result: at most 3 rows"),
     "program": ({"file": "a.py", "args": ["x"]}, Program(file="a.py", args=("x",)), "program: a.py x"),
+    "foreachBatch": ("lib:upsert", ForeachBatch(reference="lib:upsert"), "foreachBatch: lib:upsert"),
 }
+
+
+_FIELDS: Final = {field.encode_name: field.name for field in msgspec.structs.fields(StepSpec)}
 
 
 def test_the_registry_has_every_kind_once() -> None:
@@ -61,7 +66,7 @@ def test_a_document_becomes_the_operation(kind: str) -> None:
     document, operation, description = EXAMPLES[kind]
     given = msgspec.convert({"name": "j", "steps": {"s": {kind: document}}}, JobSpec).steps["s"]
 
-    made = READERS[kind](getattr(given, kind), lambda text: text)
+    made = READERS[kind](getattr(given, _FIELDS[kind]), lambda text: text)
 
     assert made == operation
     assert made.describe() == description
@@ -89,7 +94,7 @@ def test_vertices_are_titled_as_flink_titles_them() -> None:
     """Sources, sinks, results and programs have a prefix; other steps only have their name."""
     titles = [step("s", operation).title for _, operation, _ in EXAMPLES.values()]
 
-    assert titles == ["Source: s", "s", "s", "Sink: s", "Result: s", "Program: s"]
+    assert titles == ["Source: s", "s", "s", "Sink: s", "Result: s", "Program: s", "Sink: s"]
 
 
 def test_a_kind_has_to_describe_and_check_itself() -> None:

@@ -9,7 +9,6 @@ Rejected: checking only at the end; an error is most useful at the line that cau
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,17 @@ from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, mo
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish, located_error, with_location
 from flintlock.client.authoring.requirement_files import environment_files
 from flintlock.client.authoring.source_locations import caller, file_of, place_of, place_of_function
+from flintlock.client.authoring.step_arguments import (
+    as_list,
+    check_batch_function,
+    check_signature,
+    path_text,
+    path_texts,
+    save_mode,
+    schema_text,
+    watermark_document,
+    without_none,
+)
 from flintlock.client.connection.versions import own_versions
 from flintlock.model.checking.dependencies import driver_dependency
 from flintlock.model.checking.graphcheck import problems_of
@@ -37,7 +47,6 @@ T = TypeVar("T")
 
 _NOT_PICKLED_YET: Final = "pending"  # the artifact of a function until `package` pickles it
 _ALL_CHECKED: Final = 100  # steps of a job that are all checked again with each one that is added
-_INJECTED_ARGS: Final = ("params", "spark")  # keyword arguments that a step function may declare
 
 
 class Step(Generic[P, R]):
@@ -71,7 +80,7 @@ Input: TypeAlias = "AnyStep | str"
 
 
 class Job:
-    """A job graph under construction. Steps are added by `source`, `sql`, `step`, `sink` and `result`.
+    """A job graph under construction. Steps: `source`, `sql`, `step`, `sink`, `foreach_batch` and `result`.
 
     `params` are bound in SQL as `:name`, fill `${name}` in paths, tables, schemas and options, and reach step
     functions that have an argument `params`. Those in `secret_params` are accepted as `${secret:NAME}` only. `config`
@@ -157,6 +166,8 @@ class Job:
         table: str | None = None,
         schema: object = None,
         options: Mapping[str, ConfigValue] | None = None,
+        stream: bool = False,
+        watermark: tuple[str, str] | None = None,
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
@@ -165,14 +176,18 @@ class Job:
     ) -> AnyStep:
         """Add a step that reads a table, or files or anything else that Spark has a format for.
 
-        `schema` is DDL text or a PySpark StructType. Raises Invalid if it cannot be a source.
+        `schema` is DDL text or a PySpark StructType. `stream` reads what arrives, without an end; the job is then a
+        streaming one. `watermark` is a column of event times, and how late rows may be (`("ts", "10 minutes")`).
+        Raises Invalid if it cannot be a source.
         """
         place = place_of(caller())
-        source = _without_none(format=format, table=table, schema=_schema_text(schema), options=options or {})
+        source = without_none(format=format, table=table, schema=schema_text(schema), options=options or {})
+        source["stream"] = stream
         if path is not None:
-            source["path"] = _path_text(path) if isinstance(path, str | Path) else _path_texts(path)
+            source["path"] = path_text(path) if isinstance(path, str | Path) else path_texts(path)
         needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
-        return self._add(place, name, {"source": source}, (), exchange=exchange, **needs)
+        late = watermark_document(watermark, name, place)
+        return self._add(place, name, {"source": source}, (), exchange=exchange, watermark=late, **needs)
 
     def sql(
         self,
@@ -180,6 +195,7 @@ class Job:
         query: str,
         *,
         inputs: Input | Sequence[Input] = (),
+        watermark: tuple[str, str] | None = None,
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
@@ -189,7 +205,8 @@ class Job:
         """Add a query over views that are named as the input steps; it refers to parameters as `:name`."""
         place = place_of(caller())
         needs = {"parallelism": parallelism, "cache": cache, "cpu": cpu, "memory": memory}
-        return self._add(place, name, {"sql": query}, inputs, exchange=exchange, **needs)
+        late = watermark_document(watermark, name, place)
+        return self._add(place, name, {"sql": query}, inputs, exchange=exchange, watermark=late, **needs)
 
     @overload
     def step(self, name: Callable[P, R], /) -> Step[P, R]: ...
@@ -200,6 +217,7 @@ class Job:
         name: str | None = None,
         *,
         inputs: Input | Sequence[Input] = (),
+        watermark: tuple[str, str] | None = None,
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
@@ -212,6 +230,7 @@ class Job:
         name: str | Callable[..., Any] | None = None,
         *,
         inputs: Input | Sequence[Input] = (),
+        watermark: tuple[str, str] | None = None,
         exchange: str = "pipelined",
         parallelism: int | None = None,
         cache: bool = False,
@@ -228,7 +247,7 @@ class Job:
         def add(function: Callable[..., Any]) -> AnyStep:
             place = place_of_function(function) or asked_at
             called = name if isinstance(name, str) else getattr(function, "__name__", "")
-            _check_signature(function, called, len(_as_list(inputs)), place)
+            check_signature(function, called, len(as_list(inputs)), place)
             self._add(
                 place,
                 called,
@@ -239,6 +258,7 @@ class Job:
                 cache=cache,
                 cpu=cpu,
                 memory=memory,
+                watermark=watermark_document(watermark, called, place),
             )
             self._functions[called] = function
             return Step(self, called, function)
@@ -256,16 +276,54 @@ class Job:
         mode: str = "errorifexists",
         partition_by: str | Sequence[str] = (),
         options: Mapping[str, ConfigValue] | None = None,
+        uid: str | None = None,
+        output_mode: str | None = None,
+        trigger: Mapping[str, str | bool] | None = None,
         parallelism: int | None = None,
         cpu: float | None = None,
         memory: str | int | None = None,
     ) -> AnyStep:
-        """Add a step that writes its input; `mode` is Spark's (append, overwrite, errorifexists, ignore)."""
+        """Add a step that writes its input; `mode` is Spark's (append, overwrite, errorifexists, ignore).
+
+        In a streaming job it is a query: `uid` names its state, `output_mode` is Spark's (append, update, complete),
+        and `trigger` says when its batches run (`{"processingTime": "10 seconds"}`, `{"availableNow": True}`,
+        `{"realTime": "5 minutes"}`; without one, as soon as there are rows).
+        """
         place = place_of(caller())
         columns = [partition_by] if isinstance(partition_by, str) else partition_by
-        sink = _without_none(format=format, path=None if path is None else _path_text(path), table=table)
-        sink |= {"mode": _save_mode(mode), "partitionBy": columns, "options": options or {}}
-        return self._add(place, name, {"sink": sink}, input, parallelism=parallelism, cpu=cpu, memory=memory)
+        sink = without_none(format=format, path=None if path is None else path_text(path), table=table)
+        sink |= {"mode": save_mode(mode), "partitionBy": columns, "options": options or {}}
+        query: dict[str, Any] = {"uid": uid, "outputMode": output_mode, "trigger": trigger}
+        return self._add(place, name, {"sink": sink}, input, parallelism=parallelism, cpu=cpu, memory=memory, **query)
+
+    def foreach_batch(
+        self,
+        name: str,
+        input: Input,  # noqa: A002 the name that users know
+        *,
+        uid: str | None = None,
+        output_mode: str | None = None,
+        trigger: Mapping[str, str | bool] | None = None,
+        parallelism: int | None = None,
+        cpu: float | None = None,
+        memory: str | int | None = None,
+    ) -> Callable[[Callable[P, R]], Step[P, R]]:
+        """Add a sink of a streaming job that calls a function `(batch, batch_id)` with each micro-batch; a decorator.
+
+        A batch that was interrupted is repeated with the same id. The other arguments are those of `sink`.
+        """
+        asked_at = place_of(caller())
+
+        def add(function: Callable[P, R]) -> Step[P, R]:
+            place = place_of_function(function) or asked_at
+            check_batch_function(function, name, place)
+            needs = {"parallelism": parallelism, "cpu": cpu, "memory": memory}
+            query: dict[str, Any] = {"uid": uid, "outputMode": output_mode, "trigger": trigger}
+            self._add(place, name, {"foreachBatch": {"pickle": _NOT_PICKLED_YET}}, input, **needs, **query)
+            self._functions[name] = function
+            return Step(self, name, function)
+
+        return add
 
     def result(
         self,
@@ -301,7 +359,11 @@ class Job:
             )
             key = f"function-{hashlib.sha256(content).hexdigest()[:16]}.pickle"
             pickles[key] = ArtifactFile(name=key, content=content, kind=ArtifactKind.PICKLE)
-            steps[name] = structs.replace(steps[name], function=PickleSpec(pickle=key))
+            pickled = PickleSpec(pickle=key)
+            if steps[name].foreach_batch is not None:
+                steps[name] = structs.replace(steps[name], foreach_batch=pickled)
+            else:
+                steps[name] = structs.replace(steps[name], function=pickled)
         spec = structs.replace(self._spec, steps=steps, client=own_versions() if pickles else None)
         files = [*self._py_files, *self._jars, *self._environment, *pickles.values()]
         return finish(spec, files, overrides, self._locate)
@@ -331,7 +393,7 @@ class Job:
                     place, str(Problem(step=name, message=f"there is a step of this name already, at {first}"))
                 )
             )
-        names = [self._input_name(item, name, place) for item in _as_list(inputs)]
+        names = [self._input_name(item, name, place) for item in as_list(inputs)]
         document = {**what, "inputs": names, "exchange": exchange, **needs}
         step = _read({"name": self.name, "steps": {name: document}}, place).steps[name]
         spec = structs.replace(self._spec, steps={**self._spec.steps, name: step})
@@ -421,56 +483,6 @@ def _draft_problems(spec: JobSpec) -> list[Problem]:
     spec = structs.replace(spec, artifacts=(ArtifactSpec(name=_NOT_PICKLED_YET),))
     graph, problems = draft_graph(spec, JobId("0" * 32), {_NOT_PICKLED_YET: pending})
     return [*problems, *problems_of(graph)]
-
-
-def _check_signature(function: object, step: str, inputs: int, place: str) -> None:
-    if not callable(function):
-        raise Invalid(with_location(place, f"@job.step needs a function, not {type(function).__name__}"))
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise Invalid(with_location(place, str(Problem(step=step, field="function", message="must return a DataFrame: neither async nor yield"))))  # fmt: skip # noqa: E501
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # a function of C has no signature
-    injected = {name: None for name in _INJECTED_ARGS if name in signature.parameters}
-    try:
-        signature.bind(*[None] * inputs, **injected)
-    except TypeError as error:
-        many = "1 input" if inputs == 1 else f"{inputs} inputs"
-        also = f" and {', '.join(injected)}" if injected else ""
-        message = f"the function {signature} cannot be called with {many}{also}: {error}"
-        raise Invalid(with_location(place, str(Problem(step=step, field="inputs", message=message)))) from None
-
-
-def _as_list(inputs: object) -> list[Any]:
-    return (
-        list(cast("Iterable[Any]", inputs))
-        if isinstance(inputs, Iterable) and not isinstance(inputs, str)
-        else [inputs]
-    )
-
-
-def _without_none(**values: object) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _path_text(path: object) -> Any:
-    return str(path) if isinstance(path, Path) else path
-
-
-def _path_texts(paths: object) -> object:
-    return [_path_text(item) for item in cast("Iterable[object]", paths)] if isinstance(paths, Iterable) else paths
-
-
-def _schema_text(schema: object) -> object:
-    """Return a schema as text that Spark reads: DDL as it is, a PySpark StructType as JSON (DDL needs a session)."""
-    write = getattr(schema, "json", None)
-    return write() if callable(write) and hasattr(schema, "fieldNames") else schema
-
-
-def _save_mode(mode: str) -> str:
-    """Accept capital letters, as Spark does."""
-    return mode.lower() if isinstance(cast("object", mode), str) else mode
 
 
 def _named_py_files(paths: Iterable[Path]) -> list[ArtifactFile]:

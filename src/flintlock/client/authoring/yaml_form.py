@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
-from msgspec import structs
 
 from flintlock.client.authoring.artifact_files import ArtifactFile, jar_file, py_file
 from flintlock.client.authoring.package import AS_WRITTEN, JobPackage, Overrides, finish
@@ -21,9 +20,6 @@ from flintlock.model.checking.jobspec import ArtifactSpec, JobSpec, SpecProblem,
 from flintlock.model.errors import Invalid, Refused
 from flintlock.model.jobgraph import ArtifactKind
 from flintlock.model.operations import READERS
-
-#: Keys of streaming steps: known, and not supported yet.
-STREAMING_KEYS: Final = frozenset({"watermark", "uid", "outputMode", "trigger", "foreachBatch"})
 
 
 class YamlJob:
@@ -189,10 +185,6 @@ def _artifact(path: Path, kind: ArtifactKind) -> ArtifactFile:
 def _explained(document: Document, problem: SpecProblem) -> tuple[Mark, str]:
     """Return a problem with its location: that of the key if the key is wrong, else that of its value."""
     unknown = problem.message.startswith("unknown key")
-    if unknown and problem.path[0] == "steps" and problem.path[-1] in STREAMING_KEYS:
-        problem = structs.replace(
-            problem, message="this version has no streaming jobs; run a Structured Streaming script as a program",
-        )  # fmt: skip
     places = document.keys if unknown else document.values
     return places.get(problem.path, document.mark(problem.path)), str(problem)
 

@@ -20,10 +20,11 @@ from msgspec import structs
 from flintlock.model.checking.dependencies import dependency_problems
 from flintlock.model.checking.limits import limit_problems
 from flintlock.model.checking.problems import Problem, abbreviated, reported
+from flintlock.model.checking.streaming import streaming_problems
 from flintlock.model.checking.suggestions import Suggestions
 from flintlock.model.errors import Invalid
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobType, JobVertex
+from flintlock.model.jobgraph import MAX_PARALLELISM, EngineKind, Exchange, JobGraph, JobVertex
 from flintlock.model.operations import Sink, Source, Sql
 from flintlock.model.operations.kind import is_file_format, is_relative
 from flintlock.model.regions import regions_of, shared_steps, topological, values_of_region
@@ -91,6 +92,7 @@ def problems_of(graph: JobGraph) -> Iterator[Problem]:
         cycle = " -> ".join(error.args[1])  # in the direction that rows would flow
         yield Problem(step=error.args[1][0], field="inputs", message=f"the steps form a cycle: {cycle}")
         return
+    yield from streaming_problems(graph)
     yield from _region_parallelism(graph, steps)
 
 
@@ -149,12 +151,6 @@ def _job_problems(graph: JobGraph) -> Iterator[Problem]:
         yield Problem(field="engine", message="only a program can have the engine 'auto': choose shared or dedicated")
     if graph.directory and (not graph.directory.startswith("/") or "\0" in graph.directory):
         yield Problem(field="directory", message=f"{abbreviated(graph.directory)!r} is not an absolute path")
-    if graph.job_type is JobType.STREAMING:
-        yield Problem(
-            field="type",
-            message="streaming job graphs are not supported by this version; "
-            "run a Structured Streaming script as a program",
-        )
     for name, value in graph.params.items():
         if isinstance(value, int) and value not in _LONG:
             yield Problem(field="params", message=f"{name!r} does not fit into 64 bits; send it as text")

@@ -48,12 +48,21 @@ from flintlock.model.operations import (
 )
 from flintlock.model.quantities import memory_bytes
 from flintlock.model.secret_references import REDACTED, is_one_reference, is_secret_reference
+from flintlock.model.streams import (
+    OutputMode,
+    StreamQuery,
+    TriggerKind,
+    TriggerSpec,
+    Watermark,
+    WatermarkSpec,
+    read_trigger,
+)
 
 _PARAMETER: Final = re.compile(r"\$\{([^}]*)\}")
 
 
 class StepSpec(StepForm, frozen=True, kw_only=True):
-    """One step: exactly one of source, sql, function, sink, result, program says what it does."""
+    """One step: exactly one of source, sql, function, sink, result, program, foreachBatch says what it does."""
 
     source: SourceSpec | None = None
     sql: str | None = None
@@ -61,12 +70,21 @@ class StepSpec(StepForm, frozen=True, kw_only=True):
     sink: SinkSpec | None = None
     result: ResultSpec | None = None
     program: ProgramSpec | None = None
+    foreach_batch: str | PickleSpec | None = None
     inputs: tuple[str, ...] = ()
     exchange: Exchange = Exchange.PIPELINED
     parallelism: int | None = None
     cache: bool = False
     cpu: float | None = None
     memory: str | int | None = None
+    watermark: WatermarkSpec | None = None
+    uid: str | None = None
+    output_mode: OutputMode | None = None
+    trigger: TriggerSpec | None = None
+
+
+#: The names of the fields of a step by their keys in a document.
+_FIELDS: Final[Mapping[str, str]] = {one.encode_name: one.name for one in structs.fields(StepSpec)}
 
 
 class ArtifactSpec(StepForm, frozen=True, kw_only=True):
@@ -83,7 +101,7 @@ class JobSpec(StepForm, frozen=True, kw_only=True):
     version: int = 1
     name: str = ""
     job_id: str | None = None
-    type: JobType = JobType.BATCH
+    type: JobType | None = None  # where absent: STREAMING if a source streams, else BATCH
     parallelism: int | None = None
     engine: EngineKind | None = None  # where absent: auto for a program, shared for a job graph without jars
     directory: str = ""  # where relative paths start; a client sets the one that it runs in
@@ -134,6 +152,7 @@ def draft_graph(
     and an artifact without content are problems. A client reports them together with those of `problems_of`, each with
     its line in the user's file.
     """
+    job_type = spec.type or (JobType.STREAMING if any(map(_streams, spec.steps.values())) else JobType.BATCH)
     values = {**spec.params, **(params or {})}
     problems: list[Problem] = []
     used: set[str] = set()  # parameters that are filled in
@@ -178,6 +197,8 @@ def draft_graph(
             parallelism=step.parallelism,
             cache=step.cache,
             resources=_resources(name, step, problems),
+            query=_query(name, step, problems, streaming=job_type is JobType.STREAMING),
+            watermark=None if step.watermark is None else Watermark(**structs.asdict(step.watermark)),
         )
         for name, step in spec.steps.items()
     )
@@ -192,7 +213,7 @@ def draft_graph(
     graph = JobGraph(
         job_id=job_id,
         name=spec.name,
-        job_type=spec.type,
+        job_type=job_type,
         vertices=vertices,
         parallelism=spec.parallelism,
         params=values,
@@ -255,12 +276,35 @@ def _engine(spec: JobSpec, *, needs_driver: bool) -> EngineKind:
 
 def _operation(step: StepSpec, fill: Fill) -> Operation:
     kind = kind_of(step)
-    return READERS[kind](getattr(step, kind), fill)
+    return READERS[kind](getattr(step, _FIELDS[kind]), fill)
 
 
 def kind_of(step: StepSpec) -> str:
     """Return which of the kinds the step is."""
-    return next(kind for kind in READERS if getattr(step, kind) is not None)
+    return next(kind for kind in READERS if getattr(step, _FIELDS[kind]) is not None)
+
+
+def _streams(step: StepSpec) -> bool:
+    return step.source is not None and step.source.stream
+
+
+def _query(name: str, step: StepSpec, problems: list[Problem], *, streaming: bool) -> StreamQuery | None:
+    """Return what makes the step a streaming query: every sink of a streaming job is one."""
+    given = (step.uid, step.output_mode, step.trigger) != (None, None, None)
+    is_sink = step.sink is not None or step.foreach_batch is not None
+    if not given and not (streaming and is_sink):
+        return None
+    if step.trigger is not None and len(step.trigger.given) != 1:
+        message = f"needs exactly one of {', '.join(TriggerKind)}"
+        problems.append(Problem(step=name, field="trigger", message=message))
+    elif step.trigger is not None and step.trigger.available_now is False:
+        message = "availableNow is true where it is given: leave the trigger out for a query without an end"
+        problems.append(Problem(step=name, field="trigger", message=message))
+    if step.uid == "":
+        problems.append(Problem(step=name, field="uid", message="the uid is empty"))
+    return StreamQuery(
+        uid=step.uid or "", output_mode=step.output_mode or OutputMode.APPEND, trigger=read_trigger(step.trigger)
+    )
 
 
 def _resources(name: str, step: StepSpec, problems: list[Problem]) -> Resources | None:
@@ -278,7 +322,7 @@ def _meaning_problems(spec: JobSpec) -> Iterator[SpecProblem]:
     if spec.version != 1:
         yield SpecProblem(path=("version",), message=f"this version reads documents of version 1, not {spec.version}")
     for name, step in spec.steps.items():
-        kinds = [kind for kind in READERS if getattr(step, kind) is not None]
+        kinds = [kind for kind in READERS if getattr(step, _FIELDS[kind]) is not None]
         if not kinds:
             yield SpecProblem(path=("steps", name), message=f"does nothing: give one of {', '.join(READERS)}")
         elif len(kinds) > 1:

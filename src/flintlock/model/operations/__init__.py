@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from flintlock.model.operations import function, program, result, sink, source, sql
+from flintlock.model.operations import foreach_batch, function, program, result, sink, source, sql
+from flintlock.model.operations.foreach_batch import ForeachBatch
 from flintlock.model.operations.function import Function, PickleSpec
 from flintlock.model.operations.kind import ConfigValue, Fill, Guarantee, StepForm, StepOperation, config_text
 from flintlock.model.operations.program import Program, ProgramSpec
@@ -29,6 +30,7 @@ __all__ = [
     "READERS",
     "ConfigValue",
     "Fill",
+    "ForeachBatch",
     "Function",
     "Guarantee",
     "Operation",
@@ -48,7 +50,7 @@ __all__ = [
     "config_text",
 ]
 
-Operation: TypeAlias = Source | Sql | Function | Sink | Result | Program
+Operation: TypeAlias = Source | Sql | Function | Sink | Result | Program | ForeachBatch
 """What a step does."""
 
 #: The kinds by their key in a document, and how the value of that key becomes an operation.
@@ -59,4 +61,5 @@ READERS: Final[Mapping[str, Callable[[Any, Fill], Operation]]] = {
     Sink.kind: sink.read,
     Result.kind: result.read,
     Program.kind: program.read,
+    ForeachBatch.kind: foreach_batch.read,
 }

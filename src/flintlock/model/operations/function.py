@@ -26,14 +26,19 @@ class Function(StepOperation, frozen=True, kw_only=True, tag="function"):
 
     def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:  # noqa: ARG002 - any number will do
         """Yield what keeps the function from being found."""
-        if (self.reference is None) == (self.pickle is None):
-            yield Problem(field="function", message="needs either 'module:name' or a pickled function")
-        elif self.reference is not None and not _REFERENCE.fullmatch(self.reference):
-            message = f"{self.reference!r} does not have the form 'package.module:name'"
-            yield Problem(field="function", message=message)
-        elif self.pickle is not None and self.pickle not in artifacts:
-            message = f"the pickled function {self.pickle!r} is not among the artifacts"
-            yield Problem(field="function", message=message)
+        yield from function_problems(self.kind, self.reference, self.pickle, artifacts)
+
+
+def function_problems(
+    kind: str, reference: str | None, pickle: str | None, artifacts: Collection[str]
+) -> Iterator[Problem]:
+    """Yield what keeps a function from being found, that of a step of this kind."""
+    if (reference is None) == (pickle is None):
+        yield Problem(field=kind, message="needs either 'module:name' or a pickled function")
+    elif reference is not None and not _REFERENCE.fullmatch(reference):
+        yield Problem(field=kind, message=f"{reference!r} does not have the form 'package.module:name'")
+    elif pickle is not None and pickle not in artifacts:
+        yield Problem(field=kind, message=f"the pickled function {pickle!r} is not among the artifacts")
 
 
 class PickleSpec(StepForm, frozen=True, kw_only=True):

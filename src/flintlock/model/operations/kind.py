@@ -30,6 +30,8 @@ class Guarantee(StrEnum):
 
     STAGED = "exactly once (atomic publish)"
     TRANSACTIONAL = "exactly once (Delta transaction)"
+    SINK_LOG = "exactly once (Spark's sink log)"
+    BATCH_ID = "at least once (a repeated batch has the same id)"
     AT_LEAST_ONCE = "at least once"
     WITH_JOB = "exactly once (stored with the job)"
 
@@ -42,11 +44,17 @@ class StepOperation(Struct, frozen=True, kw_only=True):
     has_output: ClassVar[bool] = True  # whether other steps may read its rows
     writes: ClassVar[bool] = False  # whether Spark writes for it, beside blocking results
     alone: ClassVar[bool] = False  # whether it is the only step of its job
+    streams_only: ClassVar[bool] = False  # whether only streaming jobs have such a step
 
     @property
     def guarantee(self) -> Guarantee | None:
         """What delivery means for the step's output; None if it only passes rows to other steps."""
         return None
+
+    @property
+    def stream_guarantee(self) -> Guarantee | None:
+        """What delivery means for the step's output as a streaming query."""
+        return self.guarantee
 
     @property
     def target(self) -> str | None:
@@ -56,6 +64,10 @@ class StepOperation(Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """Return in one line what the step does."""
         raise NotImplementedError
+
+    def describe_stream(self) -> str:
+        """Return in one line what the step does as a streaming query."""
+        return self.describe()
 
     def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:
         """Yield what is wrong with the operation of a step with that many inputs; the caller adds the step's name."""

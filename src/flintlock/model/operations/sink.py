@@ -68,6 +68,11 @@ class Sink(StepOperation, frozen=True, kw_only=True, tag="sink"):
             return Guarantee.STAGED
         return Guarantee.TRANSACTIONAL if name == DELTA else Guarantee.AT_LEAST_ONCE
 
+    @property
+    def stream_guarantee(self) -> Guarantee:
+        """Spark's sink log makes files exactly once; Delta commits a batch once by query and batch id."""
+        return Guarantee.SINK_LOG if self.guarantee is Guarantee.STAGED else self.guarantee
+
     def transaction(self, job_id: JobId, step: StepName) -> dict[str, str]:
         """Return the options by which Delta knows a write of this step: the same for every attempt of the job.
 
@@ -87,8 +92,15 @@ class Sink(StepOperation, frozen=True, kw_only=True, tag="sink"):
         """Return where the rows are written, and how."""
         if self.table is not None:
             return f"sink: table {self.table}, {self.mode.value}"
-        by = f", partitioned by {', '.join(self.partition_by)}" if self.partition_by else ""
-        return f"sink: {self.format} {self.path or ''}".rstrip() + f", {self.mode.value}{by}"
+        return f"sink: {self.format} {self.path or ''}".rstrip() + f", {self.mode.value}{self._partitions()}"
+
+    def describe_stream(self) -> str:
+        """Return where the rows are written; a query has an output mode instead of a save mode."""
+        where = f"table {self.table}" if self.table is not None else f"{self.format} {self.path or ''}".rstrip()
+        return f"sink: {where}{self._partitions()}"
+
+    def _partitions(self) -> str:
+        return f", partitioned by {', '.join(self.partition_by)}" if self.partition_by else ""
 
     def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:  # noqa: ARG002 - reads none
         """Yield what keeps it from being written."""

@@ -35,19 +35,17 @@ class Source(StepOperation, frozen=True, kw_only=True, tag="source"):
 
     def describe(self) -> str:
         """Return format and paths, or the table."""
+        kind = "streaming source" if self.stream else "source"
         if self.table is not None:
-            return f"source: table {self.table}"
-        return f"source: {self.format} {', '.join(self.paths)}".rstrip()
+            return f"{kind}: table {self.table}"
+        return f"{kind}: {self.format} {', '.join(self.paths)}".rstrip()
 
     def problems(self, inputs: int, artifacts: Collection[str]) -> Iterator[Problem]:  # noqa: ARG002 - reads none
         """Yield what keeps it from being read."""
         if inputs:
             yield Problem(field="inputs", message="a source has no inputs")
         if self.stream:
-            yield Problem(
-                field="source",
-                message="this version has no streaming sources; run a Structured Streaming script as a program",
-            )
+            yield from self._stream_problems()
         if self.table is not None and (self.paths or self.format is not None):
             yield Problem(field="source", message="give either a table, or a format with its path, not both")
         elif self.table is None and self.format is None:
@@ -57,6 +55,15 @@ class Source(StepOperation, frozen=True, kw_only=True, tag="source"):
         yield from empty_texts("source", format=(self.format,), table=(self.table,), path=self.paths)
         if self.table is not None and self.schema is not None:
             yield Problem(field="source", message="a table has its own schema")
+
+    def _stream_problems(self) -> Iterator[Problem]:
+        """Yield what Spark's streaming readers do not accept, though the others do."""
+        if len(self.paths) > 1:
+            message = f"a streaming source reads one path, not {len(self.paths)}: use a pattern, or several sources"
+            yield Problem(field="source", message=message)
+        if is_file_format(self.format) and self.schema is None and (self.format or "").lower() != "text":
+            message = f"a streaming source of {self.format} files needs a schema: Spark infers none for a stream"
+            yield Problem(field="source", message=message)
 
 
 class SourceSpec(StepForm, frozen=True, kw_only=True):

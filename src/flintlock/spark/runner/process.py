@@ -34,7 +34,7 @@ from flintlock.model.application import APPLICATION_VARIABLE, PROGRAM_VARIABLE
 from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
-from flintlock.model.jobgraph import EngineKind, JobGraph
+from flintlock.model.jobgraph import EngineKind, JobGraph, JobType
 from flintlock.model.operations import Function, Program
 from flintlock.model.secret_references import hide, redacted, with_secrets
 from flintlock.model.tasks import (
@@ -292,6 +292,8 @@ class RunnerProcess:
 
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
+        if task.graph.job_type is JobType.STREAMING:
+            raise TaskError(FailureKind.CONFIGURATION, "this version checks streaming job graphs, but cannot run them")
         if task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
             backend = self._backend = dedicated.session()
