@@ -106,7 +106,9 @@ class RunnerHarness:
         return self.artifact(f"{name}.pkl", cloudpickle.dumps(function), ArtifactKind.PICKLE)
 
     def task(self, *vertices: JobVertex, region: int = 0, **more: Any) -> DeployTask:
-        of_graph = {key: more.pop(key) for key in ("params", "config", "artifacts", "engine") if key in more}
+        of_graph = {
+            key: more.pop(key) for key in ("params", "config", "artifacts", "engine", "job_type") if key in more
+        }
         graph = JobGraph(job_id=JOB, name="test", vertices=vertices, **of_graph)
         more.setdefault("work_dir", str(self.home / "work"))
         return DeployTask(

@@ -195,6 +195,21 @@ WORK_DIR: Final = Option(
     description="Where blocking exchanges are materialised: a path that all TaskManagers can read and write."
     " Spark's own file systems are used.",
 )  # fmt: skip
+CHECKPOINTS_DIR: Final = Option(
+    key="state.checkpoints.dir", parse=str, kind="a path or URL", default="",
+    unset="<high-availability.storageDir>/checkpoints, else <state directory>/checkpoints, or in"
+    " `taskmanager.runner.directory`",
+    description="Where the queries of streaming jobs have their checkpoints, each in a directory of its job and uid: a"
+    " path that all TaskManagers can read and write. Spark's own file systems are used.",
+)  # fmt: skip
+CHECKPOINT_RETENTION: Final = Option(
+    key="execution.checkpointing.externalized-checkpoint-retention",
+    parse=one_of("DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION", "NO_EXTERNALIZED_CHECKPOINTS"),
+    kind="DELETE_ON_CANCELLATION, RETAIN_ON_CANCELLATION or NO_EXTERNALIZED_CHECKPOINTS",
+    default="DELETE_ON_CANCELLATION", scope=Scope.JOB,
+    description="Which checkpoints of an ended streaming job are kept: those of one that FAILED, of one that FAILED or"
+    " was CANCELED, or none. Those of a FINISHED job are removed.",
+)  # fmt: skip
 ANALYZE_FIRST: Final = Option(
     key="execution.analyze-first", parse=boolean, kind=_YES_NO, default=True, scope=Scope.JOB,
     description="Resolve the schemas of the complete graph before the first Spark job runs. Step functions of later "
@@ -223,7 +238,8 @@ DEFAULT_PARALLELISM: Final = Option(
 RESTART_TYPE: Final = Option(
     key="restart-strategy.type",
     parse=one_of("none", "off", "disable", "fixed-delay", "failure-rate", "exponential-delay"),
-    kind="none, fixed-delay, failure-rate or exponential-delay", default="none", scope=Scope.JOB,
+    kind="none, fixed-delay, failure-rate or exponential-delay", default="", scope=Scope.JOB,
+    unset="exponential-delay for streaming jobs, none for batch jobs",
     description="What happens to a job whose task failed for a retryable reason.",
 )  # fmt: skip
 FIXED_ATTEMPTS: Final = Option(

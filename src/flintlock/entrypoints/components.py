@@ -72,6 +72,7 @@ class JobManagerParts:
     configuration: Configuration
     versions: Versions
     work_dir: str
+    checkpoints_dir: str
     clock_ms: Callable[[], int]  # the wall clock
     boot_time_s: Callable[[], float]  # only grows, also while the machine sleeps
     random: Random
@@ -111,6 +112,7 @@ class JobManagerComponents:
             configuration=parts.configuration,
             versions=parts.versions,
             work_dir=parts.work_dir,
+            checkpoints_dir=parts.checkpoints_dir,
             clock_ms=parts.clock_ms,
             random=parts.random,
             workers=parts.workers,

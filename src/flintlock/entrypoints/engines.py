@@ -28,6 +28,7 @@ class EngineLauncherFactory(Protocol):
         user: RunnerUser | None,
         log_file: Path,
         work_dir: str,
+        checkpoints_dir: str,
         archive_dir: Path,
         secrets_dir: Path,
     ) -> EngineLauncher:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import (
+    CHECKPOINTS_DIR,
     CLUSTER_ID,
     HA_CLUSTER_ID,
     HA_RECOVERY,
@@ -92,6 +93,15 @@ def work_dir(settings: ProcessSettings) -> str:
     configured = configuration.get(WORK_DIR) or (f"{shared.rstrip('/')}/work" if shared else "")
     files = runner_files_of(settings)
     return configured or str(settings.state_dir / "work" if files is None else files.work)
+
+
+def checkpoints_dir(settings: ProcessSettings) -> str:
+    """Return where the checkpoints of streaming jobs are: one place for all TaskManagers."""
+    configuration = settings.configuration
+    shared = ha_backend(configuration).shared_directory(configuration)
+    configured = configuration.get(CHECKPOINTS_DIR) or (f"{shared.rstrip('/')}/checkpoints" if shared else "")
+    files = runner_files_of(settings)
+    return configured or str(settings.state_dir / "checkpoints" if files is None else files.checkpoints)
 
 
 def runner_files_of(settings: ProcessSettings) -> RunnerFiles | None:

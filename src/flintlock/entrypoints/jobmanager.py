@@ -29,7 +29,7 @@ from flintlock.dispatcher.leadership.current_dispatcher import CurrentDispatcher
 from flintlock.dispatcher.leadership.leader_watch import is_loopback
 from flintlock.entrypoints.announcements import Announcements, keep_announced
 from flintlock.entrypoints.components import DeploymentMode, JobManagerComponents, JobManagerParts
-from flintlock.entrypoints.high_availability import blocking_jobs_dir, ha_services, work_dir
+from flintlock.entrypoints.high_availability import blocking_jobs_dir, checkpoints_dir, ha_services, work_dir
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.log_metrics import DroppedLogLines
 from flintlock.entrypoints.own_job import deployment_mode
@@ -141,6 +141,7 @@ class ClusterEntrypoint:
             configuration=self._configuration,
             versions=cluster_versions(),
             work_dir=work_dir(self._settings),
+            checkpoints_dir=checkpoints_dir(self._settings),
             clock_ms=clock_ms,
             boot_time_s=boot_time_s,
             random=Random(secrets.randbits(64)),  # noqa: S311 (jitter, not secrets)

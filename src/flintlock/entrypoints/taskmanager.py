@@ -33,7 +33,7 @@ from flintlock.config.options import (
     UNREGISTERED_TIMEOUT,
 )
 from flintlock.entrypoints.engines import engine_launcher
-from flintlock.entrypoints.high_availability import runner_files_of, work_dir
+from flintlock.entrypoints.high_availability import checkpoints_dir, runner_files_of, work_dir
 from flintlock.entrypoints.local_workers import FIRST_INDEX
 from flintlock.entrypoints.log_files import rotating_logs
 from flintlock.entrypoints.process import ProcessSettings, cluster_versions, start, write_json
@@ -124,6 +124,7 @@ async def _serve(settings: ProcessSettings, run_dir: Path) -> None:
                 user=user,
                 log_file=engine_log,
                 work_dir=work_dir(settings),
+                checkpoints_dir=checkpoints_dir(settings),
                 archive_dir=cache_directory(),
                 secrets_dir=Path(configuration.get(SECRETS_DIRECTORY) or state_dir / "secrets"),
             ),
@@ -179,8 +180,8 @@ def _runner_user(settings: ProcessSettings, run_dir: Path) -> tuple[RunnerUser |
     if files is None:
         return None, run_dir
     user = find_runner_user(settings.configuration.get(RUNNER_USER))
-    work = work_dir(settings).removeprefix("file://")
-    files.prepare(run_dir.name, user, () if "://" in work else (work,))
+    shared = [path(settings).removeprefix("file://") for path in (work_dir, checkpoints_dir)]
+    files.prepare(run_dir.name, user, [directory for directory in shared if "://" not in directory])
     return user, files.of(run_dir.name)
 
 

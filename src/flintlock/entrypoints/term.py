@@ -124,6 +124,7 @@ class TermParts:
     configuration: Configuration
     versions: Versions
     work_dir: str
+    checkpoints_dir: str
     clock_ms: Callable[[], int]
     random: Random
     workers: Callable[[FencingToken], AbstractAsyncContextManager[WorkerDriver]] | None = None  # active mode
@@ -175,6 +176,7 @@ async def _leading(parts: TermParts, token: FencingToken, stores: Stores) -> Asy
                 directory=directory,
                 configuration=parts.configuration,
                 work_dir=parts.work_dir,
+                checkpoints_dir=parts.checkpoints_dir,
                 clock_ms=parts.clock_ms,
                 random=parts.random,
                 enrichers=parts.enrichers,

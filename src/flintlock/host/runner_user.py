@@ -137,6 +137,11 @@ class RunnerFiles(Struct, frozen=True, kw_only=True):
         """Where blocking results are, unless another place is configured."""
         return self.root / "work"
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints of streaming jobs are, unless another place is configured."""
+        return self.root / "checkpoints"
+
     def of(self, task_manager: str) -> Path:
         """Return the directory of one TaskManager: copies of blobs, and the directories of engine and runners."""
         return self.root / task_manager
@@ -151,6 +156,7 @@ class RunnerFiles(Struct, frozen=True, kw_only=True):
         for directory in (self.root, own):
             _make_passable(directory)
         user.make_directory(self.work)
+        user.make_directory(self.checkpoints)
         user.make_directory(own / "engine")
         _check_access(user, (str(own / "engine"), *writable))
 

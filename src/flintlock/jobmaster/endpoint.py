@@ -106,7 +106,7 @@ def job_master_factory(services: JobMasterServices) -> JobMasterFactory:
         job: StoredJob, progress: tuple[RegionRecord, ...], listener: JobListener, history: JobHistory | None = None
     ) -> JobMasterRunner:
         with services.current_job.working_on(job.graph.job_id):
-            plan = plan_of(job.graph, services.configuration, services.work_dir)
+            plan = plan_of(job.graph, services.configuration, services.work_dir, services.checkpoints_dir)
             state = with_history(initial_state(plan, job, progress, services.clock_ms()), history)
             for record in progress:
                 if record.phase is not RegionPhase.FINISHED:

@@ -18,7 +18,7 @@ from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
 from flintlock.model.errors import Conflict, Corrupt, NotFound
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId, VertexId
-from flintlock.model.jobgraph import JobGraph
+from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import ExceptionEntry, ParallelismRange, RestartHistory, StoredJob
 from flintlock.model.regions import Region, regions_of, shared_steps, values_of_region
 from flintlock.model.slots import SlotGrant, SlotRequest
@@ -35,6 +35,14 @@ LATEST_ATTEMPTS: Final = 8
 
 #: The request id of a grant by an earlier ResourceManager that the current one has not confirmed yet.
 UNCONFIRMED: Final = RequestId("")
+
+
+#: The ends of a job after which its checkpoints are kept, by the value of `CHECKPOINT_RETENTION`.
+_KEPT_AFTER: Final[Mapping[str, frozenset[JobStatus]]] = {
+    "NO_EXTERNALIZED_CHECKPOINTS": frozenset(),
+    "DELETE_ON_CANCELLATION": frozenset({JobStatus.FAILED}),
+    "RETAIN_ON_CANCELLATION": frozenset({JobStatus.FAILED, JobStatus.CANCELED}),
+}
 
 
 class JobPlan(Struct, frozen=True, kw_only=True):
@@ -54,6 +62,8 @@ class JobPlan(Struct, frozen=True, kw_only=True):
     refusals_of_the_dead: int  # a TaskManager that refuses so many connections in a row, a second apart, is dead
     history_size: int
     work_dir: str  # the job's own
+    checkpoint_dir: str = ""  # the job's own, of a streaming job
+    kept_after: frozenset[JobStatus] = frozenset()  # the ends of the job after which its checkpoints are kept
 
     @property
     def job_id(self) -> JobId:
@@ -179,14 +189,15 @@ class ExecutionGraph(Struct, frozen=True, kw_only=True):
         return region if region.current.attempt == attempt.attempt else None
 
 
-def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
+def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str, checkpoints_dir: str = "") -> JobPlan:
     """Return the plan of a job: its configuration over the cluster's. Raises if the graph cannot be planned."""
     configuration = cluster.over(graph.config)
     default = configuration.get(options.DEFAULT_PARALLELISM)
+    streaming = graph.job_type is JobType.STREAMING
     return JobPlan(
         graph=graph,
         regions=regions_of(graph),
-        strategy=restart_strategy(configuration),
+        strategy=restart_strategy(configuration, graph.job_type),
         infrastructure_attempts=configuration.get(options.INFRASTRUCTURE_ATTEMPTS),
         priority=configuration.get(options.JOB_PRIORITY),
         timeout_s=configuration.get(options.JOB_TIMEOUT),
@@ -198,6 +209,8 @@ def plan_of(graph: JobGraph, cluster: Configuration, work_dir: str) -> JobPlan:
         refusals_of_the_dead=math.ceil(cluster.get(options.HEARTBEAT_INTERVAL)) + 2,
         history_size=configuration.get(options.EXCEPTION_HISTORY),
         work_dir=f"{work_dir.rstrip('/')}/{graph.job_id}",
+        checkpoint_dir=f"{checkpoints_dir.rstrip('/')}/{graph.job_id}" if streaming and checkpoints_dir else "",
+        kept_after=_KEPT_AFTER[configuration.get(options.CHECKPOINT_RETENTION)],
     )
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
+from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import RestartHistory
 from flintlock.model.tasks import FailureKind
 
@@ -77,10 +78,10 @@ class ExponentialDelay(Struct, frozen=True, kw_only=True):
 RestartStrategy: TypeAlias = NoRestart | FixedDelay | FailureRate | ExponentialDelay
 
 
-def restart_strategy(configuration: Configuration) -> RestartStrategy:
-    """Return the strategy that a job's configuration (over the cluster's) selects."""
+def restart_strategy(configuration: Configuration, job_type: JobType = JobType.BATCH) -> RestartStrategy:
+    """Return the strategy that a job's configuration (over the cluster's) selects, or the default of its type."""
     get = configuration.get
-    match get(options.RESTART_TYPE):
+    match get(options.RESTART_TYPE) or ("exponential-delay" if job_type is JobType.STREAMING else "none"):
         case "fixed-delay":
             return FixedDelay(attempts=get(options.FIXED_ATTEMPTS), delay_s=get(options.FIXED_DELAY))
         case "failure-rate":

@@ -185,6 +185,7 @@ def _send(transition: Transition, region: RegionState, grant: SlotGrant) -> None
         inputs=_inputs(transition.job, region),
         manifests=_manifests(transition.job, region),
         work_dir=plan.work_dir,
+        checkpoint_dir=plan.checkpoint_dir,
         analysis=_analysis(transition.job, region),
         cancel_timeout_s=plan.cancel_timeout_s,
         instance=grant.instance,

@@ -30,6 +30,7 @@ class JobMasterServices:
     random: Random
     configuration: Configuration
     work_dir: str  # contains a directory with the blocking results of each job
+    checkpoints_dir: str = ""  # contains a directory with the checkpoints of each streaming job
     enrichers: tuple[FailureEnricher, ...] = ()
     metrics: JobMasterMetrics | None = None
     claims: TargetClaims = field(default_factory=TargetClaims)  # which job writes to which path

@@ -59,10 +59,12 @@ def results_of(job: ExecutionGraph) -> tuple[ResultRows, ...]:
 
 
 def scratch_of(job: ExecutionGraph) -> tuple[str, ...]:
-    """Return the directories that attempts may have left: their staging, and the job's blocking results."""
+    """Return the directories to remove: staging of attempts, blocking results, checkpoints that are not kept."""
     staging = [directory for region in job.regions for directory in region.staging]
     if any(region.plan.materialises and _any_attempt_sent(region) for region in job.regions):
         staging.append(job.plan.work_dir)  # older versions did not record it with the attempts
+    if job.plan.checkpoint_dir and job.status not in job.plan.kept_after and any(map(_any_attempt_sent, job.regions)):
+        staging.append(job.plan.checkpoint_dir)
     return tuple(dict.fromkeys(staging))
 
 

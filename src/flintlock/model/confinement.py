@@ -30,6 +30,8 @@ def deployment_problem(order: DeployTask) -> str | None:
         return f"the graph is that of job {order.graph.job_id}, not of job {job_id}"
     if order.work_dir and _last_name(order.work_dir) != job_id:
         return f"{order.work_dir} is not the work directory of job {job_id}"
+    if order.checkpoint_dir and _last_name(order.checkpoint_dir) != job_id:
+        return f"{order.checkpoint_dir} is not the checkpoint directory of job {job_id}"
     return None
 
 

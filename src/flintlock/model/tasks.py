@@ -39,6 +39,7 @@ class DeployTask(Struct, frozen=True, kw_only=True):
     outputs: tuple[StepName, ...] | None = None  # only these of the region's outputs; None: all of them
     lease_s: float = 0.0  # no leader's lease covers the attempt for longer than this; 0: as long as the leader grants
     taken: dict[StepName, JobId] = {}  # sinks that must not write: another job writes to their target
+    checkpoint_dir: str = ""  # of a streaming job: contains the checkpoint of each query, by its uid
 
 
 class DeploymentAnswer(Struct, frozen=True, kw_only=True):

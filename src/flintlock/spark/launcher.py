@@ -58,6 +58,7 @@ class LocalEngineLauncher:
         user: RunnerUser | None,
         log_file: Path,
         work_dir: str,
+        checkpoints_dir: str,
         archive_dir: Path,
         secrets_dir: Path,
     ) -> None:
@@ -68,6 +69,7 @@ class LocalEngineLauncher:
         self._user: Final = user  # whom they run as; None: the user of this process
         self._log_file: Final = log_file
         self._work_dir: Final = work_dir
+        self._checkpoints_dir: Final = checkpoints_dir
         self._archive_dir: Final = archive_dir
         self._secrets_dir: Final = secrets_dir
         self._cgroups: Cgroups | None = None  # written by the first open
@@ -161,6 +163,7 @@ class LocalEngineLauncher:
             conf=with_class_path(self._configuration.spark(), cache=str(self._files_dir / "engine" / "packages")),
             sync_files=self._configuration.get(SYNC_FILES),
             work_root=self._work_dir,
+            checkpoint_root=self._checkpoints_dir,
             start_timeout_s=self._configuration.get(TM_ENGINE_START),
             archive_dir=str(self._archive_dir),
             environment=self._user_environment(),

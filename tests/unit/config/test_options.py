@@ -40,6 +40,8 @@ IN_WORDS = {
     "jobmanager.failure-enrichers",
     "pipeline.jobvertex-parallelism-overrides",
     "job.timeout",
+    "state.checkpoints.dir",
+    "restart-strategy.type",
     "slotmanager.number-of-slots.max",
     "slotmanager.max-total-resource.cpu",
     "slotmanager.max-total-resource.memory",

@@ -109,6 +109,7 @@ class TermHarness:
             configuration=Configuration(),
             versions=VERSIONS,
             work_dir="work",
+            checkpoints_dir="checkpoints",
             clock_ms=now_ms,
             random=Random(1),
             workers=workers,

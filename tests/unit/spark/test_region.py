@@ -62,7 +62,7 @@ class FakeReader:
 
         return record
 
-    def load(self, paths: list[str] | None = None) -> FakeFrame:
+    def load(self, paths: list[str] | str | None = None) -> FakeFrame:
         return FakeFrame(".".join([*self.calls, f"load({paths})"]))
 
     def table(self, name: str) -> FakeFrame:

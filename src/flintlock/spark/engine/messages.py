@@ -40,6 +40,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     conf: dict[str, str] = {}  # spark.* of the cluster; a spark.master here makes the engine a driver of that cluster
     sync_files: bool = True  # whether local files that Spark wrote are made durable
     work_root: str = ""  # Flintlock may remove directories below it, as those named .flintlock-*
+    checkpoint_root: str = ""  # and below this one
     working_dir: str = ""  # relative paths in jobs start here; where empty: they are refused
     environment: dict[str, str] = msgspec.field(default_factory=lambda: dict(os.environ))
     user: RunnerUser | None = None  # whom its processes run as; None: the user of this one

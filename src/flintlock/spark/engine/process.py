@@ -193,7 +193,11 @@ class EngineProcess:
             driver.open()
             done("session")
             files = HadoopFiles(
-                driver.jvm, driver.context.hadoopConfiguration(), settings.work_root, sync_files=settings.sync_files
+                driver.jvm,
+                driver.context.hadoopConfiguration(),
+                settings.work_root,
+                checkpoint_root=settings.checkpoint_root,
+                sync_files=settings.sync_files,
             )
             self._warm_up(driver, files)
             done("warm")

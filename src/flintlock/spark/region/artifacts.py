@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 import cloudpickle
 
 from flintlock.model.jobgraph import Artifact, ArtifactKind, JobGraph
-from flintlock.model.operations import Function
+from flintlock.model.operations import ForeachBatch, Function
 from flintlock.model.tasks import FailureKind
 from flintlock.spark.region.failures import TaskError
 
@@ -93,7 +93,7 @@ class Artifacts:
             spark.addArtifacts(*(str(path) for path in self._uploads), pyfile=True)
             sys.path[:] = before  # PySpark appends archives, which `install` has put further up
 
-    def function(self, operation: Function) -> StepFunction:
+    def function(self, operation: Function | ForeachBatch) -> StepFunction:
         """Return a step's function: from its pickle, or imported. Exceptions of user code pass through unchanged."""
         if operation.pickle is not None:
             loaded: object = cloudpickle.loads(self.path(operation.pickle).read_bytes())

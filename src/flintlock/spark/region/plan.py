@@ -75,6 +75,8 @@ class StepFrames:
                 self.get(source)
         self._current_step = step
         frame = self._build(vertex)
+        if vertex.watermark is not None:
+            frame = frame.withWatermark(vertex.watermark.column, vertex.watermark.delay)
         if vertex.cache and step not in self._inputs:
             frame = self._backend.as_view(frame, _private(step)).cache()
             self._cached.append(frame)
@@ -170,6 +172,8 @@ class StepFrames:
         return frame
 
     def _source(self, source: Source) -> DataFrame:
+        if source.stream:
+            return self._stream(source)
         reader = self._backend.spark.read.options(**source.options)
         if source.table is not None:
             return reader.table(source.table)
@@ -178,6 +182,16 @@ class StepFrames:
         if source.schema is not None:
             reader = reader.schema(source.schema)
         return reader.load(list(source.paths)) if source.paths else reader.load()
+
+    def _stream(self, source: Source) -> DataFrame:
+        reader = self._backend.spark.readStream.options(**source.options)
+        if source.table is not None:
+            return reader.table(source.table)
+        if source.format is not None:
+            reader = reader.format(source.format)
+        if source.schema is not None:
+            reader = reader.schema(source.schema)
+        return reader.load(source.paths[0]) if source.paths else reader.load()
 
     def _sql(self, vertex: JobVertex, query: str) -> DataFrame:
         command = command_of(query)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from flintlock.config.configuration import Configuration
 from flintlock.config.options import DEFAULT_PARALLELISM
+from flintlock.model.jobgraph import JobType
 from flintlock.model.tasks import DeployTask
+
+#: Settings of streaming jobs that they cannot change. With Spark's default, a query ends without an exception when
+#: another one starts on a copy of its checkpoint.
+STREAMING_CONFIG: Final[Mapping[str, str]] = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
 
 
 def default_config(slots: int) -> dict[str, str]:
@@ -14,7 +22,11 @@ def default_config(slots: int) -> dict[str, str]:
 
 def session_config(task: DeployTask, cores: int) -> dict[str, str]:
     """Return the settings of the task's session: the job's own over the defaults. `cores`: of the TaskManager."""
-    return {**default_config(cores_of(task, cores)), **Configuration(task.graph.config).spark()}
+    return {
+        **default_config(cores_of(task, cores)),
+        **Configuration(task.graph.config).spark(),
+        **(STREAMING_CONFIG if task.graph.job_type is JobType.STREAMING else {}),
+    }
 
 
 def cores_of(task: DeployTask, cores: int) -> int:

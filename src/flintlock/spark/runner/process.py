@@ -35,7 +35,7 @@ from flintlock.model.checking.dependencies import has_environment
 from flintlock.model.commands import CancelTask, TaskQuery
 from flintlock.model.ids import StepName
 from flintlock.model.jobgraph import EngineKind, JobGraph, JobType
-from flintlock.model.operations import Function, Program
+from flintlock.model.operations import ForeachBatch, Function, Program
 from flintlock.model.secret_references import hide, redacted, with_secrets
 from flintlock.model.tasks import (
     Analysis,
@@ -70,6 +70,7 @@ from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.relative_paths import RelativePaths
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.region.side_effects import SideEffects
+from flintlock.spark.region.streaming import StreamingTask
 from flintlock.spark.runner.answers import answer
 from flintlock.spark.runner.exit_reasons import DISCONNECTED, with_limits
 from flintlock.spark.runner.interruption import Interruption
@@ -292,8 +293,6 @@ class RunnerProcess:
 
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
-        if task.graph.job_type is JobType.STREAMING:
-            raise TaskError(FailureKind.CONFIGURATION, "this version checks streaming job graphs, but cannot run them")
         if task.graph.engine is EngineKind.DEDICATED:
             dedicated.connect()
             backend = self._backend = dedicated.session()
@@ -306,11 +305,17 @@ class RunnerProcess:
                 on_every_plan(LastingTables(backend.setting).check_plan)
         attempt.inputs = task.inputs
         attempt.frames = StepFrames(backend, task.graph, artifacts, task.inputs)
+        config = session_config(task, message.cores)
+        if task.graph.job_type is JobType.STREAMING:
+            streaming = attempt.region_task = StreamingTask(
+                task, backend, attempt.frames, artifacts, config=config, activity=self._progress.begin
+            )
+            return streaming.run()
         attempt.region_task = RegionTask(
             task,
             backend,
             attempt.frames,
-            config=session_config(task, message.cores),
+            config=config,
             activity=self._progress.begin,
             targets=self._targets.get,
             written=self._send,
@@ -462,7 +467,7 @@ class _Attempt:
         self.step: Final = step
         self.inputs: Mapping[StepName, str] = {}
         self.frames: StepFrames | None = None
-        self.region_task: RegionTask | None = None
+        self.region_task: RegionTask | StreamingTask | None = None
 
     def failure(self, error: BaseException, scratch: str) -> Failure:
         """Return the error as a failure for its user, with files by the names that they know."""
@@ -473,6 +478,8 @@ class _Attempt:
             )
             sources = self.frames.sources() if self.frames is not None else None
             in_user_code = self.frames.in_user_code if self.frames is not None else self.step is not None
+            if isinstance(self.region_task, StreamingTask):
+                in_user_code = in_user_code or self.region_task.in_user_code
             failure = failure_of(cause, step, sources, in_user_code=in_user_code)
             missing = missing_inputs(cause, step, self.inputs)
         except Exception as second:  # noqa: BLE001 - an error that cannot be described must still be reported
@@ -521,7 +528,7 @@ def _limit_memory(limits: Limits) -> None:
 def _has_functions(graph: JobGraph, steps: Iterable[StepName] | None) -> bool:
     wanted = set(steps) if steps is not None else None
     return any(
-        isinstance(vertex.operation, Function) and (wanted is None or vertex.name in wanted)
+        isinstance(vertex.operation, Function | ForeachBatch) and (wanted is None or vertex.name in wanted)
         for vertex in graph.vertices
     )
 

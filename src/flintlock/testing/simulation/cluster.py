@@ -302,6 +302,7 @@ class SimulatedCluster:
                 configuration=configuration,
                 versions=VERSIONS,
                 work_dir="work",
+                checkpoints_dir="checkpoints",
                 clock_ms=lambda: now_ms() + self.clock_errors_ms.get(process.name, 0),
                 boot_time_s=asyncio.get_running_loop().time,
                 random=self.random,

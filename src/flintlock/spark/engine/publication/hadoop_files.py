@@ -67,10 +67,18 @@ _NO_SUCH_PLACE: Final = (
 class HadoopFiles:
     """The file systems of the engine's Hadoop configuration. Thread-safe."""
 
-    def __init__(self, jvm: JavaObject, configuration: JavaObject, work_root: str, *, sync_files: bool = True) -> None:
+    def __init__(
+        self,
+        jvm: JavaObject,
+        configuration: JavaObject,
+        work_root: str,
+        *,
+        checkpoint_root: str = "",
+        sync_files: bool = True,
+    ) -> None:
         self._configuration: Final = configuration
         self._local: Final = LocalFiles() if sync_files else None  # makes local files durable
-        self._work_root: Final = work_root
+        self._roots: Final = tuple(filter(None, (work_root, checkpoint_root)))
         self._systems: Final[dict[tuple[str, str], JavaObject]] = {}  # by scheme and authority; Hadoop caches them, too
         self._schemes: Final[dict[tuple[str, str], str]] = {}  # of those
         self._path: Final = jvm.org.apache.hadoop.fs.Path
@@ -151,13 +159,13 @@ class HadoopFiles:
         One that cannot exist, because there is no such file system or bucket, counts as removed.
 
         Raises:
-            Refused: The directory is neither named `.flintlock-*` nor below the work directory.
+            Refused: The directory is neither named `.flintlock-*` nor below the directory of work or of checkpoints.
             FileFailure: The file system refuses.
         """
         if not self._is_own(path):
             raise Refused(
                 f"{path} is not Flintlock's own: only directories named {PREFIX}* and those below "
-                f"{self._work_root or 'a work directory (none is set)'} are removed"
+                f"{' or '.join(self._roots) or 'a work directory (none is set)'} are removed"
             )
 
         def act() -> None:
@@ -186,14 +194,18 @@ class HadoopFiles:
             return False
         if parts[-1].startswith(PREFIX):
             return True
-        if not self._work_root:
+        if not self._roots:
             return False
 
         def qualified(text: str) -> str:
             fs, place = self.open_path(text)
             return str(fs.makeQualified(place).toString()).rstrip("/")
 
-        return with_path(path, "find", lambda: qualified(path).startswith(f"{qualified(self._work_root)}/"))
+        def is_below_a_root() -> bool:
+            place = qualified(path)
+            return any(place.startswith(f"{qualified(root)}/") for root in self._roots)
+
+        return with_path(path, "find", is_below_a_root)
 
     def open_path(self, path: str) -> tuple[JavaObject, JavaObject]:
         """Return the file system of a path, and the path as Hadoop knows it. Raises FileFailure, Py4JJavaError."""

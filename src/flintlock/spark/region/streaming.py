@@ -1,0 +1,223 @@
+"""Runs a streaming region: starts its query in the checkpoint directory of its uid, and follows it to its end.
+
+A query runs in the engine and not here. It ends by a cancel of its task, by a failure, or by itself if its trigger is
+`availableNow`; that it ended otherwise is a failure, too, also without an exception. When this process dies, the
+TaskManager releases the Spark session of the attempt, which stops the query before another attempt starts it again.
+
+Before it starts, the log of a file sink is compared with the checkpoint. Spark skips each batch that the log has
+already, without a word: a query that begins anew, or from an older point, would lose the rows of those batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from flintlock.model.ids import StepName
+from flintlock.model.operations import ForeachBatch, Guarantee, Sink
+from flintlock.model.regions import region_outputs
+from flintlock.model.streams import StreamQuery, TriggerKind
+from flintlock.model.tasks import Analysis, DeployTask, FailureKind, StepOutput, TaskFinished
+from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.backend import SparkBackend
+from flintlock.spark.region.batch import StepFailed, analyze, resolve
+from flintlock.spark.region.failures import Interrupted, TaskError
+from flintlock.spark.region.lasting_tables import LastingTables
+from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.spark_errors import SparkError
+from flintlock.spark.runner_messages import Worked
+
+#: How often the query is observed.
+POLL_S: Final = 1.0
+#: How long a query waits for the end of another one on its checkpoint: longer than any lease by default.
+PREDECESSOR_S: Final = 120.0
+#: Spark's error class of a query that finds another one on its checkpoint.
+CONCURRENT: Final = "CONCURRENT_STREAM_LOG_UPDATE"
+_SINK_LOG: Final = "_spark_metadata"
+
+
+class StreamingTask:
+    """One attempt to run one query."""
+
+    def __init__(
+        self,
+        task: DeployTask,
+        backend: SparkBackend,
+        frames: StepFrames,
+        artifacts: Artifacts,
+        *,
+        config: Mapping[str, str],
+        activity: Callable[[str], None],
+        now_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._task: Final = task
+        self._backend: Final = backend
+        self._frames: Final = frames
+        self._artifacts: Final = artifacts
+        self._config: Final = config
+        self._activity: Final = activity
+        self._now_s: Final = now_s
+        self._wait: Final = wait or threading.Event().wait
+        self._vertex: Final = region_outputs(task.graph, task.region)[0]
+        self._query: Final = self._vertex.query or StreamQuery()
+        self.in_user_code = False  # the function for batches was being loaded when something failed
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint directory of the query."""
+        return f"{self._task.checkpoint_dir.rstrip('/')}/{self._vertex.uid}"
+
+    def find_failed_step(self, error: BaseException) -> tuple[StepName | None, BaseException]:
+        """Return the step that caused an error, as far as resolving schemas again shows it, and its own error."""
+        if isinstance(error, StepFailed):
+            return error.step, error.cause
+        if self._frames.current_step is not None:
+            return self._frames.current_step, error
+        return self._frames.find_failed_step(self._vertex.inputs[0], error) or (self._vertex.name, error)
+
+    def run(self) -> Worked:
+        """Run the query to its end. Raises Interrupted when it was stopped, TaskError, or what user code raises."""
+        if not self._task.checkpoint_dir:
+            raise TaskError(FailureKind.INTERNAL, "the task has no checkpoint directory", self._vertex.name)
+        self._check_table()
+        self._activity("analysing")
+        if self._task.analysis is Analysis.WHOLE:
+            analyze(self._frames, self._task.graph, self._config)
+        else:
+            resolve(self._frames, self._vertex, self._config)
+        self._check_sink()
+        give_up_s = self._now_s() + PREDECESSOR_S
+        while True:
+            try:
+                self._run_query()
+            except Exception as error:
+                if CONCURRENT not in SparkError(error).message:
+                    raise
+                if self._now_s() >= give_up_s:
+                    raise self._another_query() from error
+            else:
+                break
+            self._activity(f"waiting for the end of another query of {self._vertex.uid}")
+            self._wait(POLL_S)
+        return Worked(finished=TaskFinished(outputs=(StepOutput(step=self._vertex.name),)))
+
+    def _check_table(self) -> None:
+        """Raise TaskError if the sink would write a table that does not last."""
+        operation = self._vertex.operation
+        if isinstance(operation, Sink) and operation.table is not None:
+            LastingTables(self._backend.setting).check(operation.table, self._vertex.name)
+
+    def _check_sink(self) -> None:
+        """Raise TaskError if a file sink has batches that the checkpoint does not know: their rows would be lost.
+
+        Checked on local file systems only: no reader of Spark lists a directory whose name begins with `_`.
+        """
+        target = self._vertex.operation.target
+        if self._vertex.guarantee is not Guarantee.SINK_LOG or target is None:
+            return
+        written = latest_batch(_names_in(f"{target.rstrip('/')}/{_SINK_LOG}"))
+        if written is None:
+            return
+        planned = latest_batch(_names_in(f"{self.checkpoint}/offsets"))
+        if planned is None or written > planned:
+            raise TaskError(FailureKind.CONFIGURATION, sink_ahead(target, written, planned), self._vertex.name)
+
+    def _run_query(self) -> None:
+        """Start the query and follow it until it ends by itself."""
+        self._activity(f"starting {self._vertex.name}")
+        query: Any = self._start()
+        self._activity(f"streaming into {self._vertex.name}")
+        try:
+            while not query.awaitTermination(POLL_S):
+                pass
+        except Interrupted:
+            self._activity(f"stopping {self._vertex.name}")
+            with suppress(Exception):  # the TaskManager releases the session, which stops it, too
+                query.stop()
+            raise
+        error = query.exception()
+        if error is not None:
+            raise error
+        if not self._query.ends:
+            raise TaskError(
+                FailureKind.SPARK_TASK,
+                "the query ended without an exception, and was not stopped by its job",
+                self._vertex.name,
+            )
+
+    def _start(self) -> object:
+        query, operation = self._query, self._vertex.operation
+        writer: Any = self._frames.output(self._vertex).writeStream
+        writer = writer.queryName(str(self._vertex.name)).outputMode(query.output_mode.value)
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        match query.trigger.kind:
+            case TriggerKind.AVAILABLE_NOW:
+                writer = writer.trigger(availableNow=True)
+            case TriggerKind.REAL_TIME:
+                writer = writer.trigger(realTime=query.trigger.interval)
+            case TriggerKind.PROCESSING_TIME if query.trigger.interval:
+                writer = writer.trigger(processingTime=query.trigger.interval)
+            case TriggerKind.PROCESSING_TIME:
+                pass
+        match operation:
+            case ForeachBatch():
+                self.in_user_code = True
+                function = self._artifacts.function(operation)
+                self.in_user_code = False
+                return writer.foreachBatch(function).start()
+            case Sink():
+                return _started(writer, operation)
+            case _:
+                raise TaskError(FailureKind.INTERNAL, f"a {type(operation).__name__} is not a query", self._vertex.name)
+
+    def _another_query(self) -> TaskError:
+        return TaskError(
+            FailureKind.SPARK_TASK,
+            f"another query uses the checkpoint {self.checkpoint}, for more than {PREDECESSOR_S:g} s: one that an"
+            " earlier attempt left, or one outside of this cluster",
+            self._vertex.name,
+        )
+
+
+def _started(writer: Any, sink: Sink) -> object:
+    writer = writer.options(**sink.options)
+    if sink.format is not None:
+        writer = writer.format(sink.format)
+    if sink.partition_by:
+        writer = writer.partitionBy(*sink.partition_by)
+    if sink.table is not None:
+        return writer.toTable(sink.table)
+    return writer.start(*([sink.path] if sink.path is not None else []))
+
+
+def _names_in(directory: str) -> tuple[str, ...]:
+    """Return the names of the files in a local directory; none if there is no such directory, or it is not local."""
+    path = directory.removeprefix("file://") if directory.startswith("file://") else directory.removeprefix("file:")
+    try:
+        return tuple(os.listdir(path)) if path.startswith("/") else ()  # noqa: PTH208 - names are enough
+    except OSError:
+        return ()
+
+
+def latest_batch(names: Iterable[str]) -> int | None:
+    """Return the highest batch among the files of a log of Spark: `12`, `9.compact`; None if there is none."""
+    batches = (name.removesuffix(".compact") for name in names)
+    return max((int(batch) for batch in batches if batch.isdecimal()), default=None)
+
+
+def sink_ahead(path: str, written: int, planned: int | None) -> str:
+    """Return why a query must not start: its sink has batches that it would skip."""
+    if planned is None:
+        return (
+            f"the files in {path} were written by another streaming query, up to its batch {written}, and this one"
+            " begins anew: Spark would skip its first batches without a word. Choose another path, or remove the files"
+        )
+    return (
+        f"the sink {path} has batch {written}, but the checkpoint of this query ends at batch {planned}: Spark would"
+        " skip the batches in between without a word. Choose another path, or restore the query from a later point"
+    )

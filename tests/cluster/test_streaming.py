@@ -1,0 +1,228 @@
+"""Streaming queries on a real engine: row by row, over the death of a runner, and stopped by a cancel."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+from pyspark.sql import DataFrame
+from tests.cluster.processes import Processes, until
+from tests.cluster.runner_harness import JOB, Ran, RunnerHarness, step
+
+import flintlock as fl
+from flintlock.model.commands import CancelTask
+from flintlock.model.jobgraph import JobType, JobVertex
+from flintlock.model.operations import ForeachBatch, Result, Sink, Source, Sql
+from flintlock.model.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
+from flintlock.model.tasks import DeployTask, FailureKind
+from flintlock.spark.runner.handle import ForkedRunner
+
+ALL = Trigger(kind=TriggerKind.AVAILABLE_NOW)
+SCHEMA = "ts TIMESTAMP, n LONG"
+
+
+class Pipeline:
+    """Files that arrive, and a query that counts on them."""
+
+    def __init__(self, b: RunnerHarness) -> None:
+        self.b = b
+        self.input = Path(b.path("in"))
+        self.output = Path(b.path("out"))
+        self.checkpoints = Path(b.path("checkpoints")) / JOB
+        self.input.mkdir()
+        self._files = 0
+
+    def arrive(self, files: int) -> None:
+        """Put files into the directory, each with one row of a number that no other has."""
+        for _ in range(files):
+            number, self._files = self._files, self._files + 1
+            row = {"ts": f"2026-01-01T00:{number % 60:02}:00Z", "n": number}
+            hidden = self.input / f".{number}"
+            hidden.write_text(json.dumps(row) + "\n")
+            hidden.rename(self.input / f"{number}.json")
+
+    def task(self, trigger: Trigger, uid: str = "files-v1", **more: Any) -> DeployTask:
+        """Write every row to files, one input file for each batch."""
+        options = {"maxFilesPerTrigger": "1"}
+        events = Source(format="json", paths=(str(self.input),), schema=SCHEMA, options=options, stream=True)
+        return self.of(
+            step("events", events),
+            step("doubled", Sql(query="SELECT n, 2 * n AS m FROM events"), "events"),
+            step(
+                "files",
+                Sink(format="parquet", path=str(self.output)),
+                "doubled",
+                query=StreamQuery(uid=uid, trigger=trigger),
+            ),
+            **more,
+        )
+
+    def of(self, *steps: JobVertex, **more: Any) -> DeployTask:
+        return self.b.task(*steps, job_type=JobType.STREAMING, checkpoint_dir=str(self.checkpoints), **more)
+
+    def batches(self) -> int:
+        """Return how many batches the query has committed."""
+        return len([*(self.checkpoints / "files-v1" / "commits").glob("[0-9]*")])
+
+    def rows(self) -> list[int]:
+        """Return the numbers that are in the output, as any reader of it sees them."""
+        ran = self.b.run(
+            self.b.task(
+                step("out", Source(format="parquet", paths=(str(self.output),))),
+                step("sorted", Sql(query="SELECT n, m FROM out ORDER BY n"), "out"),
+                step("r", Result(limit=1000), "sorted"),
+            )
+        )
+        found: list[list[int]] = msgspec.json.decode(ran.finished.results[0].json)["rows"]
+        assert all(m == 2 * n for n, m in found)
+        return [n for n, _ in found]
+
+    def killed_after(self, batches: int) -> Ran:
+        """Run the query, and kill its runner when so many batches are committed."""
+
+        async def kill(runner: ForkedRunner) -> None:
+            await self.b.until(lambda: self.batches() >= batches)
+            os.kill(await runner.started(), signal.SIGKILL)
+
+        return self.b.loop.run(self.b.ran(self.task(Trigger()), kill))
+
+
+def test_a_killed_runner_is_followed_by_one_that_continues_from_the_checkpoint(b: RunnerHarness) -> None:
+    """Every row once: the query of the dead runner has ended with its session, and the next one begins where it was."""
+    pipeline = Pipeline(b)
+    pipeline.arrive(12)
+
+    assert pipeline.killed_after(3).failure.kind is FailureKind.RUNNER_LOST
+    committed = pipeline.batches()
+    pipeline.arrive(3)
+    pipeline.b.run(pipeline.task(ALL)).finished  # noqa: B018 - raises if it has failed
+
+    assert 3 <= committed < 15
+    assert pipeline.batches() == 15
+    assert pipeline.rows() == list(range(15))
+
+
+def test_a_cancel_stops_the_query_before_the_task_has_ended(b: RunnerHarness) -> None:
+    """Nothing is processed after it, and nothing is lost by it."""
+    pipeline = Pipeline(b)
+    pipeline.arrive(2)
+
+    async def cancel(runner: ForkedRunner) -> None:
+        await b.until(lambda: pipeline.batches() >= 1)
+        await runner.command(CancelTask(attempt=task.attempt))
+
+    task = pipeline.task(Trigger())
+    ran = b.loop.run(b.ran(task, cancel))
+    committed = pipeline.batches()
+    pipeline.arrive(1)
+    pipeline.b.run(pipeline.task(ALL)).finished  # noqa: B018 - raises if it has failed
+
+    assert ran.failure.exception == "Interrupted"
+    assert "stopping files" in ran.activities
+    assert committed < 3
+    assert pipeline.rows() == [0, 1, 2]
+
+
+def test_a_query_that_would_skip_batches_of_its_sink_is_refused(b: RunnerHarness) -> None:
+    """A new query on the files of an earlier one: Spark alone loses the rows of its first batches, silently."""
+    pipeline = Pipeline(b)
+    pipeline.arrive(2)
+    pipeline.b.run(pipeline.task(ALL)).finished  # noqa: B018 - raises if it has failed
+
+    failure = pipeline.b.run(pipeline.task(ALL, uid="files-v2")).failure
+
+    assert failure.kind is FailureKind.CONFIGURATION
+    assert failure.step == "files"
+    assert "were written by another streaming query, up to its batch 1, and this one begins anew" in failure.message
+
+
+def test_a_function_gets_each_batch_once_with_its_id(b: RunnerHarness) -> None:
+    """Stateful, with RocksDB: counts go on over a restart, and the function gets growing batch ids."""
+    pipeline = Pipeline(b)
+    target = b.path("upserts")
+
+    def upsert(batch: Any, batch_id: int) -> None:
+        with open(target, "a") as file:  # noqa: PTH123 - runs in another process
+            file.writelines(f"{batch_id} {row['k']} {row['c']}\n" for row in batch.collect())
+
+    events = Source(format="json", paths=(str(pipeline.input),), schema=SCHEMA, stream=True)
+    counts = Sql(query="SELECT n % 2 AS k, count(*) AS c FROM events GROUP BY n % 2")
+    query = StreamQuery(uid="upsert-v1", output_mode=OutputMode.UPDATE, trigger=ALL)
+    steps = (
+        step("events", events, watermark=Watermark(column="ts", delay="1 minute")),
+        step("counts", counts, "events"),
+        step("upsert", ForeachBatch(pickle="upsert.pkl"), "counts", query=query),
+    )
+    artifacts = (b.pickled("upsert", upsert),)
+
+    for files in (3, 2):
+        pipeline.arrive(files)
+        b.run(pipeline.of(*steps, artifacts=artifacts)).finished  # noqa: B018 - raises if it has failed
+
+    written = sorted(tuple(map(int, line.split())) for line in Path(target).read_text().splitlines())
+    (later,) = {batch_id for batch_id, _, _ in written} - {0}  # the batches between have no rows
+    assert written == [(0, 0, 2), (0, 1, 1), (later, 0, 3), (later, 1, 2)]
+    assert [*(pipeline.checkpoints / "upsert-v1" / "state").rglob("*.zip")], "the state is in RocksDB"
+
+
+def test_a_missing_column_is_an_error_of_its_step(b: RunnerHarness) -> None:
+    """Found before the query starts; a restart could not help."""
+    pipeline = Pipeline(b)
+    task = pipeline.task(ALL)
+    broken = [
+        structs.replace(vertex, operation=Sql(query="SELECT nope FROM events")) if vertex.name == "doubled" else vertex
+        for vertex in task.graph.vertices
+    ]
+
+    failure = b.run(pipeline.of(*broken)).failure
+
+    assert (failure.kind, failure.step) == (FailureKind.ANALYSIS, "doubled")
+    assert not pipeline.checkpoints.exists()
+
+
+def test_a_streaming_job_restarts_by_itself_and_finishes_with_every_row_once(
+    standing: Processes, tmp_path: Path
+) -> None:
+    """Without a strategy it restarts by exponential-delay; its checkpoint is removed when it has finished."""
+    source, checkpoints = tmp_path / "in", standing.state_dir / "checkpoints"
+    source.mkdir()
+    for number in range(6):
+        (source / f"{number}.json").write_text(json.dumps({"n": number}) + "\n")
+    job = fl.Job("numbers", parallelism=1, params={"mark": str(tmp_path / "killed"), "checkpoints": str(checkpoints)})
+    options = {"maxFilesPerTrigger": 1}
+    events = job.source("events", format="json", path=source, schema="n LONG", options=options, stream=True)
+
+    @job.step(inputs=[events])
+    def doomed(events: DataFrame, params: dict[str, str]) -> DataFrame:
+        """Kill the first runner when two batches are committed."""
+        from threading import Event, Thread
+
+        def kill() -> None:
+            while len([*Path(params["checkpoints"]).glob("*/files-v1/commits/[0-9]*")]) < 2:
+                Event().wait(0.02)
+            Path(params["mark"]).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if not Path(params["mark"]).exists():
+            Thread(target=kill, daemon=True).start()
+        return events
+
+    trigger = {"availableNow": True}
+    job.sink("files", doomed, format="parquet", path=tmp_path / "out", uid="files-v1", trigger=trigger)
+    rows = fl.Job("rows", parallelism=1)
+    out = rows.source("out", format="parquet", path=tmp_path / "out")
+    rows.result("all", rows.sql("sorted", "SELECT n FROM out ORDER BY n", inputs=[out]), limit=100)
+
+    with fl.connect(standing.url) as client:
+        ended = client.submit(job).wait(240)
+        (region,) = ended.attempts().regions
+        found = client.submit(rows).wait(240).result("all").rows()
+
+    assert [attempt.state for attempt in region.attempts] == ["FAILED", "FINISHED"]
+    assert [row[0] for row in found] == list(range(6))
+    until("the end of the cleanup", lambda: not (checkpoints / ended.id).exists() or None)

@@ -1,0 +1,92 @@
+"""Streaming jobs in the JobMaster: restarts by default, one query at a time, and what remains of checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+from tests.unit.jobmaster.job_harness import graph_of, sink, source
+from tests.unit.jobmaster.test_restart import NoRestart
+
+from flintlock.config.configuration import Configuration
+from flintlock.jobmaster.execution_graph import initial_state, plan_of
+from flintlock.jobmaster.restart import ExponentialDelay, FixedDelay, restart_strategy
+from flintlock.jobmaster.snapshot import scratch_of
+from flintlock.model.confinement import deployment_problem, removal_problem
+from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
+from flintlock.model.jobgraph import JobType
+from flintlock.model.jobs import StoredJob
+from flintlock.model.states import JobStatus
+from flintlock.model.tasks import DeployTask, RemoveFiles
+
+STREAM = structs.replace(graph_of(source("a"), sink("out", "a")), job_type=JobType.STREAMING)
+RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
+
+
+def scratch(status: JobStatus, *, retention: str | None = None, sent: bool = True) -> tuple[str, ...]:
+    """Return what cleanup removes of a streaming job that has ended so."""
+    config = {} if retention is None else {RETENTION: retention}
+    plan = plan_of(structs.replace(STREAM, config=config), Configuration(), "/work", "/checkpoints/")
+    job = initial_state(plan, StoredJob(graph=plan.graph, submitted_ms=1), (), 1)
+    if sent:
+        (region,) = job.regions
+        current = structs.replace(region.current, task_manager=TaskManagerId("tm-1"))
+        job = structs.replace(job, regions=(region.with_current(current),))
+    return tuple(path for path in scratch_of(structs.replace(job, status=status)) if path.startswith("/checkpoints"))
+
+
+def test_a_streaming_job_restarts_by_exponential_delay_unless_told_otherwise() -> None:
+    """As Flink's do; a batch job without a strategy fails."""
+    assert isinstance(restart_strategy(Configuration(), JobType.STREAMING), ExponentialDelay)
+    assert restart_strategy(Configuration(), JobType.BATCH) == NoRestart()
+    chosen = Configuration({"restart-strategy.type": "fixed-delay"})
+    assert isinstance(restart_strategy(chosen, JobType.STREAMING), FixedDelay)
+    assert restart_strategy(Configuration({"restart-strategy.type": "none"}), JobType.STREAMING) == NoRestart()
+    assert isinstance(plan_of(STREAM, Configuration(), "/work").strategy, ExponentialDelay)
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept"),
+    [
+        (None, {JobStatus.FAILED}),
+        ("DELETE_ON_CANCELLATION", {JobStatus.FAILED}),
+        ("RETAIN_ON_CANCELLATION", {JobStatus.FAILED, JobStatus.CANCELED}),
+        ("NO_EXTERNALIZED_CHECKPOINTS", set[JobStatus]()),
+    ],
+)
+def test_checkpoints_of_an_ended_job_are_kept_or_removed_as_configured(
+    retention: str | None, kept: set[JobStatus]
+) -> None:
+    """By default those of a failed job are kept: its user needs them."""
+    for status in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED):
+        expected = () if status in kept else (f"/checkpoints/{STREAM.job_id}",)
+        assert scratch(status, retention=retention) == expected
+
+
+def test_a_job_that_never_ran_has_no_checkpoints() -> None:
+    """Nothing has to be removed."""
+    assert scratch(JobStatus.CANCELED, sent=False) == ()
+
+
+def test_only_streaming_jobs_have_a_checkpoint_directory() -> None:
+    """It is named by the job, so that a TaskManager can judge orders by their paths."""
+    batch = structs.replace(STREAM, job_type=JobType.BATCH)
+
+    assert plan_of(STREAM, Configuration(), "/w", "/c/").checkpoint_dir == f"/c/{STREAM.job_id}"
+    assert plan_of(batch, Configuration(), "/w", "/c").checkpoint_dir == ""
+
+
+def test_a_deployment_names_no_checkpoints_of_another_job() -> None:
+    """A TaskManager refuses it before anything is touched; its own are removed when the job ends."""
+    plan = plan_of(STREAM, Configuration(), "/work", "/checkpoints")
+    order = DeployTask(
+        attempt=AttemptId(job_id=STREAM.job_id, region=RegionId(0), attempt=0),
+        graph=STREAM,
+        region=plan.regions[0],
+        slots=(0,),
+        checkpoint_dir=plan.checkpoint_dir,
+    )
+    foreign = structs.replace(order, checkpoint_dir=f"/checkpoints/{JobId('f' * 32)}")
+
+    assert deployment_problem(order) is None
+    assert "is not the checkpoint directory of job" in (deployment_problem(foreign) or "")
+    assert removal_problem(RemoveFiles(job_id=STREAM.job_id, directories=(plan.checkpoint_dir,))) is None

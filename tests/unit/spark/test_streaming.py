@@ -1,0 +1,325 @@
+"""A streaming task: how its query is started, followed and stopped, on a Spark that only records its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from pyspark.errors.exceptions.connect import AnalysisException
+from pyspark.sql.types import LongType, StructField, StructType
+
+from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
+from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
+from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
+from flintlock.model.regions import regions_of
+from flintlock.model.streams import OutputMode, StreamQuery, Trigger, TriggerKind, Watermark
+from flintlock.model.tasks import DeployTask, FailureKind
+from flintlock.spark.region.artifacts import Artifacts
+from flintlock.spark.region.failures import Interrupted, TaskError
+from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.session_config import session_config
+from flintlock.spark.region.streaming import PREDECESSOR_S, StreamingTask, latest_batch
+
+JOB = JobId("ab" * 16)
+FILES = Sink(format="parquet", path="/out")
+
+
+class FakeQuery:
+    """A query that behaves as its `outcomes` say, one for each time that it is observed."""
+
+    def __init__(self, *outcomes: bool | BaseException) -> None:
+        self._outcomes = list(outcomes)
+        self.stopped = False
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - PySpark's name
+        assert timeout > 0
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def exception(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class FakeSchema(StructType):
+    """Of a frame its schema, of a reader the method that sets it."""
+
+    def __init__(self, spark: FakeSpark) -> None:
+        super().__init__([StructField("n", LongType())])
+        self._spark = spark
+
+    def __call__(self, text: str) -> FakeSpark:
+        self._spark.calls.append(f"schema({text})")
+        return self._spark
+
+
+class FakeSpark:
+    """Records calls of readers and writers, and starts the next of its queries."""
+
+    def __init__(self, *queries: FakeQuery) -> None:
+        self.calls: list[str] = []
+        self.queries = list(queries)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("read", "readStream", "writeStream"):
+            self.calls.append(name)
+            return self
+
+        def record(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(f"{name}({', '.join([*map(str, args), *(f'{k}={v}' for k, v in kwargs.items())])})")
+            if name == "start":
+                return self.queries.pop(0)
+            return self
+
+        return record
+
+    @property
+    def schema(self) -> FakeSchema:
+        return FakeSchema(self)
+
+
+class FakeBackend:
+    def __init__(self, spark: FakeSpark) -> None:
+        self.spark: Any = spark
+
+    def setting(self, key: str) -> str | None:
+        del key
+        return None
+
+
+def task_of(sink: Operation, query: StreamQuery, config: dict[str, str] | None = None) -> DeployTask:
+    def vertex(name: str, operation: Operation, *inputs: str, **more: Any) -> JobVertex:
+        names = tuple(StepName(one) for one in inputs)
+        return JobVertex(id=vertex_id(JOB, name), name=StepName(name), operation=operation, inputs=names, **more)
+
+    graph = JobGraph(
+        job_id=JOB,
+        name="j",
+        job_type=JobType.STREAMING,
+        config=config or {},
+        vertices=(
+            vertex(
+                "events",
+                Source(format="json", paths=("/in",), schema="n LONG", stream=True),
+                watermark=Watermark(column="ts", delay="1 minute"),
+            ),
+            vertex("out", sink, "events", query=query),
+        ),
+    )
+    return DeployTask(
+        attempt=AttemptId(job_id=JOB, region=RegionId(0), attempt=0),
+        graph=graph,
+        region=regions_of(graph)[0],
+        slots=(0,),
+        checkpoint_dir=f"/checkpoints/{JOB}",
+    )
+
+
+class Clock:
+    """Time that passes only by waiting."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def streaming(  # noqa: PLR0917 - each with a default
+    spark: FakeSpark,
+    query: StreamQuery = StreamQuery(uid="files-v1"),  # noqa: B008 - frozen
+    sink: Operation = FILES,
+    activity: Callable[[str], None] = lambda _: None,
+    artifacts: Artifacts | None = None,
+    checkpoint_dir: str = f"/checkpoints/{JOB}",
+) -> StreamingTask:
+    task, backend, clock = task_of(sink, query), FakeBackend(spark), Clock()
+    task = structs.replace(task, checkpoint_dir=checkpoint_dir)
+    kept: Any = artifacts
+    frames = StepFrames(backend, task.graph, kept)  # pyright: ignore[reportArgumentType]
+    return StreamingTask(
+        task,
+        backend,  # pyright: ignore[reportArgumentType]
+        frames,
+        kept,
+        config={},
+        activity=activity,
+        now_s=lambda: clock.now_s,
+        wait=clock.wait,
+    )
+
+
+def concurrent() -> Exception:
+    return AnalysisException("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.")
+
+
+def test_the_query_has_the_checkpoint_of_its_uid() -> None:
+    """Whatever the step is called: the next attempt, and a renamed step, find it again."""
+    spark = FakeSpark(FakeQuery(False, True))
+    trigger = Trigger(kind=TriggerKind.AVAILABLE_NOW)
+    done = streaming(spark, StreamQuery(uid="files-v1", trigger=trigger)).run()
+
+    assert [output.step for output in done.finished.outputs] == ["out"]
+    assert f"option(checkpointLocation, /checkpoints/{JOB}/files-v1)" in spark.calls
+    assert spark.calls[-5:] == [
+        f"option(checkpointLocation, /checkpoints/{JOB}/files-v1)",
+        "trigger(availableNow=True)",
+        "options()",
+        "format(parquet)",
+        "start(/out)",
+    ]
+
+
+def test_the_source_is_read_as_a_stream_with_its_watermark() -> None:
+    """The one path, with the schema that the step gives."""
+    spark = FakeSpark(FakeQuery(Interrupted()))
+
+    with pytest.raises(Interrupted):
+        streaming(spark).run()
+    assert spark.calls[:6] == [
+        "readStream", "options()", "format(json)", "schema(n LONG)", "load(/in)", "withWatermark(ts, 1 minute)",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("trigger", "call"),
+    [
+        (Trigger(interval="10 seconds"), "trigger(processingTime=10 seconds)"),
+        (Trigger(kind=TriggerKind.REAL_TIME, interval="5 minutes"), "trigger(realTime=5 minutes)"),
+    ],
+)
+def test_triggers_and_output_modes_are_passed_on(trigger: Trigger, call: str) -> None:
+    """As Spark's writer takes them."""
+    spark = FakeSpark(FakeQuery(Interrupted()))
+    query = StreamQuery(uid="u", output_mode=OutputMode.UPDATE, trigger=trigger)
+
+    with pytest.raises(Interrupted):
+        streaming(spark, query, Sink(format="console")).run()
+    assert call in spark.calls
+    assert "outputMode(update)" in spark.calls
+
+
+def test_a_cancel_stops_the_query() -> None:
+    """The task ends after its query, not the other way round."""
+    query = FakeQuery(False, False, Interrupted("cancelled"))
+    activities: list[str] = []
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(query), activity=activities.append).run()
+    assert query.stopped
+    assert activities == ["analysing", "starting out", "streaming into out", "stopping out"]
+
+
+def test_a_query_that_ends_without_our_stop_is_a_failure() -> None:
+    """Spark stops a query without an exception in some cases; its job must not seem to have finished."""
+    with pytest.raises(TaskError, match="ended without an exception, and was not stopped by its job") as caught:
+        streaming(FakeSpark(FakeQuery(False, True))).run()
+    assert caught.value.kind is FailureKind.SPARK_TASK
+
+
+def test_a_failed_query_fails_its_task() -> None:
+    """With Spark's own exception."""
+    with pytest.raises(AnalysisException, match="no such column"):
+        streaming(FakeSpark(FakeQuery(False, AnalysisException("no such column")))).run()
+
+
+def test_a_query_waits_for_the_end_of_its_predecessor() -> None:
+    """`CONCURRENT_STREAM_LOG_UPDATE` uses up no attempt: another query of this uid is alive, and will end."""
+    last = FakeQuery(False, Interrupted())
+    spark = FakeSpark(FakeQuery(concurrent()), FakeQuery(False, concurrent()), last)
+    activities: list[str] = []
+
+    with pytest.raises(Interrupted):
+        streaming(spark, activity=activities.append).run()
+    assert last.stopped
+    assert activities.count("waiting for the end of another query of files-v1") == 2
+
+
+def test_a_query_does_not_wait_forever_for_its_predecessor() -> None:
+    """The failure says what is wrong, and is retried by the strategy."""
+    queries = [FakeQuery(concurrent()) for _ in range(int(PREDECESSOR_S) + 1)]
+
+    with pytest.raises(TaskError, match=f"another query uses the checkpoint /checkpoints/{JOB}/files-v1") as caught:
+        streaming(FakeSpark(*queries)).run()
+    assert caught.value.kind is FailureKind.SPARK_TASK
+
+
+@pytest.mark.parametrize(
+    ("sink_log", "offsets", "message"),
+    [
+        (["0", "1"], [], "written by another streaming query, up to its batch 1, and this one begins anew"),
+        (["9.compact", "10"], ["8", "9"], "has batch 10, but the checkpoint .* ends at batch 9"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_file_sink_that_is_ahead_is_refused(
+    tmp_path: Path, scheme: str, sink_log: list[str], offsets: list[str], message: str
+) -> None:
+    """Spark would skip the batches that the sink's log has, and lose their rows; no restart can help."""
+    task = on_files(tmp_path, FakeSpark(), sink_log, offsets, scheme)
+
+    with pytest.raises(TaskError, match=message) as caught:
+        task.run()
+    assert caught.value.kind is FailureKind.CONFIGURATION
+
+
+@pytest.mark.parametrize(("sink_log", "offsets"), [([], []), ([], ["0"]), (["0", "1"], ["0", "1"])])
+def test_a_file_sink_that_is_not_ahead_is_continued(tmp_path: Path, sink_log: list[str], offsets: list[str]) -> None:
+    """Also one that has the batch that was planned and not committed."""
+    task = on_files(tmp_path, FakeSpark(FakeQuery(Interrupted())), sink_log, offsets)
+
+    with pytest.raises(Interrupted):
+        task.run()
+
+
+def on_files(
+    directory: Path, spark: FakeSpark, sink_log: list[str], offsets: list[str], scheme: str = ""
+) -> StreamingTask:
+    """Return a task whose sink and checkpoint have these entries in their logs."""
+    out, checkpoints = directory / "out", directory / JOB
+    for log, names in ((out / "_spark_metadata", sink_log), (checkpoints / "files-v1" / "offsets", offsets)):
+        for name in names:
+            log.mkdir(parents=True, exist_ok=True)
+            (log / name).touch()
+    sink = Sink(format="parquet", path=f"{scheme}{out}")
+    return streaming(spark, sink=sink, checkpoint_dir=f"{scheme}{checkpoints}")
+
+
+def test_the_latest_batch_of_a_log() -> None:
+    """Compacted entries count; temporary files do not."""
+    assert latest_batch(["1", "19.compact", "20", "x", ".21.tmp"]) == 20
+    assert latest_batch([]) is None
+
+
+def test_a_function_for_batches_is_found_in_the_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark gets the function itself; one that cannot be loaded is an error of user code."""
+    (tmp_path / "upserts_of_a_test.py").write_text("def upsert(batch, batch_id): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    spark = FakeSpark(FakeQuery(Interrupted()))
+    query = StreamQuery(uid="u")
+
+    each = streaming(spark, query, ForeachBatch(reference="upserts_of_a_test:upsert"), artifacts=Artifacts(tmp_path))
+    with pytest.raises(Interrupted):
+        each.run()
+    assert any(call.startswith("foreachBatch(<function upsert") for call in spark.calls)
+
+    missing = ForeachBatch(reference="not_there_at_all:upsert")
+    failing = streaming(FakeSpark(), query, missing, artifacts=Artifacts(tmp_path))
+    with pytest.raises(ImportError):
+        failing.run()
+    assert failing.in_user_code
+
+
+def test_no_job_can_have_its_queries_stopped_by_another_one() -> None:
+    """With Spark's default a copy of a checkpoint stops the original query, without an exception."""
+    key = "spark.sql.streaming.stopActiveRunOnRestart"
+    order = task_of(FILES, StreamQuery(uid="u"), {key: "true"})
+
+    assert session_config(order, 2)[key] == "false"
