@@ -1,0 +1,226 @@
+"""Savepoints: what one consists of, whether a directory is a complete one, and whether a job can be restored from it.
+
+A savepoint is a directory with a manifest (`MANIFEST`) and, for each query, the files of its checkpoint that a restart
+after one committed batch needs. Paths are relative to the directory, so it can be moved. The manifest lists every file
+with its size and hash: what is not as listed is damage, never a smaller savepoint.
+
+Queries of a job are saved one after another. Each is consistent in itself; there is no common cut.
+
+Pure: listing, reading and copying is done by the caller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from flintlock.model.errors import Corrupt, Incompatible
+from flintlock.model.jobgraph import JobGraph
+
+MANIFEST: Final = "_metadata.json"
+"""The file that makes a directory a savepoint; written last."""
+
+FORMAT_VERSION: Final = 1
+QUERIES: Final = "queries"
+"""The directory in a savepoint that has one directory for each uid."""
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_MAX_PROBLEMS: Final = 10
+_STATE_VERSION: Final = re.compile(r"(?P<at>state/\d+/\d+(?:/[^/]+)?)/(?P<version>\d+)(?:_[0-9a-f-]+)?\.(?P<kind>\w+)")
+
+
+class SavepointFile(Struct, frozen=True, kw_only=True):
+    """One file, by its path in the savepoint."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class SavedQuery(Struct, frozen=True, kw_only=True):
+    """One query, saved after a committed batch."""
+
+    uid: str
+    step: str
+    batch: int  # the last one that is committed in the savepoint
+    query_id: str  # as in `metadata`; a fork gets another one
+    sink_batch: int | None = None  # the latest one in the log of a file sink, when it was saved
+    sink: str = ""  # the path of that sink
+    offsets: tuple[str, ...] = ()  # of each source after the batch, as Spark writes them
+    partitions: int = 0  # of its state; 0: it has none
+    clean_source: bool = False  # a source removes or moves what it has read: no earlier point can be restored
+
+
+class SavepointManifest(Struct, frozen=True, kw_only=True):
+    """All that is known about a savepoint without Spark."""
+
+    format_version: int = FORMAT_VERSION
+    job_id: str
+    job_name: str
+    created_ms: int
+    spark: str  # its version
+    queries: tuple[SavedQuery, ...]
+    files: tuple[SavepointFile, ...]
+
+    def query(self, uid: str) -> SavedQuery | None:
+        """Return the query of this uid, if it was saved."""
+        return next((query for query in self.queries if query.uid == uid), None)
+
+
+class FileGone(Exception):
+    """A file that the batch needs is not there: Spark has purged it, and a later batch has to be saved."""
+
+
+def encode_manifest(manifest: SavepointManifest) -> bytes:
+    """Return the text of the manifest's file: for people, too, and the same for the same savepoint."""
+    return msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n"
+
+
+def decode_manifest(data: bytes) -> SavepointManifest:
+    """Read a manifest. Raises Corrupt if it is none, Incompatible if a newer version of Flintlock has written it."""
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).format_version
+        if version > FORMAT_VERSION:
+            raise Incompatible(
+                f"the savepoint has the format version {version}, and this version of Flintlock reads up to"
+                f" {FORMAT_VERSION}: use the version that has made it, or a later one"
+            )
+        manifest = msgspec.json.decode(data, type=SavepointManifest)
+    except msgspec.DecodeError as error:  # of which a ValidationError is one
+        raise Corrupt(f"{MANIFEST} is not the manifest of a savepoint: {error}") from error
+    problem = next(_inconsistencies(manifest), None)
+    if problem is not None:
+        raise Corrupt(f"{MANIFEST} is not the manifest of a savepoint: {problem}")
+    return manifest
+
+
+def damage(manifest: SavepointManifest, found: Mapping[str, tuple[int, str]]) -> tuple[str, ...]:
+    """Return how the files of a directory (size and hash by path, the manifest left out) differ from its manifest.
+
+    Files that the manifest does not list are damage, too: Spark would read a state that was not saved.
+    """
+    listed = {file.path: file for file in manifest.files}
+    problems: list[str] = []
+    for path, file in listed.items():
+        size, digest = found.get(path, (None, ""))
+        if size is None:
+            problems.append(f"{path} is missing")
+        elif size != file.size:
+            problems.append(f"{path} has {size} of {file.size} bytes")
+        elif digest != file.sha256:
+            problems.append(f"{path} has another content than was saved")
+    problems += [f"{path} does not belong to it" for path in found if path not in listed]
+    more = len(problems) - _MAX_PROBLEMS
+    return (*problems[:_MAX_PROBLEMS], f"and {more} more") if more > 0 else tuple(problems)
+
+
+def restore_problems(
+    manifest: SavepointManifest, graph: JobGraph, sinks: Mapping[str, int | None], *, allow_unclaimed: bool = False
+) -> tuple[str, ...]:
+    """Return why a job cannot be restored from a savepoint.
+
+    `sinks`: the latest batch in the log of each query's file sink as it is now, by uid. `allow_unclaimed`: state that
+    no query of the job takes is dropped. A query whose uid was not saved begins anew.
+    """
+    problems: list[str] = []
+    steps = {vertex.uid: vertex for vertex in graph.vertices if vertex.query is not None}
+    unclaimed = [query for query in manifest.queries if query.uid not in steps]
+    if unclaimed and not allow_unclaimed:
+        names = ", ".join(repr(query.uid) for query in unclaimed)
+        problems.append(
+            f"no query of the job takes the state of {names}: give a sink that uid, or allow it to be dropped (-n)"
+        )
+    for uid, vertex in steps.items():
+        saved = manifest.query(uid)
+        if saved is None:
+            continue
+        if saved.clean_source:
+            problems.append(
+                f"{uid}: a source removes or moves what it has read (cleanSource), so what came after batch"
+                f" {saved.batch} cannot be read again"
+            )
+        ahead = sinks.get(uid)
+        if ahead is not None and ahead > saved.batch:
+            problems.append(
+                f"{uid}: the files of step {str(vertex.name)!r} have batch {ahead}, and the savepoint ends at batch"
+                f" {saved.batch}: Spark would skip the batches in between without a word. Choose another path"
+            )
+    return tuple(problems)
+
+
+def files_of_batch(names: Collection[str], batch: int) -> tuple[str, ...]:
+    """Return the files of a checkpoint directory that a restart after a committed batch needs, of all that are there.
+
+    `names` are relative to it. Raises FileGone if one is missing. Of RocksDB's SST files, which only a snapshot names,
+    all are taken: those that are too many cost space, not correctness.
+    """
+    there = frozenset(names)
+    needed = ["metadata", f"offsets/{batch}", f"commits/{batch}"]
+    # The batch before it: Spark reads it when it starts, if it has not been purged.
+    needed += [name for name in (f"offsets/{batch - 1}", f"commits/{batch - 1}") if name in there]
+    needed += sorted(name for name in there if name.startswith("sources/") and not _is_temporary(name))
+    stores: dict[str, dict[int, dict[str, list[str]]]] = {}
+    for name in sorted(there):
+        match = _STATE_VERSION.fullmatch(name)
+        if match is not None:
+            version = stores.setdefault(match["at"], {}).setdefault(int(match["version"]), {})
+            version.setdefault(match["kind"], []).append(name)
+        elif name.startswith("state/") and not _is_temporary(name):
+            needed.append(name)  # schemas, `_metadata`, SST files: they have no version, or are named by a snapshot
+    for versions in stores.values():
+        needed += _state_files(versions, batch + 1)
+    gone = [name for name in needed if name not in there]
+    if gone:
+        raise FileGone(gone[0])
+    return tuple(dict.fromkeys(needed))
+
+
+def _state_files(versions: Mapping[int, Mapping[str, list[str]]], wanted: int) -> Iterator[str]:
+    """Yield a snapshot, at or before a version, and the changes up to it. Raises FileGone if there is no such chain.
+
+    Checkpoint format 2 has several files of one version if a batch was repeated; `commits` names the one that counts.
+    """
+    for version in range(wanted, -1, -1):
+        files = versions.get(version, {})
+        snapshot = files.get("zip") or files.get("snapshot")
+        if snapshot is not None:
+            yield from snapshot
+            return
+        change = files.get("changelog") or files.get("delta")
+        if change is None:
+            raise FileGone(f"state of version {version}")
+        yield from change
+        if version == 1:
+            return  # the first version has nothing before it
+    raise FileGone(f"state of version {wanted}")
+
+
+def _is_temporary(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return last.startswith(".") or last.endswith(".tmp")
+
+
+class _Versioned(Struct, frozen=True, kw_only=True):
+    format_version: int
+
+
+def _inconsistencies(manifest: SavepointManifest) -> Iterator[str]:
+    paths = [file.path for file in manifest.files]
+    uids = [query.uid for query in manifest.queries]
+    if len(set(paths)) != len(paths) or len(set(uids)) != len(uids):
+        yield "a file or a uid is listed twice"
+    for file in manifest.files:
+        parts = file.path.split("/")
+        if parts[0] != QUERIES or len(parts) < 3 or parts[1] not in uids or {"", ".", ".."} & set(parts):
+            yield f"{file.path!r} is not the path of a file of one of its queries"
+        if file.size < 0 or not _SHA256.fullmatch(file.sha256):
+            yield f"size or hash of {file.path!r} cannot be right"
+    for query in manifest.queries:
+        if query.batch < 0:
+            yield f"{query.uid!r} was saved after batch {query.batch}"
+        if not any(path == f"{QUERIES}/{query.uid}/metadata" for path in paths):
+            yield f"it has no file 'metadata' of {query.uid!r}"
