@@ -296,13 +296,13 @@ def _apply_task_news(
         case TaskRunning():
             if state is E.DEPLOYING:
                 transition.move(region, E.RUNNING)
-        case TaskProgress(metrics=metrics, activity=activity):
+        case TaskProgress(metrics=metrics, activity=activity, query=query):
             if state is E.DEPLOYING:
                 region = transition.move(region, E.RUNNING)
             if state is not E.CANCELING:
-                transition.update(
-                    region.with_current(structs.replace(region.current, metrics=metrics, activity=activity))
-                )
+                query = query or region.current.query
+                execution = structs.replace(region.current, metrics=metrics, activity=activity, query=query)
+                transition.update(region.with_current(execution))
         case TaskFinished():
             failure = publication.missing_output(region, news)
             if state is E.CANCELING:

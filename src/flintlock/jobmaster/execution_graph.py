@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.restart import RestartStrategy, restart_strategy
+from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.errors import Conflict, Corrupt, NotFound
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
@@ -91,6 +92,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     activity: str = ""
     failure: Failure | None = None
     output_tail: bytes = b""  # the end of what it printed; set by the report of its end
+    query: QueryProgress | None = None  # of a streaming job
 
 
 class Publication(Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ def info_of(region: RegionState, execution: Execution) -> ExecutionInfo:
         activity=execution.activity,
         failure=execution.failure,
         output_tail=execution.output_tail,
+        query=execution.query,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.regions import Region, readers_of, writers_of
@@ -75,6 +76,7 @@ class ExecutionInfo(Struct, frozen=True, kw_only=True):
     activity: str = ""
     failure: Failure | None = None
     output_tail: bytes = b""  # the end of what it printed, once it has ended
+    query: QueryProgress | None = None  # of a streaming job
 
 
 class ExceptionEntry(Struct, frozen=True, kw_only=True):

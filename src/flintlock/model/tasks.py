@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph, Resources
 from flintlock.model.manifests import Manifest
@@ -171,6 +172,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True, tag="progress"):
 
     metrics: TaskMetrics
     activity: str = ""  # what it does now, such as "writing out"
+    query: QueryProgress | None = None  # of a streaming task
 
 
 class TaskFinished(Struct, frozen=True, kw_only=True, tag="finished"):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.job_harness import graph_of, sink, source
+from tests.unit.jobmaster.job_harness import JobHarness, graph_of, sink, source
 from tests.unit.jobmaster.test_restart import NoRestart
 
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.execution_graph import initial_state, plan_of
 from flintlock.jobmaster.restart import ExponentialDelay, FixedDelay, restart_strategy
-from flintlock.jobmaster.snapshot import scratch_of
+from flintlock.jobmaster.snapshot import scratch_of, snapshot_of
+from flintlock.model.checkpoints import BatchFigures, QueryProgress
 from flintlock.model.confinement import deployment_problem, removal_problem
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import StoredJob
 from flintlock.model.states import JobStatus
-from flintlock.model.tasks import DeployTask, RemoveFiles
+from flintlock.model.tasks import DeployTask, RemoveFiles, TaskMetrics, TaskProgress, TaskRunning
 
 STREAM = structs.replace(graph_of(source("a"), sink("out", "a")), job_type=JobType.STREAMING)
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
@@ -90,3 +91,21 @@ def test_a_deployment_names_no_checkpoints_of_another_job() -> None:
     assert deployment_problem(order) is None
     assert "is not the checkpoint directory of job" in (deployment_problem(foreign) or "")
     assert removal_problem(RemoveFiles(job_id=STREAM.job_id, directories=(plan.checkpoint_dir,))) is None
+
+
+def test_what_a_query_has_committed_is_part_of_its_attempt() -> None:
+    """A report that says nothing about it, as one of the engine's progress, does not forget it."""
+    harness = JobHarness(STREAM)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    harness.taken()
+    harness.report(TaskRunning())
+    progress = QueryProgress(checkpoint="/c", batches=(BatchFigures(batch=3, started_ms=1, duration_ms=2),))
+
+    harness.report(TaskProgress(metrics=TaskMetrics(), activity="streaming", query=progress))
+    harness.report(TaskProgress(metrics=TaskMetrics(read_records=1), activity="streaming"))
+
+    (execution,) = snapshot_of(harness.job).executions
+    assert execution.query == progress
+    assert execution.metrics.read_records == 1

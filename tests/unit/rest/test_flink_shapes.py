@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tests.unit.rest.rest_harness import RESOURCES, SAMPLES, A, B, RestHarness, running, sample
+from tests.unit.rest.test_checkpoints import S, streaming_job
 
 from flintlock.host.logs.process_logs import ProcessLogs
 from flintlock.model.diagnostics import ListProcessLogs, LogFileInfo, ProcessLogsListed
@@ -29,6 +30,7 @@ PATHS = {
     "job_status": f"/jobs/{A}/status",
     "job_config": f"/jobs/{A}/config",
     "job_exceptions": f"/jobs/{A}/exceptions",
+    "job_checkpoints": f"/jobs/{S}/checkpoints",
     "job_accumulators": f"/jobs/{A}/accumulators",
     "vertex": f"/jobs/{A}/vertices/{CLEAN}",
     "vertex_subtasktimes": f"/jobs/{A}/vertices/{CLEAN}/subtasktimes",
@@ -57,14 +59,14 @@ PATHS = {
     "taskmanagers": "/taskmanagers",
     "taskmanager": "/taskmanagers/tm-1",
 }
-BEYOND = {"inputs", "sparkMaster"}
+BEYOND = {"inputs", "sparkMaster", "uid", "batch", "input-rows", "state-rows", "offsets", "watermark"}
 
 
 @pytest.fixture
 def rest(tmp_path: Path) -> RestHarness:
     (tmp_path / "jobmanager.log").write_text("a line\n")
     made = RestHarness(ProcessLogs(directory=tmp_path))
-    made.dispatcher.put(running(A), running(B, "other"))
+    made.dispatcher.put(running(A), running(B, "other"), streaming_job())
     made.resource_manager.seen = RESOURCES
     listed = ProcessLogsListed(files=(LogFileInfo(name="taskmanager-0.log", size=5, modified_ms=17),))
     made.resource_manager.process_answers = {ListProcessLogs(task_manager=TaskManagerId("tm-1")): listed}

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 from pyspark.errors.exceptions.connect import AnalysisException
 from pyspark.sql.types import LongType, StructField, StructType
 
+from flintlock.model.checkpoints import MAX_BATCHES, BatchFigures, QueryProgress
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
@@ -20,6 +22,7 @@ from flintlock.model.tasks import DeployTask, FailureKind
 from flintlock.spark.region.artifacts import Artifacts
 from flintlock.spark.region.failures import Interrupted, TaskError
 from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.query_progress import figures_of, with_batch
 from flintlock.spark.region.session_config import session_config
 from flintlock.spark.region.streaming import PREDECESSOR_S, StreamingTask, latest_batch
 
@@ -27,11 +30,33 @@ JOB = JobId("ab" * 16)
 FILES = Sink(format="parquet", path="/out")
 
 
+class FakeProgress(dict[str, Any]):
+    """The progress of one batch, or of a trigger without one."""
+
+    def __init__(self, batch: int, *, idle: bool = False) -> None:
+        durations = {"triggerExecution": 40} if idle else {"triggerExecution": 40, "addBatch": 30}
+        super().__init__(
+            batchId=batch,
+            timestamp="2026-01-01T00:00:01.500Z",
+            numInputRows=0 if idle else 5,
+            durationMs=durations,
+            stateOperators=[{"numRowsTotal": 7, "memoryUsedBytes": 1000}, {"numRowsTotal": 1, "memoryUsedBytes": 24}],
+            sources=[{"endOffset": {"logOffset": batch}, "numInputRows": 5}],
+            eventTime={"watermark": "2026-01-01T00:00:00.000Z"},
+        )
+
+    @property
+    def json(self) -> str:
+        return msgspec.json.encode(dict(self)).decode()
+
+
 class FakeQuery:
     """A query that behaves as its `outcomes` say, one for each time that it is observed."""
 
     def __init__(self, *outcomes: bool | BaseException) -> None:
         self._outcomes = list(outcomes)
+        self._observed = 0
+        self.progress: list[FakeProgress] = []
         self.stopped = False
 
     def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - PySpark's name
@@ -40,6 +65,15 @@ class FakeQuery:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    @property
+    def lastProgress(self) -> FakeProgress | None:  # noqa: N802 - PySpark's name
+        self._observed += 1
+        return self.progress[min(self._observed, len(self.progress)) - 1] if self.progress else None
+
+    @property
+    def recentProgress(self) -> list[FakeProgress]:  # noqa: N802 - PySpark's name
+        return self.progress
 
     def exception(self) -> None:
         return None
@@ -137,6 +171,7 @@ def streaming(  # noqa: PLR0917 - each with a default
     query: StreamQuery = StreamQuery(uid="files-v1"),  # noqa: B008 - frozen
     sink: Operation = FILES,
     activity: Callable[[str], None] = lambda _: None,
+    report: Callable[[QueryProgress], None] = lambda _: None,
     artifacts: Artifacts | None = None,
     checkpoint_dir: str = f"/checkpoints/{JOB}",
 ) -> StreamingTask:
@@ -151,6 +186,7 @@ def streaming(  # noqa: PLR0917 - each with a default
         kept,
         config={},
         activity=activity,
+        report=report,
         now_s=lambda: clock.now_s,
         wait=clock.wait,
     )
@@ -323,3 +359,47 @@ def test_no_job_can_have_its_queries_stopped_by_another_one() -> None:
     order = task_of(FILES, StreamQuery(uid="u"), {key: "true"})
 
     assert session_config(order, 2)[key] == "false"
+
+
+def test_committed_batches_are_reported_with_sparks_figures() -> None:
+    """Triggers without a batch are not; a batch that came and went between two observations is."""
+    query = FakeQuery(False, False, False, Interrupted())
+    query.progress = [FakeProgress(0), FakeProgress(1, idle=True), FakeProgress(2), FakeProgress(3)]
+    reports: list[QueryProgress] = []
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(query), report=reports.append).run()
+
+    assert [[batch.batch for batch in report.batches] for report in reports] == [[], [0], [0, 2, 3]]
+    assert reports[0].restored is None
+    assert reports[-1].batches[0] == BatchFigures(
+        batch=0,
+        started_ms=1767225601500,
+        duration_ms=40,
+        input_rows=5,
+        state_rows=8,
+        state_bytes=1024,
+        offsets=('{"logOffset":0}',),
+        watermark="2026-01-01T00:00:00.000Z",
+    )
+
+
+def test_a_report_has_the_latest_batches_only() -> None:
+    """Its size is bounded."""
+    progress = QueryProgress(checkpoint="/c")
+    for batch in (*range(30), 7):
+        progress = with_batch(progress, figures_of(FakeProgress(batch)))
+
+    assert [batch.batch for batch in progress.batches] == list(range(30 - MAX_BATCHES, 30))
+
+
+def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) -> None:
+    """The last one that was committed."""
+    commits = tmp_path / "files-v1" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "4").touch()
+    reports: list[QueryProgress] = []
+
+    with pytest.raises(Interrupted):
+        streaming(FakeSpark(FakeQuery(Interrupted())), report=reports.append, checkpoint_dir=str(tmp_path)).run()
+    assert [report.restored for report in reports] == [4]

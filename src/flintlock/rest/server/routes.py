@@ -11,6 +11,7 @@ from flintlock.api import jobs as shapes
 from flintlock.api import process as of_process
 from flintlock.api import tokens as of_tokens
 from flintlock.api import vertices as of_vertices
+from flintlock.api.checkpoints import CheckpointsResponse
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
 from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
@@ -19,7 +20,7 @@ from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
-from flintlock.rest.jobs import applications, listing, quarantine, rerun
+from flintlock.rest.jobs import applications, checkpoints, listing, quarantine, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -187,6 +188,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanResponse, errors=_JOB),
     _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigResponse, errors=_JOB),
     _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusResponse, errors=_JOB),
+    _get("/jobs/{jobid}/checkpoints", checkpoints.checkpoints, CheckpointsResponse, errors=_JOB),
     _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsResponse, _MAX, errors=_JOB),
     Route(
         method="GET", path="/jobs/{jobid}/execution-result", handler=jobs.execution_result, role=_VIEWER,

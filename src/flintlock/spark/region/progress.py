@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.tasks import TaskMetrics, TaskProgress
 
 #: The least time between two reports that Spark's progress handler sends.
@@ -21,6 +22,7 @@ class Progress:
         self._records = 0  # rows read, by the metrics of executed plans
         self._bytes = 0  # the size of the files that these plans have read
         self._activity = ""  # what the task does now, for display
+        self._query: QueryProgress | None = None  # of a streaming task
         self._reported_s = 0.0
 
     @property
@@ -47,6 +49,11 @@ class Progress:
         self._activity = activity
         self._report()
 
+    def report_query(self, query: QueryProgress) -> None:
+        """Report what a streaming query has committed."""
+        self._query = query
+        self._report()
+
     def __call__(self, stages: Iterable[Any] | None, **_: object) -> None:
         """Record the stages of a running action, and report at most every `PROGRESS_S` seconds. Called by PySpark."""
         for stage in stages or ():
@@ -56,4 +63,4 @@ class Progress:
 
     def _report(self) -> None:
         self._reported_s = time.monotonic()
-        self._on_progress(TaskProgress(metrics=self.metrics, activity=self._activity))
+        self._on_progress(TaskProgress(metrics=self.metrics, activity=self._activity, query=self._query))

@@ -10,6 +10,7 @@ already, without a word: a query that begins anew, or from an older point, would
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.ids import StepName
 from flintlock.model.operations import ForeachBatch, Guarantee, Sink
 from flintlock.model.regions import region_outputs
@@ -28,6 +30,7 @@ from flintlock.spark.region.batch import StepFailed, analyze, resolve
 from flintlock.spark.region.failures import Interrupted, TaskError
 from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.query_progress import figures_of, with_batch
 from flintlock.spark.region.spark_errors import SparkError
 from flintlock.spark.runner_messages import Worked
 
@@ -52,6 +55,7 @@ class StreamingTask:
         *,
         config: Mapping[str, str],
         activity: Callable[[str], None],
+        report: Callable[[QueryProgress], None] = lambda _: None,
         now_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
@@ -61,10 +65,12 @@ class StreamingTask:
         self._artifacts: Final = artifacts
         self._config: Final = config
         self._activity: Final = activity
+        self._report: Final = report
         self._now_s: Final = now_s
         self._wait: Final = wait or threading.Event().wait
         self._vertex: Final = region_outputs(task.graph, task.region)[0]
         self._query: Final = self._vertex.query or StreamQuery()
+        self._progress: QueryProgress | None = None  # set when the query is started
         self.in_user_code = False  # the function for batches was being loaded when something failed
 
     @property
@@ -130,11 +136,16 @@ class StreamingTask:
     def _run_query(self) -> None:
         """Start the query and follow it until it ends by itself."""
         self._activity(f"starting {self._vertex.name}")
+        restored = latest_batch(_names_in(f"{self.checkpoint}/commits"))
         query: Any = self._start()
+        self._progress = QueryProgress(
+            checkpoint=self.checkpoint, restored=restored, started_ms=int(time.time() * 1000)
+        )
+        self._report(self._progress)
         self._activity(f"streaming into {self._vertex.name}")
         try:
             while not query.awaitTermination(POLL_S):
-                pass
+                self._observe(query)
         except Interrupted:
             self._activity(f"stopping {self._vertex.name}")
             with suppress(Exception):  # the TaskManager releases the session, which stops it, too
@@ -143,12 +154,29 @@ class StreamingTask:
         error = query.exception()
         if error is not None:
             raise error
+        self._observe(query)
         if not self._query.ends:
             raise TaskError(
                 FailureKind.SPARK_TASK,
                 "the query ended without an exception, and was not stopped by its job",
                 self._vertex.name,
             )
+
+    def _observe(self, query: Any) -> None:
+        """Report the batches that the query has committed since it was observed last."""
+        known = progress = self._progress or QueryProgress(checkpoint=self.checkpoint)
+        last: Any = query.lastProgress
+        if last is None:
+            return
+        latest = known.batches[-1].batch if known.batches else -1 if known.restored is None else known.restored
+        # Several batches since then: their progress is still remembered by Spark.
+        reported = query.recentProgress if int(last["batchId"]) > latest + 1 else [last]
+        with suppress(KeyError, TypeError, ValueError):  # figures in a form that is not known fail no query
+            for one in reported:
+                progress = with_batch(progress, figures_of(json.loads(one.json)))
+        if progress is not known:
+            self._progress = progress
+            self._report(progress)
 
     def _start(self) -> object:
         query, operation = self._query, self._vertex.operation

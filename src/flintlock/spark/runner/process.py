@@ -308,7 +308,13 @@ class RunnerProcess:
         config = session_config(task, message.cores)
         if task.graph.job_type is JobType.STREAMING:
             streaming = attempt.region_task = StreamingTask(
-                task, backend, attempt.frames, artifacts, config=config, activity=self._progress.begin
+                task,
+                backend,
+                attempt.frames,
+                artifacts,
+                config=config,
+                activity=self._progress.begin,
+                report=self._progress.report_query,
             )
             return streaming.run()
         attempt.region_task = RegionTask(

@@ -1,0 +1,37 @@
+"""The figures of a streaming query's batches, as they come with the progress of its task.
+
+A message has all that is shown, so that a lost one, or a new leader, needs no other: the latest batches of the attempt,
+and the batch that it continued after. A batch id counts from the first attempt of the query, so it is also the number
+of batches that were committed before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+MAX_BATCHES: Final = 10
+"""The batches that one message has."""
+
+
+class BatchFigures(Struct, frozen=True, kw_only=True):
+    """One committed micro-batch, as Spark reports it."""
+
+    batch: int
+    started_ms: int
+    duration_ms: int
+    input_rows: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    offsets: tuple[str, ...] = ()  # where each source ends, as Spark writes it
+    watermark: str = ""
+
+
+class QueryProgress(Struct, frozen=True, kw_only=True):
+    """What one attempt of a query has committed."""
+
+    checkpoint: str  # its directory
+    restored: int | None = None  # the batch that it continued after; None: it began anew
+    started_ms: int = 0
+    batches: tuple[BatchFigures, ...] = ()  # the latest, oldest first
