@@ -22,6 +22,7 @@ from flintlock.blob.cache import BlobCache
 from flintlock.config.configuration import Configuration
 from flintlock.config.files import cache_directory
 from flintlock.config.options import (
+    CHECKPOINTS_DIR,
     RUNNER_USER,
     SECRETS_DIRECTORY,
     TM_BIND_HOST,
@@ -180,7 +181,9 @@ def _runner_user(settings: ProcessSettings, run_dir: Path) -> tuple[RunnerUser |
     if files is None:
         return None, run_dir
     user = find_runner_user(settings.configuration.get(RUNNER_USER))
-    shared = [path(settings).removeprefix("file://") for path in (work_dir, checkpoints_dir)]
+    # A place for checkpoints that nobody chose is not required: a cluster without streaming jobs never writes there.
+    chosen = (work_dir, checkpoints_dir) if settings.configuration.has(CHECKPOINTS_DIR) else (work_dir,)
+    shared = [path(settings).removeprefix("file://") for path in chosen]
     files.prepare(run_dir.name, user, [directory for directory in shared if "://" not in directory])
     return user, files.of(run_dir.name)
 

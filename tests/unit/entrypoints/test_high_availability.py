@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flintlock.config.configuration import Configuration
-from flintlock.entrypoints.high_availability import check_leases, work_dir
+from flintlock.entrypoints.high_availability import check_leases, checkpoints_dir, work_dir
 from flintlock.entrypoints.process import ProcessSettings
 from flintlock.model.errors import Invalid
 from flintlock.security.cluster_secret import ClusterSecret
@@ -71,3 +71,18 @@ def test_blocking_results_are_where_the_user_of_user_code_can_write() -> None:
     other = place("/other", taskmanager__runner__user="nobody", taskmanager__runner__directory="/runners")
     assert other != own, "two clusters of a machine share nothing"
     assert place(taskmanager__runner__user="nobody", execution__work_dir="/shared") == "/shared"
+
+
+def test_checkpoints_are_where_all_taskmanagers_write() -> None:
+    """Chosen, or in the shared storage, or in the state directory, or where the user of user code can write."""
+
+    def place(**given: str) -> str:
+        configuration = Configuration({key.replace("__", ".").replace("_", "-"): value for key, value in given.items()})
+        secret = ClusterSecret(bytes(32))
+        return checkpoints_dir(ProcessSettings(state_dir=Path("/state"), configuration=configuration, secret=secret))
+
+    assert place() == "/state/checkpoints"
+    assert place(state__checkpoints__dir="/chosen") == "/chosen"
+    own = place(taskmanager__runner__user="nobody", taskmanager__runner__directory="/runners")
+    assert own.startswith("/runners/")
+    assert own.endswith("-nobody/checkpoints")
