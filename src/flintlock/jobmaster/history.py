@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import structs
 
 from flintlock.jobmaster.execution_graph import Execution, ExecutionGraph, RegionState
+from flintlock.model.checkpoints import brief_progress
 from flintlock.model.jobs import ExecutionInfo, JobHistory
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import Failure, RegionPhase
@@ -62,7 +63,11 @@ def history_of(job: ExecutionGraph) -> JobHistory:
         exceptions_omitted=job.exceptions_omitted,
         attempts=_with_bounded_output(
             [
-                structs.replace(info_of(region, execution), failure=_brief(execution.failure))
+                structs.replace(
+                    info_of(region, execution),
+                    failure=_brief(execution.failure),
+                    query=None if execution.query is None else brief_progress(execution.query),
+                )
                 for region in job.regions
                 for execution in ended[region.id][-at_most:]
             ]
@@ -114,6 +119,7 @@ def _execution(info: ExecutionInfo) -> Execution:
         activity=info.activity,
         failure=info.failure,
         output_tail=info.output_tail,
+        query=info.query,
     )
 
 

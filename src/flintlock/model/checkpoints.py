@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 MAX_BATCHES: Final = 10
 """The batches that one message has."""
+
+MAX_OFFSET: Final = 1000
+"""The length of the text of an offset; one of Kafka has each partition."""
 
 
 class BatchFigures(Struct, frozen=True, kw_only=True):
@@ -24,7 +27,7 @@ class BatchFigures(Struct, frozen=True, kw_only=True):
     input_rows: int = 0
     state_rows: int = 0
     state_bytes: int = 0
-    offsets: tuple[str, ...] = ()  # where each source ends, as Spark writes it
+    offsets: tuple[str, ...] = ()  # where each source ends, as Spark writes it; of the latest batch only
     watermark: str = ""
 
 
@@ -35,3 +38,10 @@ class QueryProgress(Struct, frozen=True, kw_only=True):
     restored: int | None = None  # the batch that it continued after; None: it began anew
     started_ms: int = 0
     batches: tuple[BatchFigures, ...] = ()  # the latest, oldest first
+
+
+def brief_progress(progress: QueryProgress) -> QueryProgress:
+    """Return what is stored of an ended attempt: where it began, and its last batch. The rest was for watching it."""
+    return structs.replace(
+        progress, batches=tuple(structs.replace(batch, offsets=()) for batch in progress.batches[-1:])
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec import structs
-from tests.unit.jobmaster.job_harness import JobHarness, graph_of, sink, source
+from tests.unit.jobmaster.job_harness import JobHarness, failure, graph_of, sink, source
 from tests.unit.jobmaster.test_restart import NoRestart
 
 from flintlock.config.configuration import Configuration
 from flintlock.jobmaster.execution_graph import initial_state, plan_of
+from flintlock.jobmaster.history import history_of
 from flintlock.jobmaster.restart import ExponentialDelay, FixedDelay, restart_strategy
 from flintlock.jobmaster.snapshot import scratch_of, snapshot_of
 from flintlock.model.checkpoints import BatchFigures, QueryProgress
@@ -17,7 +19,7 @@ from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import StoredJob
 from flintlock.model.states import JobStatus
-from flintlock.model.tasks import DeployTask, RemoveFiles, TaskMetrics, TaskProgress, TaskRunning
+from flintlock.model.tasks import DeployTask, RemoveFiles, TaskFailed, TaskMetrics, TaskProgress, TaskRunning
 
 STREAM = structs.replace(graph_of(source("a"), sink("out", "a")), job_type=JobType.STREAMING)
 RETENTION = "execution.checkpointing.externalized-checkpoint-retention"
@@ -109,3 +111,24 @@ def test_what_a_query_has_committed_is_part_of_its_attempt() -> None:
     (execution,) = snapshot_of(harness.job).executions
     assert execution.query == progress
     assert execution.metrics.read_records == 1
+
+
+def test_the_last_batch_of_an_ended_attempt_survives_a_change_of_leader() -> None:
+    """In a record that does not grow with the batches; offsets, which may be long, are left out."""
+    harness = JobHarness(STREAM)
+    harness.start()
+    harness.grant("0-0")
+    harness.recorded()
+    harness.taken()
+    batches = tuple(BatchFigures(batch=n, started_ms=n, duration_ms=2, offsets=("x" * 1000,)) for n in range(10))
+    progress = QueryProgress(checkpoint="/c", restored=4, batches=batches)
+    harness.report(TaskProgress(metrics=TaskMetrics(), query=progress))
+    harness.report(TaskFailed(failure=failure()))
+
+    stored = history_of(harness.job)
+    again = JobHarness(STREAM, history=stored)
+
+    known = again.job.regions[0].executions[0].query
+    assert known is not None
+    assert (known.restored, [batch.batch for batch in known.batches]) == (4, [9])
+    assert len(msgspec.msgpack.encode(stored)) < 2000

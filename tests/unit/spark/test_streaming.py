@@ -12,7 +12,7 @@ from msgspec import structs
 from pyspark.errors.exceptions.connect import AnalysisException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from flintlock.model.checkpoints import MAX_BATCHES, BatchFigures, QueryProgress
+from flintlock.model.checkpoints import MAX_BATCHES, MAX_OFFSET, BatchFigures, QueryProgress
 from flintlock.model.ids import AttemptId, JobId, RegionId, StepName
 from flintlock.model.jobgraph import JobGraph, JobType, JobVertex, vertex_id
 from flintlock.model.operations import ForeachBatch, Operation, Sink, Source
@@ -372,7 +372,7 @@ def test_committed_batches_are_reported_with_sparks_figures() -> None:
 
     assert [[batch.batch for batch in report.batches] for report in reports] == [[], [0], [0, 2, 3]]
     assert reports[0].restored is None
-    assert reports[-1].batches[0] == BatchFigures(
+    assert reports[1].batches[0] == BatchFigures(
         batch=0,
         started_ms=1767225601500,
         duration_ms=40,
@@ -391,6 +391,10 @@ def test_a_report_has_the_latest_batches_only() -> None:
         progress = with_batch(progress, figures_of(FakeProgress(batch)))
 
     assert [batch.batch for batch in progress.batches] == list(range(30 - MAX_BATCHES, 30))
+    assert [bool(batch.offsets) for batch in progress.batches] == [False] * (MAX_BATCHES - 1) + [True]
+    long = FakeProgress(40)
+    long["sources"] = [{"endOffset": "x" * 9000}]
+    assert [len(text) for text in with_batch(progress, figures_of(long)).batches[-1].offsets] == [MAX_OFFSET]
 
 
 def test_an_attempt_reports_the_batch_that_it_continues_after(tmp_path: Path) -> None:

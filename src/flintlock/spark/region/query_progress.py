@@ -9,7 +9,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 
-from flintlock.model.checkpoints import MAX_BATCHES, BatchFigures, QueryProgress
+from flintlock.model.checking.problems import abbreviated
+from flintlock.model.checkpoints import MAX_BATCHES, MAX_OFFSET, BatchFigures, QueryProgress
 
 
 def figures_of(progress: Mapping[str, Any]) -> BatchFigures | None:
@@ -35,7 +36,8 @@ def with_batch(known: QueryProgress, batch: BatchFigures | None) -> QueryProgres
     """Return the progress with one more batch, if it is a new one."""
     if batch is None or (known.batches and batch.batch <= known.batches[-1].batch):
         return known
-    return structs.replace(known, batches=(*known.batches, batch)[-MAX_BATCHES:])
+    earlier = (structs.replace(one, offsets=()) for one in known.batches)
+    return structs.replace(known, batches=(*earlier, batch)[-MAX_BATCHES:])
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -43,4 +45,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _text(offset: object) -> str:
-    return offset if isinstance(offset, str) else msgspec.json.encode(offset).decode()
+    return abbreviated(offset if isinstance(offset, str) else msgspec.json.encode(offset).decode(), MAX_OFFSET)
