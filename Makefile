@@ -22,16 +22,19 @@ CONTROL_PLANE := dispatcher jobmaster resourcemanager taskmanager ha model
 SIMULATED := .simulation-coverage
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench soak coverage growth chaos mutants docs site dist lock clean
+.PHONY: help venv demo dashboard test check format bench soak coverage growth chaos mutants docs site dist lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(READY) ## set up .venv (every other target does it when needed)
 	@:
 
 demo: $(READY) ## run an example job on an embedded cluster
 	@$(BIN)/flintlock run examples/revenue.py:job --local
+
+dashboard: $(READY) ## check and build the dashboard, which JobManagers then serve at /
+	@$(UV_ENV) $(BIN)/python -m dashboard.build --check
 
 test: $(READY) ## every test in two processes, with branch coverage; ARGS='-k name -n 0' for pytest, without it
 	@$(UV_ENV) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(or $(ARGS),--cov --cov-report=)
@@ -86,7 +89,8 @@ lock: $(READY) ## pin the dependencies again; UPGRADE=1 takes newer versions
 	@$(COMPILE) --group jupyter --constraint requirements/dev.txt --output-file requirements/jupyter.txt
 
 clean: ## remove what was generated, .venv included
-	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist site
+	@rm -rf .venv .coverage .simulation-coverage .hypothesis .pytest_cache .ruff_cache build dist site dashboard/node_modules \
+		src/flintlock/rest/dashboard/built
 	@find src tests bench examples docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is younger than what it was made from, so a second run finds nothing to do.

@@ -1,4 +1,4 @@
-"""Write the generated reference pages: `make docs`. A test compares them with what this would write."""
+"""Write the generated pages, and the types of the dashboard: `make docs`. A test compares them with what is there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
+
+from dashboard.api_types import TYPES, types_text
 
 from flintlock.config.options import OPTIONS
 from flintlock.dispatcher.core import PHASE_MOVES, JobPhase
@@ -20,12 +22,13 @@ _State = TypeVar("_State", bound=StrEnum)
 
 
 def pages() -> dict[Path, str]:
-    """Return each generated page with its text."""
+    """Return each generated file with its text."""
     return {
         HERE / "configuration.md": configuration(),
         HERE / "rest.md": rest(),
         HERE / "log-events.md": events(),
         HERE / "states.md": states(),
+        TYPES: types_text(),
     }
 
 

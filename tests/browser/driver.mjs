@@ -43,12 +43,13 @@ const AsyncFunction = (async () => {}).constructor;
 
 async function run({ script, argument, limit_s }) {
   const context = await browser.newContext();
+  const page = await context.newPage(); // before the limit begins: a rejection that no one awaits yet would end the driver
   let timer;
   const late = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`the script did not end within ${limit_s} s`)), limit_s * 1000);
   });
   try {
-    const called = new AsyncFunction("page", "argument", "context", script)(await context.newPage(), argument, context);
+    const called = new AsyncFunction("page", "argument", "context", script)(page, argument, context);
     return { value: (await Promise.race([called, late])) ?? null };
   } catch (error) {
     return { error: String(error?.stack ?? error) };

@@ -12,12 +12,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import uv
+from dashboard.build import NotBuildable, build
 from tests.packaging.first_steps import follow
 
 pytestmark = pytest.mark.cluster
@@ -119,6 +122,23 @@ def url(cluster: Environment) -> Iterator[str]:
         yield started["rest"]
     finally:
         cluster.flintlock("cluster", "stop", "--state-dir", state)
+
+
+def test_sdist_and_wheel_contain_the_dashboard_and_none_of_the_packages_it_is_built_from(wheel: Path) -> None:
+    try:
+        built = build()
+    except NotBuildable as reason:
+        pytest.skip(str(reason))
+    made = {path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    with tarfile.open(next(wheel.parent.glob("flintlock-*.tar.gz"))) as source:
+        sources = source.getnames()
+
+    assert "index.html" in made
+    place = "flintlock/rest/dashboard/built/"
+    assert {name.removeprefix(place) for name in names if name.startswith(place)} == made
+    assert not [name for name in (*names, *sources) if "node_modules" in name]
 
 
 def test_a_client_is_small_and_has_nothing_of_a_cluster(client: Environment) -> None:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from flintlock.api.jobs import WAITING, JobsOverviewEntry, OverviewTasks
 from flintlock.model.ids import JobId
@@ -32,6 +32,7 @@ class _Filtered(Struct):
     name: str
     state: str
     labels: dict[str, str] = {}
+    submitted_by: str = field(default="", name="submitted-by")
 
 
 _filtered: Final = msgspec.json.Decoder(_Filtered)
@@ -102,14 +103,16 @@ def summary_of(job: JobSummary | bytes) -> JobSummary:
 
 
 def is_selected(job: JobSummary | bytes, selection: JobFilter) -> bool:
-    """Return whether a line fulfils the conditions of a filter about name, state and labels."""
+    """Return whether a line fulfils the conditions of a filter about name, state, submitter and labels."""
     if isinstance(job, bytes):
         found = _filtered.decode(job)
-        name, state, labels = found.name, found.state, found.labels
+        name, state, labels, submitted_by = found.name, found.state, found.labels, found.submitted_by
     else:
         name, state, labels = job.name, WAITING if job.waits_for else job.status, job.labels
+        submitted_by = job.submitted_by
     return (
         (not selection.name or name == selection.name or fnmatchcase(name, selection.name))
         and (not selection.states or state in selection.states)
+        and (not selection.submitted_by or submitted_by == selection.submitted_by)
         and all(key in labels and value in ("", labels[key]) for key, value in selection.labels.items())
     )

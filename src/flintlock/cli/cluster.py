@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,6 +46,7 @@ def start(
     Starts what is missing: processes that run are left alone. Until `flintlock cluster stop`, numbers and settings that
     are not given are those of the last start.
     """
+    from flintlock.client.clusters.dashboard_build import building_dashboard
     from flintlock.client.clusters.local_cluster import start_cluster
     from flintlock.client.connection.client import Client
     from flintlock.client.connection.credentials import ClientCredentials
@@ -58,7 +60,9 @@ def start(
         if not as_json:
             click.echo(text, err=True)
 
-    done = start_cluster(settings, directory, spec, patience_s=timeout, notify=notify)
+    with nullcontext() if as_json else building_dashboard() as build:
+        done = start_cluster(settings, directory, spec, patience_s=timeout, notify=notify)
+        not_built = "" if build is None else build.result()
     found = done.cluster
     standbys = [file.rest for file in job_managers(directory) if file.rest != found.rest]
     with Client([found.rest], credentials=ClientCredentials(settings.configuration, directory)) as client:
@@ -75,8 +79,11 @@ def start(
         click.echo("all its processes were running; nothing was started", err=True)
     for standby in standbys:
         click.echo(f"standby at {standby}")
-    if link:
-        click.echo(f"in a browser, once within ten minutes: {link}", err=True)
+    if not_built:
+        click.echo(f"there is no dashboard: {not_built}; `make dashboard` builds it while the cluster runs", err=True)
+    else:
+        once = " (the link works once, within ten minutes; `flintlock dashboard` makes another)" if link else ""
+        click.echo(f"dashboard: {link or found.rest}{once}", err=True)
     click.echo(f"logs and state: {directory}", err=True)
 
 

@@ -315,6 +315,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}  # all of these; an empty value stands for any
     since_ms: int = 0  # started then or later
     id_prefix: str = ""
+    submitted_by: str = ""
 
 
 class JobsQuery(Struct, frozen=True, kw_only=True):

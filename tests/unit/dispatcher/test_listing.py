@@ -330,6 +330,8 @@ def test_a_filter_selects_ended_and_running_jobs_alike() -> None:
     assert selected(listing, labels={"third": "0"}) == [18, 15, 12, 9, 6, 3]
     assert selected(listing, labels={"env": "", "third": "1"}, since_ms=10) == [19, 16, 13, 10]
     assert selected(listing, labels={"nightly": ""}) == []
+    assert selected(listing, submitted_by="me", name="odd") == list(range(19, 0, -2))
+    assert selected(listing, submitted_by="eve") == []
     assert selected(listing, id_prefix=f"{17:032x}"[:31], limit=1) == list(range(20, 15, -1))
     assert selected(listing, name="odd", states=frozenset({"RUNNING"})) == []
 

@@ -17,7 +17,7 @@ from flintlock.config.options import OPTIONS
 from flintlock.rest.server.routes import ROUTES
 
 METHODS = {row.method for row in ROUTES}
-ROOTS = "|".join(sorted({row.path.split("/")[1] for row in ROUTES}))
+ROOTS = "|".join(sorted({row.path.split("/")[1] for row in ROUTES} - {""}))
 #: Parameters of paths that a page never has as they are, but as `:id`, `{jobid}`, `<id>` or `$JOB`.
 IDS = {"{jobid}", "{vertexid}", "{taskmanagerid}", "{triggerid}", "{subtaskindex}"}
 

@@ -72,7 +72,7 @@ class AuditRecords:
 class RestHarness:
     """The REST application, its fake gateways, and a clock that the test moves."""
 
-    def __init__(self, logs: ProcessLogs | None = None, /, **settings: str) -> None:
+    def __init__(self, logs: ProcessLogs | None = None, dashboard: Path | None = None, /, **settings: str) -> None:
         self.registry = CollectorRegistry()
         self.dispatcher = FakeDispatcher(T0)
         self.resource_manager = FakeResourceManager()
@@ -90,6 +90,7 @@ class RestHarness:
             revision="abc1234",
             registry=self.registry,
             logs=logs or ProcessLogs(),
+            dashboard=dashboard or Path("/nowhere"),
         )
         self.ask_leader: Callable[[str], Awaitable[Principal]] | None = None  # of a standby; None: this one leads
         tokens = TokensOfLeader(self.dispatcher, self._leading, self._ask_leader)

@@ -76,10 +76,11 @@ def bearer(credential: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {credential}"}
 
 
-def test_only_the_probes_of_a_service_manager_and_the_login_are_open() -> None:
+def test_only_the_probes_of_a_service_manager_the_login_and_the_files_of_the_dashboard_are_open() -> None:
     probes = {("GET", "/healthz"), ("GET", "/readyz")}
     login = {("GET", "/login"), ("POST", "/login")}  # a page without data, and the exchange of a code
-    assert {(row.method, row.path) for row in OPEN} == probes | login
+    dashboard = {("GET", "/"), ("GET", "/assets/{asset}")}  # the same files everywhere, without data
+    assert {(row.method, row.path) for row in OPEN} == probes | login | dashboard
     app = CountingApp()
     for row in OPEN:
         assert send(behind(app), row.method, row.path).status_code == 200
@@ -130,7 +131,7 @@ def test_what_changes_something_needs_more_than_a_viewer_and_is_no_get() -> None
             assert row.role.includes(Role.SUBMITTER)
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/v1/jobs", "//jobs", "/jobs/", "/healthz/x"])
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/jobs", "/jobs//", "/jobs/", "/healthz/x"])
 def test_a_path_that_is_no_open_route_needs_a_credential(path: str) -> None:
     app = CountingApp()
     assert send(behind(app), "GET", path).status_code == 401

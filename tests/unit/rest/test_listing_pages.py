@@ -126,22 +126,34 @@ def test_events_begin_with_running_jobs_and_the_latest_ended_ones() -> None:
     rest.dispatcher.put(job(0, JobStatus.RUNNING), *(job(number) for number in range(1, count)))
 
     async def read() -> list[str]:
-        async with rest.listening() as client, client.stream("GET", "/events") as response:
+        async with asyncio.timeout(10), rest.listening() as client, client.stream("GET", "/events") as response:
             found: list[str] = []
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
                     found.append(line)
-                if f"{0:032x}" in line:
+                if line == "event: listed":
                     return found
             return found
 
     seen = asyncio.run(read())
 
     assert len(seen) == MAX_PAGE + 1
+    assert f"{0:032x}" in seen[-1]
+
+
+def test_events_say_when_all_jobs_are_listed_even_if_there_are_none() -> None:
+    """A client shows an empty cluster as one, and drops what it knew of the cluster before."""
+    rest = RestHarness()
+
+    async def read() -> str:
+        async with asyncio.timeout(10), rest.listening() as client, client.stream("GET", "/events") as response:
+            return await anext(line async for line in response.aiter_lines() if line)
+
+    assert asyncio.run(read()) == "event: listed"
 
 
 def test_the_list_is_filtered(rest: RestHarness) -> None:
-    """By state, name, label, time and the beginning of an id, and by all of them together."""
+    """By state, name, label, time, submitter and the beginning of an id, and by all of them together."""
     graph = structs.replace(job(20).graph, name="daily", labels={"team": "core"}, submitted_by="airflow")
     rest.dispatcher.put(structs.replace(job(20), graph=graph))
 
@@ -149,6 +161,8 @@ def test_the_list_is_filtered(rest: RestHarness) -> None:
     assert ids(rest.get("/jobs/overview?state=waiting,failed")) == []
     assert ids(rest.get("/jobs/overview?name=dai*&label=team=core")) == [20]
     assert ids(rest.get("/jobs/overview?label=team")) == [20]
+    assert ids(rest.get("/jobs/overview?submitted-by=airflow&name=daily")) == [20]
+    assert ids(rest.get("/jobs/overview?submitted-by=eve")) == []
     assert ids(rest.get("/jobs/overview?label=team=other")) == []
     assert ids(rest.get(f"/jobs/overview?since={T0 + 10}")) == [20, 11, 10]
     assert ids(rest.get("/jobs/overview?id=" + f"{20:032x}")) == [20]

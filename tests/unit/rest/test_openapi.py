@@ -75,7 +75,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("log")
     log = folder / "jobmanager.log"
     log.write_text("a line\n")
-    rest = RestHarness(ProcessLogs(directory=folder, log=log, stdout=log))
+    (folder / "assets").mkdir()
+    (folder / "assets" / "index-1.js").write_text("0;")
+    rest = RestHarness(ProcessLogs(directory=folder, log=log, stdout=log), folder)
     rest.resource_manager.seen = RESOURCES
     manager, read = TaskManagerId("tm-1"), ProcessLogRead(data=b"a line\n")
     rest.resource_manager.process_answers = {
@@ -155,7 +157,7 @@ def test_answers_have_the_described_shape(path: str, address: str) -> None:
     """Of jobs that are there, with all that they have."""
     known = {
         "taskmanagerid": "tm-1", "name": "top", "jobid": B, "vertexid": vertex_id(B, "clean"), "subtaskindex": "0",
-        "file": "jobmanager.log", "triggerid": TRIGGER,
+        "file": "jobmanager.log", "triggerid": TRIGGER, "asset": "index-1.js",
     }  # fmt: skip
     operation: Any = schema[path]["GET"]
     case = operation.Case(path_parameters={name: known[name] for name in re.findall(r"{(\w+)}", path)})

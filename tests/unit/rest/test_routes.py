@@ -26,7 +26,7 @@ def test_a_method_that_a_path_does_not_have_is_served_where_the_path_is() -> Non
     assert found.served_by is ServedBy.ANY
 
 
-@pytest.mark.parametrize("path", ["", "/", "/job", "/jobs/", "/jobs/a/b", "/jobs/metrics/a", "/healthz/a"])
+@pytest.mark.parametrize("path", ["", "//", "/job", "/jobs/", "/jobs/a/b", "/jobs/metrics/a", "/healthz/a"])
 def test_an_unknown_path_has_no_row(path: str) -> None:
     assert TABLE.find("GET", path) is None
 

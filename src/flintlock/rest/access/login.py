@@ -20,7 +20,7 @@ from flintlock.rest.server.request_body import header, read_document
 from flintlock.security.sessions import CODE_LIFETIME_MS, Sessions
 
 _MOST_BYTES: Final = 4096
-_AFTER_LOGIN: Final = "/overview"
+_AFTER_LOGIN: Final = "/"
 _SCRIPT: Final = f"""
 const code = location.hash.slice(1);
 history.replaceState(null, "", location.pathname);

@@ -33,6 +33,7 @@ _EVENT_SILENCE_S: Final = 10.0
 _ENDED_AT_FIRST: Final = 1000
 _ALL: Final = -1  # a version before every other: the answer has the current one, and is not complete
 _ID_DIGITS: Final = 32
+_LISTED: Final = b"event: listed\ndata: {}\n\n"
 _STATES: Final = (*JobStatus, WAITING)
 _encoder: Final = msgspec.json.Encoder()
 
@@ -118,7 +119,14 @@ def read_filter(call: RestCall) -> JobFilter | None:
         labels[key] = value
     if len(labels) > MAX_LABELS:
         raise Invalid(f"query parameter 'label': there are more than {MAX_LABELS} labels")
-    selection = JobFilter(name=name, states=frozenset(states), labels=labels, since_ms=since, id_prefix=prefix)
+    selection = JobFilter(
+        name=name,
+        states=frozenset(states),
+        labels=labels,
+        since_ms=since,
+        id_prefix=prefix,
+        submitted_by=values.get("submitted-by", ""),
+    )
     return None if selection == JobFilter() else selection
 
 
@@ -156,6 +164,8 @@ def _event_filter(call: RestCall) -> JobId | None:
 
 async def job_events(call: RestCall, only: JobId | None = None) -> AsyncGenerator[bytes]:
     """Yield an event for each job that changed, beginning with all that have not ended and the latest that have.
+
+    The event `listed` says that these were all of them: what a client knew before and was not among them is outdated.
 
     Yields a comment every few seconds if no job changes, so that a client can distinguish a quiet cluster from
     a lost connection. Ends when there has been no leader here for some time: the client's next request reaches the new
@@ -195,15 +205,17 @@ async def _current(
     if only is not None:
         yield _event((await dispatcher.job(JobQuery(job_id=only))).summary(), clock_ms())
         return
-    query = JobsQuery(limit=_ENDED_AT_FIRST)
-    page = await dispatcher.list_jobs(query)
-    yield b"".join([_event(line, clock_ms()) for line in page.lines])
-    query = JobsQuery(limit=MAX_PAGE, after=page.next, ended=False)
+    page = await dispatcher.list_jobs(JobsQuery(limit=_ENDED_AT_FIRST))
+    yield _listed(page, clock_ms)
     while page.next is not None:  # jobs that have not ended, and started before all of these
-        page = await dispatcher.list_jobs(query)
-        query = JobsQuery(limit=MAX_PAGE, after=page.next, ended=False)
-        yield b"".join([_event(line, clock_ms()) for line in page.lines])
+        page = await dispatcher.list_jobs(JobsQuery(limit=MAX_PAGE, after=page.next, ended=False))
+        yield _listed(page, clock_ms)
         await asyncio.sleep(0)
+
+
+def _listed(page: JobsPage, clock_ms: Callable[[], int]) -> bytes:
+    end = _LISTED if page.next is None else b""
+    return b"".join([_event(line, clock_ms()) for line in page.lines]) + end
 
 
 def _event(line: JobLine, now_ms: int) -> bytes:

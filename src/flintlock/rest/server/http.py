@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
@@ -31,6 +32,8 @@ PRINCIPAL: Final = "flintlock.principal"
 ROUTE: Final = "flintlock.route"
 """The key of a request's scope under which access control puts the row that serves it; None: there is none."""
 BYTES: Final = "application/octet-stream"
+DASHBOARD: Final = Path(__file__).parents[1] / "dashboard" / "built"
+"""Where `make dashboard` builds the dashboard; a wheel has it there."""
 _LARGEST: Final = (1 << 63) - 1
 _encoder: Final = msgspec.json.Encoder()
 
@@ -52,6 +55,7 @@ class RestServices:
     logs: ProcessLogs = field(default_factory=ProcessLogs)
     forget_credentials: Callable[[], None] = lambda: None  # one of them was revoked
     login_codes: LoginCodes = field(default_factory=LoginCodes)
+    dashboard: Path = DASHBOARD
     sessions: Sessions | None = None  # of browsers; None: the cluster has no authentication
 
 

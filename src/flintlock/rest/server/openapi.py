@@ -50,6 +50,8 @@ def _operation(row: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, An
     text = "text/event-stream" if row.streams else "text/html" if row.html else "text/plain"
     content_type = text if row.answers is str else "application/json"
     content: dict[str, Any] = {content_type: {"schema": schema_of[id(row.answers)]}}
+    if row.asset:
+        content = {kind: {"schema": schema_of[id(str)]} for kind in ("text/javascript", "text/css", "image/svg+xml")}
     if row.also is not None:
         content[row.also] = {"schema": _BINARY}
     operation: dict[str, Any] = {

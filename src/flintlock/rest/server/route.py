@@ -77,6 +77,7 @@ class Route:
     #: returns None for a response that is too large to be cached. None: only standbys cache the response.
     cache_version: Callable[[RestServices], Awaitable[object | None]] | None = None
     html: bool = False  # the response is a page for a browser
+    asset: bool = False  # the response is a script, a style sheet or an image of such a page
     streams: bool = False  # the response has no end: server-sent events
     max_wait_s: float = 0.0  # how long `wait` may delay the response; 0: the route has no such parameter
     idempotency_key: bool = False  # a client that does not know whether its request arrived needs a key to repeat it

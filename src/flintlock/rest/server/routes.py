@@ -20,6 +20,7 @@ from flintlock.rest.access import login, tokens
 from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
+from flintlock.rest.dashboard import handlers as dashboard
 from flintlock.rest.jobs import applications, checkpoints, listing, quarantine, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
@@ -73,6 +74,7 @@ _LABEL = Parameter(
 )
 _SINCE = Parameter(name="since", description="Only jobs that started at this time (ms) or later.", kind="integer")
 _ID = Parameter(name="id", description="Only jobs whose id begins so.")
+_SUBMITTED_BY = Parameter(name="submitted-by", description="Only jobs that were submitted under this name.")
 _EVENTS_OF = Parameter(name="job", description="Only events of this job, beginning with its present state.")
 _METRICS: Final = list[of_cluster.Metric]
 _AGGREGATED: Final = list[of_cluster.AggregatedMetric]
@@ -116,6 +118,11 @@ def _description(version: str) -> HttpResponse:
 
 
 ROUTES: Final[tuple[Route, ...]] = (
+    Route(method="GET", path="/", handler=dashboard.page, role=None, answers=str, html=True, served_by=_ANY),
+    Route(
+        method="GET", path="/assets/{asset}", handler=dashboard.asset, role=None, answers=str, asset=True,
+        errors=(404,), served_by=_ANY,
+    ),
     _get("/config", cluster.config, of_cluster.DashboardConfig, served_by=_ANY),
     Route(method="DELETE", path="/cluster", handler=cluster.shut_down, role=_ADMIN,
         answers=shapes.Empty, errors=(503,)),
@@ -148,7 +155,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="GET", path="/jobs/overview", handler=listing.overview, role=_VIEWER,
         answers=shapes.JobsOverviewResponse,
-        query=(_LIMIT, _AFTER, _ENDED, _NAME, _STATE, _LABEL, _SINCE, _ID), errors=(400, 503),
+        query=(_LIMIT, _AFTER, _ENDED, _NAME, _STATE, _LABEL, _SINCE, _ID, _SUBMITTED_BY), errors=(400, 503),
         cache_s=_CACHE_S, cache_version=_job_listing,
     ),
     Route(

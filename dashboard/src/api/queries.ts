@@ -1,0 +1,56 @@
+// What pages read of the REST API, by path. The live connection says when something of it is outdated.
+import { QueryClient, useQuery, type UseQueryResult } from "@tanstack/react-query";
+
+import { ApiError, get, getText } from "./http.ts";
+
+const RETRIED = 3;
+
+export const queryClient = new QueryClient({
+  defaultOptions: {
+    queries: {
+      staleTime: Number.POSITIVE_INFINITY, // the live connection says what has changed
+      refetchOnWindowFocus: false,
+      retry: (failures, error) => failures < RETRIED && (!(error instanceof ApiError) || error.status === 503),
+      retryDelay: (attempt) => 500 * 2 ** attempt,
+      networkMode: "always", // a cluster on this machine is there without a network, too
+    },
+  },
+});
+
+interface Options {
+  /** Read again after so many milliseconds: for what no event reports. */
+  readonly everyMs?: number | false;
+  readonly enabled?: boolean;
+}
+
+/** Reads a document. While it is read again, what it was is shown; never that of another path. */
+export function useApi<T>(path: string, options: Options = {}): UseQueryResult<T> {
+  return useQuery<T>({
+    queryKey: [path],
+    queryFn: ({ signal }) => get<T>(path, signal),
+    refetchInterval: options.everyMs ?? false,
+    enabled: options.enabled ?? true,
+  });
+}
+
+/** Reads a text. */
+export function useText(path: string, options: Options = {}): UseQueryResult<string> {
+  return useQuery<string>({
+    queryKey: [path],
+    queryFn: ({ signal }) => getText(path, signal),
+    refetchInterval: options.everyMs ?? false,
+    enabled: options.enabled ?? true,
+  });
+}
+
+/** Whether a path shows something of these jobs, or counts jobs. */
+export function concerns(path: string, jobs: ReadonlySet<string>): boolean {
+  const [, first, second = ""] = path.split(/[/?]/);
+  if (first === "overview" || first === "resources" || first === "taskmanagers") return true;
+  return first === "jobs" && (second === "overview" || jobs.has(second));
+}
+
+/** Has everything read again that shows something of these jobs. */
+export function refresh(jobs: ReadonlySet<string>): void {
+  void queryClient.invalidateQueries({ predicate: ({ queryKey: [path] }) => concerns(String(path), jobs) });
+}

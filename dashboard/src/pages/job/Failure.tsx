@@ -1,0 +1,51 @@
+import type { ReactNode } from "react";
+
+import type { FailureInfo } from "../../api/types.ts";
+import styles from "./Failure.module.css";
+
+const MOST_SHOWN = 20_000;
+
+/** A failure: its message, the lines of the user's code, and the traces folded. */
+export function Failure({ failure }: { readonly failure: FailureInfo }): ReactNode {
+  const frames = failure.frames ?? [];
+  return (
+    <div className={styles["failure"]}>
+      <p className={styles["kind"]}>
+        {failure.kind}
+        {failure.step && ` in step ${failure.step}`}
+        {failure["error-class"] && ` · ${failure["error-class"]}`}
+      </p>
+      <pre className={styles["message"]}>{cut(failure.message)}</pre>
+      {failure["query-context"] && <pre className={styles["message"]}>{cut(failure["query-context"])}</pre>}
+      {frames.length > 0 && (
+        <ol className={styles["frames"]}>
+          {frames.map((frame, index) => (
+            <li key={index}>
+              <code>
+                {frame.file}:{frame.line}
+              </code>{" "}
+              in {frame.function}
+              {frame.source && <pre>{frame.source}</pre>}
+            </li>
+          ))}
+        </ol>
+      )}
+      <Folded title="Python's stack trace" text={failure["stack-trace"]} />
+      <Folded title="The JVM's stack trace" text={failure["jvm-stack-trace"]} />
+    </div>
+  );
+}
+
+function Folded({ title, text }: { readonly title: string; readonly text: string | null | undefined }): ReactNode {
+  if (!text) return null;
+  return (
+    <details>
+      <summary>{title}</summary>
+      <pre className={styles["message"]}>{cut(text)}</pre>
+    </details>
+  );
+}
+
+function cut(text: string): string {
+  return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}\n… and ${text.length - MOST_SHOWN} characters more` : text;
+}

@@ -1,0 +1,89 @@
+import type { ReactNode } from "react";
+
+import { send } from "../../api/http.ts";
+import { refresh, useApi } from "../../api/queries.ts";
+import { mayChangeJob } from "../../api/roles.ts";
+import type { CallerInfo, DashboardConfig, JobDetails, SubmittedJob } from "../../api/types.ts";
+import { goTo } from "../../address/useAddress.ts";
+import { durationOf, hasEnded } from "../../live/jobs.ts";
+import { ConfirmButton } from "../../parts/ConfirmButton.tsx";
+import { Facts } from "../../parts/Facts.tsx";
+import { JobLink } from "../../parts/JobRows.tsx";
+import { Labels } from "../../parts/Labels.tsx";
+import { StateBadge } from "../../parts/StateBadge.tsx";
+import { Duration, Time } from "../../parts/Time.tsx";
+import styles from "./JobHead.module.css";
+
+/** What a job is, how it goes, and what the reader may do with it. */
+export function JobHead(props: { readonly job: JobDetails; readonly state: string; readonly now: number }): ReactNode {
+  const { job, now } = props;
+  const caller = useApi<CallerInfo>("/whoami");
+  const rerunOf = job["rerun-of"];
+  return (
+    <header className={styles["head"]}>
+      <div className={styles["title"]}>
+        <h1>{job.name}</h1>
+        <StateBadge state={props.state} />
+        {!hasEnded(job) && job["waits-for"] && <span>waits for {job["waits-for"]}</span>}
+        {mayChangeJob(caller.data, job["submitted-by"] ?? "") && <Actions job={job} />}
+      </div>
+      <Facts
+        items={[
+          ["Id", <code key="id">{job.jid}</code>],
+          ["Started", <Time key="start" ms={job["start-time"]} now={now} />],
+          ["Ended", <Time key="end" ms={job["end-time"]} now={now} />],
+          ["Duration", <Duration key="duration" ms={durationOf(job, now)} />],
+          ["Submitted by", job["submitted-by"] || "unknown"],
+          ...(job.labels && Object.keys(job.labels).length > 0
+            ? [["Labels", <Labels key="labels" labels={job.labels} />] as const]
+            : []),
+          ...(rerunOf ? [["Runs again", <JobLink key="rerun" id={rerunOf} name={rerunOf.slice(0, 8)} />] as const] : []),
+        ]}
+      />
+    </header>
+  );
+}
+
+function Actions({ job }: { readonly job: JobDetails }): ReactNode {
+  const config = useApi<DashboardConfig>("/config");
+  if (hasEnded(job))
+    return (
+      <ConfirmButton
+        label="Run again"
+        question={`Run ${job.name} again?`}
+        consequence="A new job with the same graph and the same parameters is submitted. This one stays as it is."
+        action={() => rerun(job.jid)}
+      />
+    );
+  if (config.data?.features["web-cancel"] !== true) return null;
+  if (job.state === "CANCELLING")
+    return (
+      <ConfirmButton
+        label="Cancel by force"
+        question={`End ${job.name} without waiting for its attempts?`}
+        consequence="Publications that have begun, and attempts that no TaskManager can end, are given up. What they leave behind is listed with the job's failures."
+        action={() => cancel(job.jid, true)}
+      />
+    );
+  return (
+    <ConfirmButton
+      label="Cancel"
+      question={`Cancel ${job.name}?`}
+      consequence="Its running attempts are ended, and what they have computed and not published is discarded. A cancelled job cannot be resumed; it can be run again."
+      action={() => cancel(job.jid, false)}
+    />
+  );
+}
+
+async function cancel(id: string, force: boolean): Promise<void> {
+  await send(`/jobs/${id}${force ? "?force=true" : ""}`, { method: "PATCH" });
+  refresh(new Set([id]));
+}
+
+async function rerun(id: string): Promise<void> {
+  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
+  const response = await send(`/jobs/${id}/rerun`, { method: "POST", headers, body: "{}" });
+  const { jobid } = (await response.json()) as SubmittedJob;
+  goTo({ page: "job", id: jobid, tab: "graph", step: "" });
+}

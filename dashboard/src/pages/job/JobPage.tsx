@@ -1,0 +1,50 @@
+import type { ReactNode } from "react";
+
+import { JOB_TABS, type JobTab, writeAddress } from "../../address/address.ts";
+import { useApi } from "../../api/queries.ts";
+import type { JobAttempts, JobDetails } from "../../api/types.ts";
+import { hasEnded, shownState } from "../../live/jobs.ts";
+import { useClusterTime } from "../../live/LiveProvider.tsx";
+import { Answer } from "../../parts/Answer.tsx";
+import { ConfigurationTab } from "./ConfigurationTab.tsx";
+import { FailuresTab } from "./FailuresTab.tsx";
+import { GraphTab } from "./GraphTab.tsx";
+import { JobHead } from "./JobHead.tsx";
+import styles from "./JobPage.module.css";
+import { LogsTab } from "./LogsTab.tsx";
+import { ResultsTab } from "./ResultsTab.tsx";
+import { TimelineTab } from "./TimelineTab.tsx";
+
+/** How often the progress inside of attempts is read: no event reports it. */
+const PROGRESS_MS = 1000;
+
+/** Everything about one job. */
+export function JobPage(props: { readonly id: string; readonly tab: JobTab; readonly step: string }): ReactNode {
+  const { id, tab } = props;
+  const now = useClusterTime();
+  const details = useApi<JobDetails>(`/jobs/${id}`);
+  const running = details.data !== undefined && !hasEnded(details.data) && !details.data["waits-for"];
+  const attempts = useApi<JobAttempts>(`/jobs/${id}/attempts`, { everyMs: running && PROGRESS_MS });
+  return (
+    <Answer query={details}>
+      {(job) => (
+        <>
+          <JobHead job={job} now={now} state={shownState(job as Parameters<typeof shownState>[0])} />
+          <nav className={styles["tabs"]} aria-label="Parts of the job">
+            {JOB_TABS.map((name) => (
+              <a key={name} href={writeAddress({ page: "job", id, tab: name, step: "" })} aria-current={name === tab ? "page" : undefined}>
+                {name}
+              </a>
+            ))}
+          </nav>
+          {tab === "graph" && <GraphTab job={job} attempts={attempts.data} step={props.step} />}
+          {tab === "timeline" && <Answer query={attempts}>{(data) => <TimelineTab attempts={data} now={now} />}</Answer>}
+          {tab === "failures" && <Answer query={attempts}>{(data) => <FailuresTab attempts={data} now={now} />}</Answer>}
+          {tab === "logs" && <Answer query={attempts}>{(data) => <LogsTab id={id} attempts={data} />}</Answer>}
+          {tab === "results" && <ResultsTab id={id} />}
+          {tab === "configuration" && <ConfigurationTab id={id} now={now} />}
+        </>
+      )}
+    </Answer>
+  );
+}

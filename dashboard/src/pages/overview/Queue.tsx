@@ -1,0 +1,56 @@
+import type { ReactNode } from "react";
+
+import { useApi } from "../../api/queries.ts";
+import type { ClusterResources } from "../../api/types.ts";
+import { useClusterTime, useLive } from "../../live/LiveProvider.tsx";
+import { Answer } from "../../parts/Answer.tsx";
+import { JobLink } from "../../parts/JobRows.tsx";
+import { Empty, Section } from "../../parts/Section.tsx";
+import { Table } from "../../parts/Table.tsx";
+import { Duration } from "../../parts/Time.tsx";
+
+const MOST_SHOWN = 50;
+
+/** The requests that wait for slots, in their order, with what each waits for. */
+export function Queue(): ReactNode {
+  const { jobs } = useLive();
+  const now = useClusterTime();
+  const query = useApi<ClusterResources>("/resources");
+  const count = query.data?.waiting?.length ?? 0;
+  return (
+    <Section title="Waiting for slots" aside={count > MOST_SHOWN && `the first ${MOST_SHOWN} of ${count}`}>
+      <Answer query={query}>
+        {({ waiting = [], starting = 0 }) => (
+          <>
+            {starting > 0 && <p>TaskManagers that are starting: {starting}</p>}
+            {waiting.length === 0 ? (
+              <Empty>Nothing waits.</Empty>
+            ) : (
+              <Table label="Waiting for slots" columns={["", "Job", "Waits for", "Needs", "Priority", "Since"]}>
+                {waiting.slice(0, MOST_SHOWN).map((item, index) => (
+                  <tr key={`${item.jobid} ${item.request ?? ""}`}>
+                    <td>{index + 1}</td>
+                    <td>
+                      <JobLink id={item.jobid} name={item.name ?? ""} />
+                    </td>
+                    <td>{jobs.get(item.jobid)?.["waits-for"] || "slots"}</td>
+                    <td>{needs(item.slots)}</td>
+                    <td>{item.priority ?? 0}</td>
+                    <td>
+                      <Duration ms={now - (item.since ?? now)} />
+                    </td>
+                  </tr>
+                ))}
+              </Table>
+            )}
+          </>
+        )}
+      </Answer>
+    </Section>
+  );
+}
+
+function needs(slots: number | null | undefined): string {
+  if (slots === null || slots === undefined) return "all slots of a TaskManager";
+  return slots === 1 ? "1 slot" : `${slots} slots`;
+}

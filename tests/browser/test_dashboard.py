@@ -1,0 +1,386 @@
+"""The dashboard in a real browser, at a real JobManager without TaskManagers: jobs wait, and are cancelled."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from dashboard.build import HERE, install_packages
+from tests.browser.chromium import Chromium
+from tests.cluster.commands import flintlock
+from tests.cluster.processes import Processes, until
+
+from flintlock.testing import rest_requests
+
+HOSTILE: Final = '<script>window.harmed = true</script><img src=x onerror="window.harmed = true"> ☃ 漢字'
+JOB: Final[dict[str, Any]] = {
+    "name": "revenue",
+    "labels": {"team": "core"},
+    "steps": {
+        "orders": {"source": {"format": "parquet", "path": "/nowhere/orders"}},
+        "clean": {"sql": "SELECT * FROM orders", "inputs": ["orders"], "exchange": "blocking"},
+        "top": {"result": {}, "inputs": ["clean"]},
+    },
+}
+
+#: Opens a page of the dashboard and notes everything that a browser reports as wrong, or asks another server for.
+PRELUDE: Final = """
+    const problems = [];
+    page.on("console", message => { if (message.type() !== "log") problems.push(message.text()); });
+    page.on("pageerror", error => problems.push(`${error}`));
+    page.on("requestfailed", request => {
+        if (!request.url().endsWith("/events")) problems.push(`${request.failure()?.errorText} ${request.url()}`);
+    });
+    page.on("response", response => {
+        if (response.status() >= 400) problems.push(`${response.status()} ${response.url()}`);
+    });
+    page.on("request", request => {
+        if (new URL(request.url()).origin !== argument.origin && !request.url().startsWith("blob:"))
+            problems.push(`another server: ${request.url()}`);
+    });
+    await page.addInitScript(() => addEventListener("securitypolicyviolation",
+        event => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`)));
+    const open = async hash => {
+        await page.goto(`${argument.origin}/${hash}`);
+        await page.getByText("Live", {exact: true}).waitFor();
+    };
+"""
+
+
+#: Watches a page while its JobManager dies; submits a job when the page is ready for that.
+WATCH: Final = """
+    await page.goto(argument.origin);
+    await page.getByRole("link", {name: "before"}).waitFor();
+    await page.evaluate(async job => {
+        window.same = true;
+        const headers = {"Content-Type": "application/json"};
+        await fetch("/jobs", {method: "POST", headers, body: JSON.stringify(job)});
+    }, argument.job);
+    await page.getByText("Connection lost").waitFor();
+    const kept = await page.getByRole("link", {name: "before"}).count();
+    await page.getByText("Live", {exact: true}).waitFor();
+    await page.getByRole("link", {name: "after"}).waitFor();
+    return {kept, same: await page.evaluate(() => window.same)};
+"""
+
+
+class Cluster(NamedTuple):
+    """A JobManager without TaskManagers, and jobs that wait in its queue."""
+
+    processes: Processes
+    jobs: dict[str, str]
+
+    def submit(self, name: str) -> str:
+        """Submit a job, which waits for slots; return its id."""
+        submitted = rest_requests.post(f"{self.processes.url}/jobs", json={**JOB, "name": name})
+        assert submitted.status_code == 202, submitted.text
+        return str(submitted.json()["jobid"])
+
+
+@pytest.fixture(scope="module")
+def cluster(dashboard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One that needs no login."""
+    processes = Processes(tmp_path_factory.mktemp("cluster"))
+    try:
+        processes.start_jobmanager(settings=("security.authentication=none",))
+        processes.await_leader()
+        found = Cluster(processes, {})
+        for name in ("revenue", HOSTILE):
+            found.jobs[name] = found.submit(name)
+        yield found
+    finally:
+        processes.stop()
+
+
+def run(chromium: Chromium, cluster: Cluster, script: str, *, limit_s: float = 60, **argument: object) -> Any:
+    """Run a script after the prelude; fail for everything that was noted."""
+    argument = {"origin": cluster.processes.url, "jobs": cluster.jobs, "hostile": HOSTILE, **argument}
+    body = f"{PRELUDE}\nconst value = await (async () => {{ {script} }})();\nreturn {{value: value ?? null, problems}};"
+    outcome = chromium.run(body, argument, limit_s=limit_s)
+    assert outcome["problems"] == []
+    return outcome["value"]
+
+
+def test_every_page_of_waiting_jobs_is_shown_without_an_error_or_a_request_to_another_server(
+    chromium: Chromium, cluster: Cluster
+) -> None:
+    texts = run(
+        chromium,
+        cluster,
+        """
+        const job = argument.jobs.revenue;
+        const pages = {
+            "#/": "Waiting for slots", "#/jobs": "Newest first", "#/taskmanagers": "flintlock taskmanager",
+            "#/jobmanager": "security.authentication", [`#/jobs/${job}/graph`]: "a blocking exchange",
+            [`#/jobs/${job}/timeline`]: "SCHEDULED", [`#/jobs/${job}/failures`]: "Nothing of this job has failed",
+            [`#/jobs/${job}/logs`]: "Nothing of this job has run yet", [`#/jobs/${job}/results`]: "none yet",
+            [`#/jobs/${job}/configuration`]: "Restart strategy", "#/nothing": "There is no such page",
+        };
+        const texts = {};
+        for (const [hash, text] of Object.entries(pages)) {
+            await open(hash);
+            await page.getByText(text).first().waitFor();
+            texts[hash.replace(job, "ID")] = await page.locator("main").innerText();
+        }
+        if (argument.screenshots) {
+            for (const hash of Object.keys(pages)) {
+                await open(hash);
+                await page.waitForLoadState("load");
+                const name = hash.replace(job, "ID").replaceAll(/[^a-zA-Z]+/g, "-");
+                await page.screenshot({path: `${argument.screenshots}/page${name}.png`});
+            }
+        }
+        return texts;
+        """,
+        screenshots=os.environ.get("SCREENSHOTS", ""),
+    )
+    assert "team=core" in texts["#/jobs"]
+    assert "1 slot" in texts["#/"]
+    assert "1\nTerm of the leader" in texts["#/"]
+
+
+def test_the_dashboard_transfers_no_more_than_300_kb(dashboard: Path) -> None:
+    assert 0 < sum(path.stat().st_size for path in dashboard.rglob("*.gz")) <= 300_000
+
+
+def test_a_job_is_opened_from_the_list_and_its_steps_by_the_keyboard(chromium: Chromium, cluster: Cluster) -> None:
+    shown = run(
+        chromium,
+        cluster,
+        """
+        await open("#/jobs?name=revenue");
+        await page.getByRole("link", {name: "revenue"}).click();
+        await page.getByRole("heading", {name: "revenue", level: 1}).waitFor();
+        const step = page.getByRole("button", {name: "clean SCHEDULED"});
+        await step.focus();
+        await page.keyboard.press("Enter");
+        await page.getByRole("heading", {name: "clean"}).waitFor();
+        const shown = await page.locator("main").innerText();
+        const address = page.url();
+        await page.reload();
+        await page.getByRole("heading", {name: "clean"}).waitFor();
+        return {shown, address};
+        """,
+    )
+    assert shown["address"].endswith("/graph?step=clean")
+    assert "0, with orders, clean" in shown["shown"]
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(chromium: Chromium, cluster: Cluster) -> None:
+    outcome = run(
+        chromium,
+        cluster,
+        """
+        await open("#/jobs");
+        const row = await page.getByRole("link", {name: argument.hostile}).innerText();
+        await page.goto(`${argument.origin}/#/jobs/${argument.jobs[argument.hostile]}/graph`);
+        const title = await page.getByRole("heading", {level: 1}).innerText();
+        return {row, title, harmed: await page.evaluate(() => window.harmed ?? false)};
+        """,
+    )
+    assert outcome == {"row": HOSTILE, "title": HOSTILE, "harmed": False}
+
+
+def test_a_new_job_appears_and_is_cancelled_after_a_question(chromium: Chromium, cluster: Cluster) -> None:
+    shown = run(
+        chromium,
+        cluster,
+        """
+        await open("#/");
+        const headers = {"Content-Type": "application/json"};
+        const options = {method: "POST", headers, body: JSON.stringify(argument.job)};
+        const {jobid} = await page.evaluate(async options => (await fetch("/jobs", options)).json(), options);
+        await page.getByRole("link", {name: "appears"}).click();
+        await page.getByRole("button", {name: "Cancel"}).click();
+        const question = await page.getByRole("dialog").innerText();
+        await page.keyboard.press("Escape");
+        await page.getByText("WAITING", {exact: true}).waitFor();
+        await page.getByRole("button", {name: "Cancel"}).click();
+        await page.getByRole("dialog").getByRole("button", {name: "Cancel"}).click();
+        await page.locator("main header").getByText("CANCELED", {exact: true}).waitFor();
+        await page.getByRole("button", {name: "Run again"}).waitFor();
+        return {question, jobid};
+        """,
+        job={**JOB, "name": "appears"},
+    )
+    assert "Cancel appears?" in shown["question"]
+    assert "cannot be resumed" in shown["question"]
+    status = rest_requests.get(f"{cluster.processes.url}/jobs/{shown['jobid']}/status").json()
+    assert status == {"status": "CANCELED"}
+
+
+def test_the_filter_of_the_list_is_in_the_address(chromium: Chromium, cluster: Cluster) -> None:
+    outcome = run(
+        chromium,
+        cluster,
+        """
+        await open("#/jobs");
+        await page.getByLabel("Name").fill("reven");
+        await page.keyboard.press("Enter");
+        await page.getByRole("checkbox", {name: "WAITING"}).check();
+        await page.waitForURL(/name=reven&state=WAITING/);
+        await page.getByRole("link", {name: argument.hostile}).waitFor({state: "detached"});
+        await page.getByRole("link", {name: "revenue"}).waitFor();
+        const fits = await page.getByRole("row").count() - 1;
+        await open("#/jobs?state=FAILED");
+        await page.getByText("No job fits the filter").waitFor();
+        return fits;
+        """,
+    )
+    assert outcome == 1
+
+
+def test_a_lost_connection_is_shown_with_its_time_and_the_page_catches_up_by_itself(
+    chromium: Chromium, dashboard: Path, tmp_path: Path
+) -> None:
+    """The JobManager is killed and started again at the same address while the page is open."""
+    processes = Processes(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        processes.settings = (f"rest.port={free.getsockname()[1]}", "security.authentication=none")
+    try:
+        processes.start_jobmanager()
+        processes.await_leader()
+        cluster = Cluster(processes, {})
+        cluster.submit("before")
+        origin = processes.url
+        with ThreadPoolExecutor(1) as pool:
+            page = pool.submit(chromium.run, WATCH, {"origin": origin, "job": {**JOB, "name": "loaded"}}, limit_s=110)
+            until("the page", lambda: page.done() or "loaded" in rest_requests.get(f"{origin}/jobs/overview").text)
+            processes.kill_jobmanager()
+            processes.start_jobmanager()
+            processes.await_leader()
+            cluster.submit("after")
+            assert page.result(120) == {"kept": 1, "same": True}
+    finally:
+        processes.stop()
+
+
+def test_axe_finds_nothing_serious_on_any_page_in_light_and_dark_and_nothing_is_cut_off_on_a_phone(
+    chromium: Chromium, cluster: Cluster
+) -> None:
+    install_packages()
+    axe = (HERE / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    found = run(
+        chromium,
+        cluster,
+        """
+        const job = argument.jobs.revenue;
+        const tabs = ["graph?step=clean", "timeline", "failures", "logs", "results", "configuration"];
+        const pages = ["#/", "#/jobs", "#/taskmanagers", "#/jobmanager", ...tabs.map(tab => `#/jobs/${job}/${tab}`)];
+        const found = [];
+        for (const hash of pages) {
+            const name = hash.replace(job, "ID");
+            await page.setViewportSize({width: 1280, height: 720});
+            await open(hash);
+            await page.getByText("Reading …").first().waitFor({state: "detached"});
+            await page.evaluate(argument.axe);
+            for (const colorScheme of ["light", "dark"]) {
+                await page.emulateMedia({colorScheme});
+                const {violations} = await page.evaluate(() => axe.run());
+                for (const {id, impact, nodes} of violations)
+                    if (["serious", "critical"].includes(impact))
+                        found.push(`${name} ${colorScheme}: ${id} ${nodes[0].html.slice(0, 200)}`);
+            }
+            await page.setViewportSize({width: 390, height: 844});
+            const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+            if (wide > 0) found.push(`${name}: ${wide} pixels wider than a phone`);
+        }
+        return found;
+        """,
+        axe=axe,
+        limit_s=120,
+    )
+    assert found == []
+
+
+def test_a_graph_of_300_steps_is_drawn_and_can_be_used(chromium: Chromium, cluster: Cluster) -> None:
+    steps: dict[str, Any] = {"s0": {"sql": "SELECT 1 AS n"}}
+    for number in range(1, 299):
+        blocking: dict[str, Any] = {"exchange": "blocking"} if number % 10 == 0 else {}
+        before = f"s{number - 1 - number % 3 if number > 3 else 0}"
+        steps[f"s{number}"] = {"sql": f"SELECT n + 1 AS n FROM {before}", "inputs": [before], **blocking}
+    steps["top"] = {"result": {}, "inputs": ["s298"]}
+    submitted = rest_requests.post(f"{cluster.processes.url}/jobs", json={"name": "large", "steps": steps})
+    assert submitted.status_code == 202, submitted.text
+    drawn = run(
+        chromium,
+        cluster,
+        """
+        await open("#/");
+        await page.getByRole("link", {name: "large"}).first().click();
+        const step = page.getByRole("button", {name: /^s298 /});
+        await step.waitFor();
+        await step.click();
+        await page.getByRole("heading", {name: "s298"}).waitFor();
+        return page.locator("svg [role=button]").count();
+        """,
+        limit_s=120,
+    )
+    assert drawn == 300
+
+
+@pytest.fixture(scope="module")
+def guarded(dashboard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A JobManager that wants a credential."""
+    processes = Processes(tmp_path_factory.mktemp("guarded"))
+    try:
+        processes.start_jobmanager()
+        processes.await_leader()
+        yield processes
+    finally:
+        processes.stop()
+
+
+def test_a_link_opens_the_dashboard_logged_in(chromium: Chromium, guarded: Processes, tmp_path: Path) -> None:
+    link = flintlock("dashboard", "-m", guarded.url, cwd=tmp_path).stdout.strip()
+    text = chromium.run(
+        """
+        await page.goto(argument);
+        await page.getByText("Live", {exact: true}).waitFor();
+        await page.getByText("This cluster has no job yet").waitFor();
+        return page.locator("main").innerText();
+        """,
+        link,
+    )
+    assert "flintlock init words.py" in text
+
+
+def test_without_a_session_a_token_is_asked_for_and_kept_for_the_tab(
+    chromium: Chromium, guarded: Processes, tmp_path: Path
+) -> None:
+    create = ("token", "create", "--role", "viewer", "--name", "eve", "-m", guarded.url)
+    made = flintlock(*create, cwd=tmp_path).stdout.strip()
+    job = rest_requests.post(f"{guarded.url}/jobs", json=JOB).json()["jobid"]
+    outcome = chromium.run(
+        """
+        await page.goto(`${argument.origin}/#/jobs/${argument.job}/graph`);
+        const enter = async token => {
+            await page.getByLabel("Or enter a token").fill(token);
+            await page.keyboard.press("Enter");
+        };
+        await enter("flt_wrong");
+        const refused = await page.getByRole("alert").innerText();
+        await enter(argument.token);
+        await page.getByRole("heading", {name: "revenue"}).waitFor();
+        await page.reload();
+        await page.getByRole("heading", {name: "revenue"}).waitFor();
+        await page.getByRole("link", {name: "JobManager"}).click();
+        await page.getByText("eve, viewer").waitFor();  // from now on the page knows the role
+        await page.goBack();
+        await page.getByText("a blocking exchange").waitFor();
+        const buttons = await page.getByRole("button", {name: "Cancel"}).count();
+        const other = await context.newPage();
+        await other.goto(argument.origin);
+        await other.getByLabel("Or enter a token").waitFor();
+        return {refused, buttons};
+        """,
+        {"origin": guarded.url, "job": job, "token": made},
+    )
+    assert outcome["refused"]
+    assert outcome["buttons"] == 0  # a viewer may not

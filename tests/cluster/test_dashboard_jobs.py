@@ -1,0 +1,79 @@
+"""The dashboard with jobs that really ran: their results, failures and output, and the TaskManager that ran them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from tests.browser import conftest as browser
+from tests.browser.chromium import Chromium
+from tests.browser.test_dashboard import PRELUDE
+from tests.cluster.commands import flintlock
+from tests.cluster.processes import Processes
+
+from flintlock.testing import rest_requests
+
+pytestmark = pytest.mark.cluster
+chromium, dashboard = browser.chromium, browser.dashboard  # the fixtures of tests/browser
+
+FINISHED: Final[dict[str, Any]] = {
+    "name": "squares",
+    "steps": {
+        "numbers": {"sql": "SELECT id, id * id AS square FROM range(3)", "exchange": "blocking"},
+        "top": {"result": {}, "inputs": ["numbers"]},
+    },
+}
+FAILED: Final[dict[str, Any]] = {
+    "name": "typo",
+    "steps": {"names": {"sql": "SELECT nme FROM range(5)"}, "top": {"result": {}, "inputs": ["names"]}},
+}
+PROGRAM: Final = "print('<b>printed</b> by a program')\n"
+
+
+def test_finished_and_failed_jobs_are_shown_with_results_failures_and_output(
+    standing: Processes, chromium: Chromium, dashboard: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    jobs = {job["name"]: _run(standing.url, job) for job in (FINISHED, FAILED)}
+    ran = flintlock("run", "-m", standing.url, "--name", "printing", "program.py", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    listed = rest_requests.get(f"{standing.url}/jobs/overview?name=printing").json()["jobs"]
+    jobs["printing"] = listed[0]["jid"]
+    link = flintlock("dashboard", "-m", standing.url, cwd=tmp_path).stdout.strip()
+    outcome = chromium.run(
+        f"""
+        await page.goto(argument.link);
+        await page.getByText("Live", {{exact: true}}).waitFor();  // the page that logs in has ended
+        {PRELUDE}
+        await page.reload();
+        const shown = {{}};
+        const show = async (name, tab, text) => {{
+            await open(`#/jobs/${{argument.jobs[name]}}/${{tab}}`);
+            await page.getByText(text).first().waitFor();
+            shown[name] = await page.locator("main").innerText();
+        }};
+        await show("squares", "results", "square");
+        await show("typo", "failures", "UNRESOLVED_COLUMN");
+        await show("printing", "logs", "printed");
+        await open("#/taskmanagers");
+        await page.getByRole("table").getByRole("link").first().click();
+        await page.getByText("Heap of the engine").waitFor();
+        await page.getByText("Log of the Spark engine").click();
+        await page.getByLabel("Log", {{exact: true}}).waitFor();
+        return {{shown, problems}};
+        """,
+        {"origin": standing.url, "link": link, "jobs": jobs},
+    )
+    assert outcome["problems"] == []
+    assert "2\t4" in outcome["shown"]["squares"]
+    assert "SELECT nme FROM range(5)" in outcome["shown"]["typo"]
+    assert "<b>printed</b> by a program" in outcome["shown"]["printing"]
+
+
+def _run(url: str, job: dict[str, Any]) -> str:
+    """Submit a job and wait for its end; return its id."""
+    job_id = str(rest_requests.post(f"{url}/jobs", json=job).json()["jobid"])
+    ended = rest_requests.get(f"{url}/jobs/{job_id}/execution-result?wait=100s", timeout=120).json()
+    assert ended["status"]["id"] == "COMPLETED"
+    return job_id
