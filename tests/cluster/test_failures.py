@@ -280,3 +280,54 @@ def test_a_port_in_use_is_a_clear_error(standing: Processes, tmp_path: Path) -> 
 
     assert ran.returncode == 4
     assert f"127.0.0.1:{port}" in ran.stderr
+
+
+FAILS_ONCE = """
+import sys
+from pathlib import Path
+from pyspark.sql import DataFrame, SparkSession
+import flintlock as fl
+
+class Unusable(fl.NoRetry):
+    pass
+
+def fail_once() -> None:
+    tries = Path({tries!r})
+    with tries.open("a") as file:
+        file.write("x")
+    if tries.stat().st_size == 1:
+        {failure}
+
+job = fl.Job("fails-once")
+numbers = job.sql("numbers", "SELECT id FROM range(3)")
+
+@job.step(inputs=[numbers])
+def kept(numbers: DataFrame) -> DataFrame:
+    fail_once()
+    return numbers
+
+job.result("rows", kept)
+
+if __name__ == "__main__":
+    fail_once()
+    print("rows", SparkSession.builder.getOrCreate().range(3).count())
+"""
+
+
+@pytest.mark.parametrize("kind", ["a step", "a program"])
+@pytest.mark.parametrize(
+    ("failure", "tries"),
+    [("raise OSError('the other service is restarting')", 2), ("raise Unusable('the key is missing')", 1)],
+)
+def test_what_user_code_raises_is_retried_by_the_strategy_unless_it_is_no_retry(
+    standing: Processes, tmp_path: Path, kind: str, failure: str, tries: int
+) -> None:
+    (tmp_path / "fails.py").write_text(FAILS_ONCE.format(tries=str(tmp_path / "tries"), failure=failure))
+    target = "fails.py:job" if kind == "a step" else "fails.py"
+    strategy = ("-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.delay=100 ms")
+
+    ran = flintlock("run", "-m", standing.url, *strategy, target, cwd=tmp_path)
+
+    assert ran.returncode == (0 if tries == 2 else 1), ran.stdout + ran.stderr
+    assert (tmp_path / "tries").read_text() == "x" * tries
+    assert ("the other service is restarting" if tries == 2 else "Unusable: the key is missing") in ran.stderr

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from tests.cluster.processes import until
 from tests.cluster.runner_harness import OUTPUT_LIMIT, Ran, RunnerHarness, contents, pickle_step, running_harness, step
 
+import flintlock as fl
 from flintlock.model.commands import CancelTask, CommandAccepted, PingTask, TaskAnswer
 from flintlock.model.errors import Unavailable
 from flintlock.model.failure_text import render
@@ -476,10 +477,37 @@ def test_an_error_in_a_udf_shows_the_users_own_lines(b: RunnerHarness) -> None:
         artifacts=(b.pickled("priced", priced),),
     )
     failure = b.run(task).failure
-    assert (failure.kind, failure.exception) == (FailureKind.USER_CODE, "ZeroDivisionError")
+    assert (failure.kind, failure.exception, failure.permanent) == (FailureKind.USER_CODE, "ZeroDivisionError", False)
     assert failure.message == "integer division or modulo by zero"
     assert [(frame.function, frame.source) for frame in failure.frames] == [("inverse", "return 1 // (x - x)")]
     assert failure.step == "priced"
+
+
+def test_no_retry_of_a_udf_is_permanent_and_its_message_has_no_note(b: RunnerHarness) -> None:
+    class NoPrice(fl.NoRetry):
+        pass
+
+    def price(x: int) -> int:
+        raise NoPrice(f"product {x} has no price")
+
+    def priced(numbers: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        return numbers.where("id = 3").select(F.udf(price, "long")("id"))
+
+    task = b.task(
+        NUMBERS,
+        pickle_step("priced", "numbers"),
+        step("r", Result(), "priced"),
+        artifacts=(b.pickled("priced", priced),),
+    )
+    failure = b.run(task).failure
+    assert (failure.kind, failure.permanent, failure.message) == (
+        FailureKind.USER_CODE,
+        True,
+        "product 3 has no price",
+    )
+    assert failure.exception.endswith("NoPrice")
 
 
 def test_a_column_expression_that_fails_shows_where_it_was_written(b: RunnerHarness) -> None:
@@ -520,6 +548,7 @@ def test_a_missing_module_is_user_code(b: RunnerHarness) -> None:
     task = b.task(step("f", Function(reference="nowhere_to_be_found:f")), step("r", Result(), "f"))
     failure = b.run(task).failure
     assert (failure.kind, failure.step, failure.exception) == (FailureKind.USER_CODE, "f", "ModuleNotFoundError")
+    assert failure.permanent
 
 
 def test_a_missing_path_is_an_analysis_error_of_its_source(b: RunnerHarness) -> None:

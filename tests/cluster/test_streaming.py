@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec import structs
 from pyspark.sql import DataFrame
 from tests.cluster.processes import Processes, until
@@ -168,6 +169,26 @@ def test_a_function_gets_each_batch_once_with_its_id(b: RunnerHarness) -> None:
     (later,) = {batch_id for batch_id, _, _ in written} - {0}  # the batches between have no rows
     assert written == [(0, 0, 2), (0, 1, 1), (later, 0, 3), (later, 1, 2)]
     assert [*(pipeline.checkpoints / "upsert-v1" / "state").rglob("*.zip")], "the state is in RocksDB"
+
+
+@pytest.mark.parametrize(("error", "permanent"), [(ConnectionError, False), (fl.NoRetry, True)])
+def test_what_a_function_for_batches_raises_is_user_code_and_no_retry_is_permanent(
+    b: RunnerHarness, error: type[Exception], permanent: bool
+) -> None:
+    pipeline = Pipeline(b)
+    pipeline.arrive(1)
+
+    def upsert(batch: Any, batch_id: int) -> None:
+        raise error(f"batch {batch_id} cannot be written")
+
+    events = Source(format="json", paths=(str(pipeline.input),), schema=SCHEMA, stream=True)
+    query = StreamQuery(uid="upsert-v1", trigger=ALL)
+    steps = (step("events", events), step("upsert", ForeachBatch(pickle="upsert.pkl"), "events", query=query))
+
+    failure = b.run(pipeline.of(*steps, artifacts=(b.pickled("upsert", upsert),))).failure
+
+    assert (failure.kind, failure.permanent) == (FailureKind.USER_CODE, permanent)
+    assert failure.message == "batch 0 cannot be written"
 
 
 def test_a_missing_column_is_an_error_of_its_step(b: RunnerHarness) -> None:

@@ -30,7 +30,7 @@ from flintlock.jobmaster import adoption
 from flintlock.jobmaster.events import CancelAnswered, CancelDue, RestartDue, SendCommand, StartTimer
 from flintlock.jobmaster.execution_graph import UNCONFIRMED, ExecutionGraph, RegionState
 from flintlock.jobmaster.publication import forced_end, request_publisher
-from flintlock.jobmaster.restart import INFRASTRUCTURE, NEVER_RETRIED, infrastructure_delay_s, restart_delay
+from flintlock.jobmaster.restart import INFRASTRUCTURE, infrastructure_delay_s, is_retryable, restart_delay
 from flintlock.jobmaster.transition import Transition
 from flintlock.model.commands import CancelTask
 from flintlock.model.ids import AttemptId, StepName
@@ -292,7 +292,7 @@ def _redo(transition: Transition, missing: tuple[StepName, ...]) -> None:
 
 def _delay_s(transition: Transition, failure: Failure) -> float | None:
     """Return the delay before the restart, or None to give up."""
-    if failure.kind in NEVER_RETRIED:
+    if not is_retryable(failure):
         return None
     if failure.lost_instance is not None:
         charged = transition.job.charged_losses

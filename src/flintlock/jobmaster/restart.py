@@ -15,12 +15,11 @@ from flintlock.config import options
 from flintlock.config.configuration import Configuration
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import RestartHistory
-from flintlock.model.tasks import FailureKind
+from flintlock.model.tasks import Failure, FailureKind
 
-#: Failures that would repeat.
-NEVER_RETRIED: Final = frozenset(
+#: Kinds of failures that would repeat. Of other kinds those would that are marked as permanent.
+_NEVER_RETRIED: Final = frozenset(
     {
-        FailureKind.USER_CODE,
         FailureKind.ANALYSIS,
         FailureKind.MISSING_ARTIFACT,
         FailureKind.CONFIGURATION,
@@ -32,6 +31,12 @@ NEVER_RETRIED: Final = frozenset(
 INFRASTRUCTURE: Final = frozenset(
     {FailureKind.ENGINE_LOST, FailureKind.TASK_MANAGER_LOST, FailureKind.MISSING_INPUT, FailureKind.NO_SPACE},
 )
+
+
+def is_retryable(failure: Failure) -> bool:
+    """Return whether a restart can help. What user code raises may be caused by something outside that passes."""
+    return not failure.permanent and failure.kind not in _NEVER_RETRIED
+
 
 #: The delay before the first restart after a full disk; each further one is twice as long.
 _NO_SPACE_DELAY_S: Final = 30.0

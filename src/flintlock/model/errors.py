@@ -1,4 +1,4 @@
-"""The errors that Flintlock raises, by cause and by whether a retry can help.
+"""The errors that Flintlock raises, by cause and by whether a retry can help; and `NoRetry`, which user code raises.
 
 A class exists only where some caller branches on it. `public` may reach a client; causes are chained by
 `raise ... from` and stay in the log. One table at each edge (`rest`, `rpc`, `cli`) maps these to that edge's codes.
@@ -6,7 +6,7 @@ A class exists only where some caller branches on it. `public` may reach a clien
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 if TYPE_CHECKING:
     from flintlock.model.ids import JobId
@@ -88,6 +88,30 @@ class JobFailed(FlintlockError):
     failure: Failure | None = None
     job_id: JobId | None = None
     permanent: bool = False  # whether the error is of a kind that does not pass by itself, where that is known
+
+
+#: A line that every traceback of a NoRetry ends with. Spark reports errors of its Python workers as text: there this
+#: line identifies the classes that inherit from NoRetry.
+NO_RETRY_NOTE: Final = "[flintlock: the job is not restarted after this error]"
+
+
+class NoRetry(Exception):
+    """Raised by user code, or inherited by an exception of it: the job fails now, whatever its restart strategy is.
+
+    For what cannot succeed the second time either, such as input that is not valid. It may be raised in steps, in
+    programs, and in functions that run in Spark's Python workers.
+    """
+
+    if not TYPE_CHECKING:  # signatures of `__init__` in classes that inherit are to be checked without it
+
+        def __new__(cls, *args: object, **_keywords: object) -> Self:
+            """Add the note here: a class that inherits may have an `__init__` of its own."""
+            error = super().__new__(cls, *args)
+            error.add_note(NO_RETRY_NOTE)
+            return error
+
+
+NoRetry.__module__ = "flintlock"  # the name by which its users import it, and which tracebacks show
 
 
 class Corrupt(FlintlockError):

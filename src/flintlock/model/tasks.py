@@ -129,6 +129,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     stack_trace: str = ""  # Python's, whole
     jvm_stack_trace: str | None = None
     missing: tuple[StepName, ...] = ()  # MISSING_INPUT: the steps whose results are missing
+    permanent: bool = False  # repeating the attempt cannot help, or its user code has said so: never retried
     lost_instance: InstanceId | None = None  # the TaskManager's incarnation that ended; set by the JobMaster
 
 

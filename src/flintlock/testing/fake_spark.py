@@ -407,7 +407,9 @@ class FakeRunner:
                 yield _failed(FailureKind.ENGINE_LOST, "connection lost")
                 return
             if self._spark.random.random() < self._spark.failures:
-                yield _failed(FailureKind.SPARK_TASK, f"a Spark task of {name} failed")
+                # Strategies decide about both in the same way.
+                in_user_code = task.attempt.attempt % 2 == 1
+                yield _failed(FailureKind.USER_CODE if in_user_code else FailureKind.SPARK_TASK, f"{name} failed")
                 return
             yield TaskProgress(metrics=TaskMetrics(), activity=f"writing {name}")
             written = self._write(task, name, outputs_so_far)

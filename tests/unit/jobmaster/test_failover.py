@@ -35,8 +35,10 @@ from flintlock.model.ids import InstanceId, RegionId, RequestId, StepName, TaskM
 from flintlock.model.slots import DeployedTasks, SlotGrant, TaskManagerLost
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import (
+    Failure,
     FailureKind,
     RegionPhase,
+    TaskFailed,
     TaskFinished,
 )
 
@@ -91,7 +93,7 @@ def test_the_strategy_gives_up() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [FailureKind.USER_CODE, FailureKind.ANALYSIS, FailureKind.MISSING_ARTIFACT, FailureKind.CONFIGURATION],
+    [FailureKind.ANALYSIS, FailureKind.MISSING_ARTIFACT, FailureKind.CONFIGURATION, FailureKind.NO_RESOURCES],
 )
 def test_what_cannot_ever_succeed_bypasses_the_strategy(kind: FailureKind) -> None:
     harness = running(retry=True)
@@ -99,9 +101,22 @@ def test_what_cannot_ever_succeed_bypasses_the_strategy(kind: FailureKind) -> No
     assert harness.status is J.FAILED
 
 
+def test_what_user_code_raises_as_permanent_bypasses_the_strategy() -> None:
+    harness = running(retry=True)
+    harness.report(TaskFailed(failure=Failure(kind=FailureKind.USER_CODE, message="no", permanent=True)))
+    assert harness.status is J.FAILED
+
+
+def test_what_user_code_raises_fails_a_job_that_has_chosen_no_strategy() -> None:
+    harness = running(retry=False)
+    harness.fail(FailureKind.USER_CODE)
+    assert harness.status is J.FAILED
+
+
 @pytest.mark.parametrize(
     "kind",
     [
+        FailureKind.USER_CODE,
         FailureKind.SPARK_TASK,
         FailureKind.OUT_OF_MEMORY,
         FailureKind.RUNNER_LOST,
@@ -212,7 +227,7 @@ def test_every_failure_stands_in_the_exception_history() -> None:
     harness.fail()
     harness.restart()
     harness.run_region(on="tm-2")
-    harness.fail(FailureKind.USER_CODE, on="tm-2")
+    harness.fail(FailureKind.ANALYSIS, on="tm-2")
 
     first, second = snapshot_of(harness.job).exceptions
     assert (first.attempt, first.task_manager, first.endpoint) == (0, "tm-1", "tm-1:1")
@@ -450,7 +465,7 @@ def test_a_restart_that_failing_made_pointless_does_not_make_a_publishing_job_ca
     harness.finish(1, sinks=(staged("part-0"),))
     assert refusal_to_cancel(harness.job) is None
 
-    harness.fail(FailureKind.USER_CODE, region=2)
+    harness.fail(FailureKind.ANALYSIS, region=2)
 
     assert harness.status is J.FAILING
     assert refusal_to_cancel(harness.job) == "is publishing its output and can no longer be cancelled"

@@ -14,7 +14,7 @@ from flintlock.model.ids import RegionId
 from flintlock.model.jobgraph import JobGraph
 from flintlock.model.jobs import JobHistory
 from flintlock.model.states import ExecutionState, JobStatus
-from flintlock.model.tasks import FailureKind, TaskFailed
+from flintlock.model.tasks import Failure, FailureKind, TaskFailed
 
 E = ExecutionState
 J = JobStatus
@@ -31,10 +31,10 @@ def started(cluster: dict[str, str], graph: JobGraph = SMALL) -> JobHarness:
     return harness
 
 
-def fail_and_restart(harness: JobHarness, times: int) -> None:
+def fail_and_restart(harness: JobHarness, times: int, kind: FailureKind = FailureKind.SPARK_TASK) -> None:
     for _ in range(times):
         harness.run_region()
-        harness.fail()
+        harness.fail(kind)
         harness.restart()
 
 
@@ -91,20 +91,36 @@ def test_next_leader_shows_the_same_attempts_and_failures_with_their_labels() ->
     assert after.executions[:2] == before.executions[:2]
 
 
-def test_next_leader_counts_restarts_on() -> None:
+@pytest.mark.parametrize("kind", [FailureKind.SPARK_TASK, FailureKind.USER_CODE])
+def test_next_leader_counts_restarts_on(kind: FailureKind) -> None:
     harness = started(fixed(2))
-    fail_and_restart(harness, 1)
+    fail_and_restart(harness, 1, kind)
     harness.run_region()
     following = harness.again(fixed(2))
     following.start()
-    following.fail()
+    following.fail(kind)
     assert following.status is J.RESTARTING
     following.restart()
     following.run_region()
-    following.fail()
+    following.fail(kind)
 
     assert following.status is J.FAILED
     assert len(following.job.exceptions) == 3
+
+
+def test_next_leader_fails_a_job_whose_user_code_raised_no_retry() -> None:
+    """Its end was recorded, and the leader died before the job's other region had ended."""
+    harness = started(fixed(2), PAIR)
+    harness.run_region(0)
+    harness.run_region(1)
+    harness.report(TaskFailed(failure=Failure(kind=FailureKind.USER_CODE, message="no", permanent=True)))
+    assert harness.history is not None
+
+    following = harness.again(fixed(2))
+    following.start()
+
+    assert following.status is J.FAILING
+    assert [entry.failure.permanent for entry in following.job.exceptions] == [True]
 
 
 def test_next_leader_counts_restarts_after_losses_on() -> None:

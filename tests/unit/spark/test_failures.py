@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from types import CodeType
 from typing import Any
 
@@ -21,6 +22,8 @@ from pyspark.errors.exceptions.connect import (
 )
 from pyspark.sql.connect import proto as pb2
 
+import flintlock as fl
+from flintlock.model.errors import FlintlockError, JobFailed, NotFound, Unavailable
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import FailureKind, Frame
 from flintlock.spark.region.failures import (
@@ -363,3 +366,100 @@ def test_a_mistyped_format_is_reported_with_the_one_that_was_meant(given: str, h
 def test_a_missing_jdbc_driver_is_reported_with_the_remedy() -> None:
     message = failure_of(SparkConnectGrpcException("(java.sql.SQLException) No suitable driver")).message
     assert message.endswith("send its jar with the job (--jars), or start the cluster with it (spark.jars)")
+
+
+# Whether the same may succeed when it is run again
+
+
+class BadInput(fl.NoRetry):
+    """Inherits from NoRetry, with arguments of its own."""
+
+    def __init__(self, row: int, *, column: str) -> None:  # does not call the one of Exception
+        self.row = row
+        self.column = column
+
+    def __str__(self) -> str:
+        return f"row {self.row}, column {self.column}"
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except BaseException as caught:  # noqa: BLE001 - it is returned
+        return caught
+
+
+def in_worker(error: BaseException) -> PythonException:
+    """The exception that Spark raises for one of a Python worker: it has the traceback as text."""
+    text = "".join(traceback.format_exception(raised(error)))
+    return PythonException(message=f"[PYTHON_EXCEPTION] An exception was thrown: {text} SQLSTATE: 38000\n\tat a.b")
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("k"), AssertionError(), Unavailable("no leader")])
+def test_what_user_code_raises_may_be_retried(error: BaseException) -> None:
+    failure = failure_of(raised(error), in_user_code=True)
+    assert (failure.kind, failure.permanent) == (FailureKind.USER_CODE, False)
+
+
+@pytest.mark.parametrize("error", [fl.NoRetry("row 7 has no key"), BadInput(7, column="key")])
+def test_no_retry_of_a_step_or_program_is_permanent(error: BaseException) -> None:
+    failure = failure_of(raised(error))
+    assert (failure.kind, failure.permanent) == (FailureKind.USER_CODE, True)
+    assert failure.message == str(error)
+
+
+@pytest.mark.parametrize("error", [fl.NoRetry("row 7 has no key"), BadInput(7, column="key"), fl.NoRetry()])
+def test_no_retry_of_a_python_worker_is_permanent(error: BaseException) -> None:
+    failure = failure_of(in_worker(error))
+    assert (failure.kind, failure.permanent) == (FailureKind.USER_CODE, True)
+    assert failure.message == str(error), "without the note"
+    assert failure_of(raised(RuntimeError("no rows"), in_worker(error)), in_user_code=True).permanent
+
+
+def test_the_type_of_no_retry_is_shown_by_its_public_name() -> None:
+    assert failure_of(raised(fl.NoRetry("x"))).exception == "flintlock.NoRetry"
+    assert failure_of(in_worker(fl.NoRetry("x"))).exception == "flintlock.NoRetry"
+
+
+def test_an_error_that_no_retry_caused_is_permanent_and_one_raised_while_handling_it_is_not() -> None:
+    assert failure_of(raised(RuntimeError("x"), fl.NoRetry("y")), in_user_code=True).permanent
+    try:
+        raise fl.NoRetry("the file is empty")
+    except fl.NoRetry:
+        handled = raised(TimeoutError("the other service"))
+    assert not failure_of(handled, in_user_code=True).permanent
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("No module named 'x'", name="x"), ImportError("cannot import name 'y'")]
+)
+def test_an_import_that_fails_is_permanent_in_a_step_and_in_a_worker(error: ImportError) -> None:
+    assert failure_of(raised(error)).permanent
+    assert failure_of(in_worker(error)).permanent
+
+
+def test_a_module_that_is_not_python_is_permanent_and_an_evaluated_text_is_not() -> None:
+    with pytest.raises(SyntaxError) as module:
+        compile("def f(:", "script.py", "exec")
+    with pytest.raises(SyntaxError) as text:
+        compile("1 +", "<string>", "eval")
+    assert failure_of(module.value, in_user_code=True).permanent
+    assert not failure_of(text.value, in_user_code=True).permanent
+
+
+def test_what_flintlock_finds_wrong_with_user_code_is_permanent() -> None:
+    assert failure_of(TaskError(FailureKind.USER_CODE, "the function returned nothing")).permanent
+
+
+@pytest.mark.parametrize("error", [JobFailed("job a has failed"), NotFound("no such job")])
+def test_a_program_is_not_run_again_after_an_error_of_flintlock_that_would_repeat(error: FlintlockError) -> None:
+    assert failure_of(raised(error), in_user_code=True).permanent
+
+
+def test_losses_are_retried_although_user_code_wraps_them() -> None:
+    class Code:
+        name = "UNAVAILABLE"
+
+    lost = SparkConnectGrpcException("failed to connect", grpc_status_code=Code())  # type: ignore[arg-type]
+    failure = failure_of(raised(fl.NoRetry("no rows"), lost), in_user_code=True)
+    assert (failure.kind, failure.permanent) == (FailureKind.ENGINE_LOST, False)

@@ -25,6 +25,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from flintlock.model.checking.suggestions import did_you_mean
+from flintlock.model.errors import NO_RETRY_NOTE, FlintlockError, NoRetry
 from flintlock.model.ids import StepName
 from flintlock.model.tasks import Failure, FailureKind, Frame
 from flintlock.spark.engine.jvm import NO_DIRECTORY_ROOT
@@ -56,6 +57,7 @@ _MEMORY: Final = (
     "GC overhead limit exceeded",
     "Not enough memory to build and broadcast",
 )
+_IMPORT_ERRORS: Final = frozenset({"ImportError", "ModuleNotFoundError"})
 _NO_SPACE: Final = "No space left on device"  # the operating system's words, which Java and Python both quote
 
 
@@ -85,6 +87,7 @@ class _Python(Struct, frozen=True):
     exception: str
     message: str
     frames: tuple[Frame, ...]
+    no_retry: bool = False  # its type is, or inherits from, NoRetry
 
 
 _UNKNOWN_FORMAT: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (?P<format>\S+)\. ")
@@ -124,8 +127,10 @@ def failure_of(
             "\nThe engine has no JDBC driver for this URL: send its jar with the job (--jars), "
             "or start the cluster with it (spark.jars)"
         )
+    kind = kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None)
     return Failure(
-        kind=kind_of(error, in_user_code=in_user_code or bool(frames), worker=worker.exception if worker else None),
+        kind=kind,
+        permanent=kind is FailureKind.USER_CODE and _is_permanent(error),
         message=_cut(worker.message if worker else message, MESSAGE_LIMIT),
         exception=worker.exception if worker else type_name(error),
         step=_step(error, step, frames, contexts, sources),
@@ -164,7 +169,7 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
     if is_out_of_space(error) or (spark.is_spark and _NO_SPACE in spark.message):
         return FailureKind.NO_SPACE
     if not spark.is_spark:
-        from_user = in_user_code or isinstance(error, Interrupted | ImportError)
+        from_user = in_user_code or isinstance(error, Interrupted | ImportError | NoRetry)
         return FailureKind.USER_CODE if from_user else FailureKind.INTERNAL
     if worker is not None:
         return FailureKind.USER_CODE
@@ -176,6 +181,30 @@ def kind_of(error: BaseException, *, in_user_code: bool = False, worker: str | N
     if state[:2] in {"22", "P0"} or not spark.from_server:
         return FailureKind.USER_CODE
     return FailureKind.SPARK_TASK
+
+
+def _is_permanent(error: BaseException) -> bool:
+    """Return whether user code fails the same way when it is run again, or has raised NoRetry to say so.
+
+    An import that fails is permanent, and so is what Flintlock itself finds wrong with the code. An error of Flintlock
+    that is not retryable is, too: a job that a program had submitted, for example, has failed.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        match cause:
+            case TaskError() | NoRetry() | ImportError():
+                return True
+            case FlintlockError():
+                return not cause.retryable
+            case SyntaxError():  # of a module, not of a text that was evaluated
+                return not (cause.filename or "<").startswith("<")
+            case _:
+                spark = SparkError(cause)
+                worker = python_traceback(spark.message) if spark.is_spark else None
+                if worker is not None and (worker.no_retry or worker.exception in _IMPORT_ERRORS):
+                    return True
+        cause = cause.__cause__
+    return False
 
 
 def user_frames(error: BaseException) -> tuple[Frame, ...]:
@@ -221,8 +250,10 @@ def python_traceback(text: str) -> _Python | None:
             rest.append(line)
     # Without what the JVM appends to the worker's message
     raised = re.split(r"\n?\s*SQLSTATE: |\n\tat |\n\nJVM stacktrace:", "\n".join(rest))[0].strip()
+    raised, no_retry, _ = raised.partition(f"\n{NO_RETRY_NOTE}")
     match = _RAISED.match(raised)
     return _Python(
+        no_retry=bool(no_retry),
         exception=match["type"] if match else "Exception",
         message=(match["message"] or "").strip() if match else raised,
         frames=tuple(frame for frame in frames if is_user_source(frame.file)),

@@ -263,8 +263,10 @@ class RunnerProcess:
                 # handles the signal in its own way.
                 return TaskFailed(failure=_INTERRUPTED)
             failure = redacted(attempt.failure(error, message.scratch), self._hidden(message))
-            if task.graph.engine is EngineKind.AUTO and needs_driver(error):
-                return _driver_needed(failure, effects.first)
+            if needs_driver(error):
+                failure = structs.replace(failure, permanent=True)  # it needs one in every attempt
+                if task.graph.engine is EngineKind.AUTO:
+                    return _driver_needed(failure, effects.first)
             return TaskFailed(failure=failure)
 
     def _program(
