@@ -1,6 +1,6 @@
 // The address of a page, behind the `#`: what is shown, and by which filter. A link to it shows the same to everyone.
 
-export const JOB_TABS = ["graph", "timeline", "failures", "logs", "results", "configuration"] as const;
+export const JOB_TABS = ["graph", "timeline", "failures", "logs", "results", "streaming", "configuration"] as const;
 export type JobTab = (typeof JOB_TABS)[number];
 
 export const JOB_STATES = [

@@ -676,7 +676,7 @@ export interface PlanInput {
   readonly exchange: string;
 }
 
-/** A node of the plan. */
+/** A node of the plan. `definition`: the step's query, or what it does in a line. */
 export interface PlanNode {
   readonly id: string;
   readonly operator: string;
@@ -685,6 +685,11 @@ export interface PlanNode {
   readonly description: string;
   readonly optimizer_properties: Readonly<Record<string, unknown>>;
   readonly inputs?: ReadonlyArray<PlanInput>;
+  readonly step?: string;
+  readonly kind?: string;
+  readonly definition?: string;
+  readonly guarantee?: string;
+  readonly uid?: string;
 }
 
 /** GET /jobs/:jobid/plan. */

@@ -58,6 +58,22 @@ test("an edge has points from its step to the next; one of an unknown step is le
   assert.ok(placed.edges.every((edge) => edge.points.length >= 2));
 });
 
+test("no edge runs through a step that it does not belong to", () => {
+  const nodes = [...NODES, { id: "prices", region: "1" }];
+  const edges = [...EDGES, { from: "prices", to: "priced" }];
+  const placed = placeGraph(nodes, edges);
+  for (const edge of placed.edges)
+    for (const [id, box] of placed.nodes)
+      if (id !== edge.from && id !== edge.to)
+        for (const [index, point] of edge.points.slice(1).entries()) {
+          const before = edge.points[index] ?? point;
+          for (let part = 0; part <= 1; part += 0.05) {
+            const [x, y] = [before.x + (point.x - before.x) * part, before.y + (point.y - before.y) * part];
+            assert.ok(!overlap(box, { x, y, width: 0, height: 0 }), `${edge.from} to ${edge.to} through ${id}`);
+          }
+        }
+});
+
 test("names are no obstacle, and a job without steps has no size", () => {
   const odd = ["__proto__", "constructor", "<script>", "frame 0", ""];
   const placed = placeGraph(odd.map((id) => ({ id, region: "frame 0" })), []);

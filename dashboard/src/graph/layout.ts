@@ -36,7 +36,8 @@ export interface PlacedGraph {
   readonly edges: readonly (GraphEdge & { readonly points: readonly Point[] })[];
 }
 
-export const NODE: Readonly<{ width: number; height: number }> = { width: 208, height: 72 };
+export const NODE: Readonly<{ width: number; height: number }> = { width: 200, height: 76 };
+const LANE: Readonly<{ width: number; height: number }> = { width: 1, height: 1 };
 const PADDING = 16;
 const MARGIN = 8;
 
@@ -44,35 +45,48 @@ const MARGIN = 8;
 export function placeGraph(nodes: readonly GraphNode[], edges: readonly GraphEdge[]): PlacedGraph {
   const regionOf = new Map(nodes.map((node) => [node.id, node.region]));
   const drawn = edges.filter((edge) => regionOf.has(edge.from) && regionOf.has(edge.to));
-  const inside = Map.groupBy(drawn.filter((edge) => regionOf.get(edge.from) === regionOf.get(edge.to)), (edge) =>
-    regionOf.get(edge.from),
-  );
   const parts = new Map<string, PlacedLayers>();
   for (const [region, members] of Map.groupBy(nodes, (node) => node.region)) {
-    const sizes = new Map(members.map((node) => [node.id, NODE]));
-    parts.set(region, placeLayers(sizes, inside.get(region) ?? [], { rank: 56, node: 20, margin: PADDING }));
+    const sizes = new Map<string, Size>(members.map((node) => [nodeKey(node.id), NODE]));
+    const inside: GraphEdge[] = [];
+    for (const { from, to } of drawn) {
+      const [begins, ends] = [regionOf.get(from) === region, regionOf.get(to) === region];
+      if (begins && ends) inside.push({ from: nodeKey(from), to: nodeKey(to) });
+      else if (ends) {
+        // What enters a region has a lane of its own there, so that no line runs through a step.
+        sizes.set(entryKey(from), LANE);
+        inside.push({ from: entryKey(from), to: nodeKey(to) });
+      }
+    }
+    parts.set(region, placeLayers(sizes, inside, { rank: 44, node: 18, margin: PADDING }));
   }
   const between = drawn
     .map((edge) => ({ from: regionOf.get(edge.from) ?? "", to: regionOf.get(edge.to) ?? "" }))
     .filter((edge) => edge.from !== edge.to);
-  const whole = placeLayers(parts, between, { rank: 64, node: 28, margin: MARGIN });
+  const whole = placeLayers(parts, between, { rank: 52, node: 24, margin: MARGIN });
   const placed = new Map<string, Box>();
   const routes = new Map<string, readonly Point[]>();
   for (const [region, part] of parts) {
     const frame = whole.boxes.get(region) ?? { x: 0, y: 0 };
-    for (const [id, box] of part.boxes) placed.set(id, { ...box, x: box.x + frame.x, y: box.y + frame.y });
-    for (const { from, to, points } of part.edges)
-      routes.set(keyOf(from, to), points.map(({ x, y }) => ({ x: x + frame.x, y: y + frame.y })));
+    const moved = ({ x, y }: Point): Point => ({ x: x + frame.x, y: y + frame.y });
+    for (const [key, box] of part.boxes) placed.set(key, { ...box, ...moved(box) });
+    for (const { from, to, points } of part.edges) routes.set(keyOf(from, to), points.map(moved));
   }
+  const routeOf = ({ from, to }: GraphEdge): readonly Point[] => {
+    const inner = routes.get(keyOf(nodeKey(from), nodeKey(to)));
+    if (inner !== undefined) return inner;
+    const [source, lane] = [placed.get(nodeKey(from)), routes.get(keyOf(entryKey(from), nodeKey(to)))];
+    if (source === undefined || lane === undefined) return [];
+    const frame = whole.boxes.get(regionOf.get(to) ?? "");
+    const entry = { x: frame?.x ?? 0, y: lane[0]?.y ?? 0 };
+    return [{ x: source.x + source.width, y: source.y + source.height / 2 }, entry, ...lane];
+  };
   return {
     width: whole.width,
     height: whole.height,
-    nodes: placed,
+    nodes: new Map(nodes.map(({ id }) => [id, placed.get(nodeKey(id)) ?? { x: 0, y: 0, ...NODE }])),
     frames: whole.boxes,
-    edges: drawn.map((edge) => ({
-      ...edge,
-      points: routes.get(keyOf(edge.from, edge.to)) ?? straight(placed.get(edge.from), placed.get(edge.to)),
-    })),
+    edges: drawn.map((edge) => ({ ...edge, points: routeOf(edge) })),
   };
 }
 
@@ -116,12 +130,12 @@ function placeLayers(
   return { width, height, boxes, edges: routes };
 }
 
-function straight(from: Box | undefined, to: Box | undefined): readonly Point[] {
-  if (from === undefined || to === undefined) return [];
-  return [
-    { x: from.x + from.width, y: from.y + from.height / 2 },
-    { x: to.x, y: to.y + to.height / 2 },
-  ];
+function nodeKey(id: string): string {
+  return `step ${id}`;
+}
+
+function entryKey(from: string): string {
+  return `entry ${from}`;
 }
 
 function keyOf(from: string, to: string): string {

@@ -1,5 +1,5 @@
 // The steps of a job as they are drawn: from the plan, the states of its vertices and the attempts at its regions.
-import type { AttemptInfo, JobAttempts, JobDetails, PlanInput, RegionAttempts, Vertex } from "../api/types.ts";
+import type { AttemptInfo, JobAttempts, JobDetails, PlanInput, PlanNode, RegionAttempts, Vertex } from "../api/types.ts";
 
 export interface Step {
   readonly id: string;
@@ -8,6 +8,7 @@ export interface Step {
   readonly kind: string;
   readonly region: string;
   readonly state: string;
+  readonly node: PlanNode;
   readonly vertex: Vertex | undefined;
   readonly attempts: RegionAttempts | undefined;
   /** The attempt that counts now. */
@@ -39,6 +40,7 @@ export function stepsOf(details: JobDetails, attempts: JobAttempts | undefined):
       kind,
       region: vertex?.slotSharingGroupId ?? node.id,
       state: vertex?.status ?? "CREATED",
+      node,
       vertex,
       attempts: region,
       latest: region?.attempts?.at(-1),
@@ -47,7 +49,7 @@ export function stepsOf(details: JobDetails, attempts: JobAttempts | undefined):
 }
 
 /** Returns the exchanges between the steps of a job. */
-export function edgesOf(details: JobDetails): readonly StepEdge[] {
+export function edgesOf(details: Pick<JobDetails, "plan">): readonly StepEdge[] {
   return details.plan.nodes.flatMap((node) =>
     (node.inputs ?? []).map((input: PlanInput) => ({ from: input.id, to: node.id, blocking: input.exchange === "blocking" })),
   );

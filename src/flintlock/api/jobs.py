@@ -133,7 +133,7 @@ class PlanInput(ApiStruct, frozen=True, kw_only=True):
 
 
 class PlanNode(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node of the plan."""
+    """A node of the plan. `definition`: the step's query, or what it does in a line."""
 
     id: str
     operator: str = field()
@@ -142,6 +142,11 @@ class PlanNode(ApiStruct, frozen=True, kw_only=True, omit_defaults=True):
     description: str
     optimizer_properties: dict[str, Any] = field()
     inputs: tuple[PlanInput, ...] = ()
+    step: str = ""
+    kind: str = ""  # source, sql, function, sink, …
+    definition: str = ""
+    guarantee: str = ""  # what an output promises
+    uid: str = ""  # of a query of a streaming job
 
 
 class Plan(ApiStruct, frozen=True, kw_only=True):

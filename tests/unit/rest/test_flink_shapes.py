@@ -59,7 +59,10 @@ PATHS = {
     "taskmanagers": "/taskmanagers",
     "taskmanager": "/taskmanagers/tm-1",
 }
-BEYOND = {"inputs", "sparkMaster", "uid", "batch", "input-rows", "state-rows", "offsets", "watermark"}
+BEYOND = {
+    "inputs", "step", "kind", "definition", "guarantee", "sparkMaster",
+    "uid", "batch", "input-rows", "state-rows", "offsets", "watermark",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -133,6 +136,15 @@ def test_edges_of_the_plan_are_flinks(rest: RestHarness) -> None:
         {"num": 0, "id": nodes["Source: orders"]["id"], "ship_strategy": "FORWARD", "exchange": "pipelined_bounded"}
     ]
     assert [edge["exchange"] for edge in nodes["priced"]["inputs"]] == ["blocking"]
+
+
+def test_a_node_of_the_plan_says_what_its_step_does(rest: RestHarness) -> None:
+    nodes = {node["step"]: node for node in rest.get(f"/jobs/{A}/plan")["plan"]["nodes"]}
+
+    assert (nodes["clean"]["kind"], nodes["clean"]["definition"]) == ("sql", "SELECT * FROM orders")
+    assert nodes["orders"]["definition"].startswith("source: ")
+    assert "guarantee" not in nodes["clean"]
+    assert [node["guarantee"] for node in nodes.values() if node["kind"] in ("sink", "result")]
 
 
 def test_entries_of_the_exception_history_are_flinks(rest: RestHarness) -> None:

@@ -13,6 +13,7 @@ import { JobHead } from "./JobHead.tsx";
 import styles from "./JobPage.module.css";
 import { LogsTab } from "./LogsTab.tsx";
 import { ResultsTab } from "./ResultsTab.tsx";
+import { StreamingTab } from "./StreamingTab.tsx";
 import { TimelineTab } from "./TimelineTab.tsx";
 
 /** How often the progress inside of attempts is read: no event reports it. */
@@ -31,20 +32,27 @@ export function JobPage(props: { readonly id: string; readonly tab: JobTab; read
         <>
           <JobHead job={job} now={now} state={shownState(job as Parameters<typeof shownState>[0])} />
           <nav className={styles["tabs"]} aria-label="Parts of the job">
-            {JOB_TABS.map((name) => (
+            {JOB_TABS.filter((name) => fits(name, job)).map((name) => (
               <a key={name} href={writeAddress({ page: "job", id, tab: name, step: "" })} aria-current={name === tab ? "page" : undefined}>
                 {name}
               </a>
             ))}
           </nav>
-          {tab === "graph" && <GraphTab job={job} attempts={attempts.data} step={props.step} />}
+          {tab === "graph" && <GraphTab job={job} attempts={attempts.data} step={props.step} now={now} />}
           {tab === "timeline" && <Answer query={attempts}>{(data) => <TimelineTab attempts={data} now={now} />}</Answer>}
           {tab === "failures" && <Answer query={attempts}>{(data) => <FailuresTab attempts={data} now={now} />}</Answer>}
-          {tab === "logs" && <Answer query={attempts}>{(data) => <LogsTab id={id} attempts={data} />}</Answer>}
+          {tab === "logs" && <Answer query={attempts}>{(data) => <LogsTab id={id} attempts={data} attempt={props.step} />}</Answer>}
           {tab === "results" && <ResultsTab id={id} />}
+          {tab === "streaming" && <StreamingTab id={id} now={now} ended={hasEnded(job)} />}
           {tab === "configuration" && <ConfigurationTab id={id} now={now} />}
         </>
       )}
     </Answer>
   );
+}
+
+/** Returns whether a job can have something of a tab: only streaming jobs have batches, and they have no results. */
+function fits(tab: JobTab, job: JobDetails): boolean {
+  const streaming = job["job-type"] === "STREAMING";
+  return streaming ? tab !== "results" : tab !== "streaming";
 }

@@ -1,5 +1,6 @@
 import { type ReactNode, useEffect, useRef, useState } from "react";
 
+import { goTo } from "../../address/useAddress.ts";
 import type { JobAttempts } from "../../api/types.ts";
 import { formatBytes, formatCount } from "../../formats/formats.ts";
 import { Problem } from "../../parts/Answer.tsx";
@@ -11,13 +12,19 @@ const ENDED = ["FINISHED", "FAILED", "CANCELED"];
 const MOST_LINES = 5000;
 
 /** What user code printed, by attempt; it stays at the end until the reader scrolls. */
-export function LogsTab({ id, attempts }: { readonly id: string; readonly attempts: JobAttempts }): ReactNode {
+export function LogsTab(props: {
+  readonly id: string;
+  readonly attempts: JobAttempts;
+  /** `region/attempt`, as the address has it; else the latest is shown. */
+  readonly attempt: string;
+}): ReactNode {
+  const { id, attempts } = props;
   const begun = (attempts.regions ?? [])
     .flatMap((region) => (region.attempts ?? []).map((attempt) => ({ region: region.region, ...attempt })))
     .filter((attempt) => attempt["taskmanager-id"]);
-  const [chosen, setChosen] = useState("");
+  const choose = (step: string): void => goTo({ page: "job", id, tab: "logs", step }, true);
   const keyOf = (attempt: (typeof begun)[number]): string => `${attempt.region}/${attempt.attempt}`;
-  const shown = begun.find((attempt) => keyOf(attempt) === chosen) ?? begun.at(-1);
+  const shown = begun.find((attempt) => keyOf(attempt) === props.attempt) ?? begun.at(-1);
   if (shown === undefined)
     return (
       <Section title="Logs">
@@ -30,7 +37,7 @@ export function LogsTab({ id, attempts }: { readonly id: string; readonly attemp
       aside={
         <label>
           Attempt{" "}
-          <select value={keyOf(shown)} onChange={(event) => setChosen(event.target.value)}>
+          <select value={keyOf(shown)} onChange={(event) => choose(event.target.value)}>
             {begun.map((attempt) => (
               <option key={keyOf(attempt)} value={keyOf(attempt)}>
                 region {attempt.region}, attempt {attempt.attempt} ({attempt.state})

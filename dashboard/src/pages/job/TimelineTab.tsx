@@ -21,11 +21,16 @@ export function TimelineTab({ attempts, now }: { readonly attempts: JobAttempts;
       {rows.length === 0 ? (
         <Empty>Nothing was attempted yet.</Empty>
       ) : (
-        <Table label="Timeline" columns={["Region", "Attempt", "State", "Phases"]}>
+        <Table label="Timeline" columns={["Steps", "State", "Where the time went"]}>
           {rows.map(({ region, attempt, phases }) => (
             <tr key={`${region.region} ${attempt.attempt}`}>
-              <td title={(region.steps ?? []).join(", ")}>{region.region}</td>
-              <td>{attempt.attempt}</td>
+              <td>
+                {(region.steps ?? []).join(", ")}
+                <span className={styles["text"]}>
+                  {" "}
+                  region {region.region}, attempt {attempt.attempt}
+                </span>
+              </td>
               <td>
                 <StateBadge state={attempt.state} />
               </td>

@@ -23,9 +23,7 @@ export function JobsPage({ filter }: { readonly filter: JobFilter }): ReactNode 
   return (
     <>
       <h1>Jobs</h1>
-      <Section title="Filter">
-        <FilterForm key={address} filter={filter} />
-      </Section>
+      <FilterForm key={address} filter={filter} />
       <Section title={filter.after === "" ? "Newest first" : "Older jobs"}>
         <Answer query={query}>
           {({ jobs, next }) => (

@@ -11,6 +11,7 @@ import { Command } from "../../parts/Command.tsx";
 import { JobRows } from "../../parts/JobRows.tsx";
 import { Empty, Section } from "../../parts/Section.tsx";
 import { LatestFailures } from "./LatestFailures.tsx";
+import { Activity } from "./Activity.tsx";
 import styles from "./OverviewPage.module.css";
 import { Queue } from "./Queue.tsx";
 
@@ -31,6 +32,7 @@ export function OverviewPage(): ReactNode {
       <h1>Overview</h1>
       <Answer query={overview}>{(data) => <Counts overview={data} jobs={jobs} />}</Answer>
       {known && jobs.length === 0 && <FirstSteps />}
+      {jobs.length > 0 && <Activity jobs={jobs} now={now} />}
       <Section title="Running" aside={running.length > MOST_RUNNING && `the latest ${MOST_RUNNING} of ${running.length}`}>
         {running.length === 0 ? (
           <Empty>{known ? "No job runs." : "Reading …"}</Empty>
@@ -49,22 +51,22 @@ function Counts({ overview, jobs }: { readonly overview: ClusterOverview; readon
   const running = jobs.filter((job) => !hasEnded(job)).length - waiting;
   const term = useSyncExternalStore(leaderTerm.subscribe, leaderTerm.get);
   const used = overview["slots-total"] - overview["slots-available"];
-  const items: readonly (readonly [string, string | number, string])[] = [
+  const items: readonly (readonly [string, string | number, string, string?])[] = [
     ["Term of the leader", term ?? "–", "#/jobmanager"],
     ["TaskManagers", overview.taskmanagers, "#/taskmanagers"],
     ["Slots in use", `${used} of ${overview["slots-total"]}`, "#/taskmanagers"],
-    ["Running", running, jobsIn("RUNNING")],
-    ["Waiting", waiting, jobsIn("WAITING")],
+    ["Running", running, jobsIn("RUNNING"), running > 0 ? "busy" : ""],
+    ["Waiting", waiting, jobsIn("WAITING"), waiting > 0 ? "wait" : ""],
     ["Finished", overview["jobs-finished"], jobsIn("FINISHED")],
-    ["Failed", overview["jobs-failed"], jobsIn("FAILED")],
+    ["Failed", overview["jobs-failed"], jobsIn("FAILED"), overview["jobs-failed"] > 0 ? "bad" : ""],
     ["Cancelled", overview["jobs-cancelled"], jobsIn("CANCELED")],
   ];
   return (
     <ul className={styles["counts"]}>
-      {items.map(([name, value, href]) => (
+      {items.map(([name, value, href, tone = ""]) => (
         <li key={name}>
           <a href={href}>
-            <span className={styles["value"]}>{value}</span> <span className={styles["name"]}>{name}</span>
+            <span className={`${styles["value"]} ${styles[tone] ?? ""}`}>{value}</span> <span className={styles["name"]}>{name}</span>
           </a>
         </li>
       ))}

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import structs
 
 from flintlock.api import jobs as shapes
 from flintlock.config.options import RESTART_TYPE
+from flintlock.model.checking.problems import abbreviated
 from flintlock.model.commands import CancelJob, JobOperations
 from flintlock.model.failure_text import headline, render
 from flintlock.model.ids import JobId, RegionId
-from flintlock.model.jobgraph import Exchange
+from flintlock.model.jobgraph import Exchange, JobGraph, JobVertex
 from flintlock.model.jobs import ExceptionEntry, ExecutionInfo, JobSnapshot
+from flintlock.model.operations import Sql
 from flintlock.model.regions import Region
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure
 from flintlock.rest.secrets import without_secrets
 from flintlock.rest.vertices import translate as vertices_of
 
+_MAX_DEFINITION: Final = 20_000  # characters of a query that a plan shows
 _APPLICATION_STATUS: Mapping[JobStatus, str] = {
     JobStatus.FINISHED: "SUCCEEDED",
     JobStatus.FAILED: "FAILED",
@@ -67,28 +70,33 @@ def plan(job: JobSnapshot) -> shapes.Plan:
         jid=graph.job_id,
         name=graph.name,
         type=graph.job_type,
-        nodes=[
-            shapes.PlanNode(
-                id=vertex.id,
-                operator="",
-                parallelism=vertices_of.parallelism(job, vertex.name),
-                operator_strategy="",
-                description=vertex.title,
-                optimizer_properties={},
-                inputs=tuple(
-                    shapes.PlanInput(
-                        num=number,
-                        id=graph.vertex(source).id,
-                        ship_strategy="FORWARD",
-                        exchange="blocking"
-                        if graph.vertex(source).exchange is Exchange.BLOCKING
-                        else "pipelined_bounded",
-                    )
-                    for number, source in enumerate(vertex.inputs)
-                ),
+        nodes=[_node(graph, vertex, vertices_of.parallelism(job, vertex.name)) for vertex in graph.vertices],
+    )
+
+
+def _node(graph: JobGraph, vertex: JobVertex, parallelism: int) -> shapes.PlanNode:
+    operation = vertex.operation
+    return shapes.PlanNode(
+        id=vertex.id,
+        operator="",
+        parallelism=parallelism,
+        operator_strategy="",
+        description=vertex.title,
+        optimizer_properties={},
+        inputs=tuple(
+            shapes.PlanInput(
+                num=number,
+                id=graph.vertex(source).id,
+                ship_strategy="FORWARD",
+                exchange="blocking" if graph.vertex(source).exchange is Exchange.BLOCKING else "pipelined_bounded",
             )
-            for vertex in graph.vertices
-        ],
+            for number, source in enumerate(vertex.inputs)
+        ),
+        step=vertex.name,
+        kind=operation.kind,
+        definition=abbreviated(operation.query if isinstance(operation, Sql) else vertex.description, _MAX_DEFINITION),
+        guarantee=vertex.guarantee.value if vertex.guarantee is not None else "",
+        uid=vertex.uid or "",
     )
 
 
