@@ -726,6 +726,62 @@ export interface QuarantineListing {
   readonly jobs: ReadonlyArray<QuarantineEntry>;
 }
 
+/** GET /jobs/:jobid/queries. */
+export interface QueriesResponse {
+  readonly queries: ReadonlyArray<QueryInfo>;
+  readonly now?: number;
+}
+
+/** A query, by its latest batch; `batch` is -1 before its first one.
+
+    `behind-ms`: for how long its batches have taken longer than the interval of the trigger, or the backlog has grown.
+    `falls-behind`: that is for a minute or more. */
+export interface QueryInfo {
+  readonly name: string;
+  readonly uid?: string;
+  readonly region?: number;
+  readonly attempt?: number;
+  readonly "query-id": string;
+  readonly "run-id": string;
+  readonly active: boolean;
+  readonly error?: string;
+  readonly batch: number;
+  readonly started: number;
+  readonly "trigger-interval-ms": number;
+  readonly "input-rows": number;
+  readonly "input-rows-per-second": number;
+  readonly "processed-rows-per-second": number;
+  readonly "duration-ms": number;
+  readonly durations: Readonly<Record<string, number>>;
+  readonly backlog?: number | null;
+  readonly watermark: string;
+  readonly "state-rows": number;
+  readonly "state-bytes": number;
+  readonly "late-rows": number;
+  readonly "behind-ms": number;
+  readonly "falls-behind": boolean;
+  readonly sources: ReadonlyArray<QuerySource>;
+  readonly operators: ReadonlyArray<QueryOperator>;
+}
+
+/** A stateful operator of a query in its latest batch. `late-rows` were dropped because of the watermark. */
+export interface QueryOperator {
+  readonly name: string;
+  readonly rows: number;
+  readonly "updated-rows": number;
+  readonly memory: number;
+  readonly "late-rows": number;
+}
+
+/** A source of a query in its latest batch. `backlog` is null where the source does not say what waits in it. */
+export interface QuerySource {
+  readonly description: string;
+  readonly "input-rows": number;
+  readonly "input-rows-per-second": number;
+  readonly "processed-rows-per-second": number;
+  readonly backlog?: number | null;
+}
+
 /** COMPLETED or IN_PROGRESS. */
 export interface QueueStatus {
   readonly id: string;

@@ -296,12 +296,17 @@ def _apply_task_news(
         case TaskRunning():
             if state is E.DEPLOYING:
                 transition.move(region, E.RUNNING)
-        case TaskProgress(metrics=metrics, activity=activity, query=query):
+        case TaskProgress(metrics=metrics, activity=activity, query=query, queries=queries):
             if state is E.DEPLOYING:
                 region = transition.move(region, E.RUNNING)
             if state is not E.CANCELING:
-                query = query or region.current.query
-                execution = structs.replace(region.current, metrics=metrics, activity=activity, query=query)
+                execution = structs.replace(
+                    region.current,
+                    metrics=metrics,
+                    activity=activity,
+                    query=query or region.current.query,
+                    queries=queries or region.current.queries,
+                )
                 transition.update(region.with_current(execution))
         case TaskFinished():
             failure = publication.missing_output(region, news)

@@ -21,6 +21,7 @@ from flintlock.model.errors import Conflict, Corrupt, NotFound
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, RequestId, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
 from flintlock.model.jobs import ExceptionEntry, ParallelismRange, RestartHistory, StoredJob
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region, regions_of, shared_steps, values_of_region
 from flintlock.model.slots import SlotGrant, SlotRequest
 from flintlock.model.states import ExecutionState, JobStatus
@@ -93,6 +94,7 @@ class Execution(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     output_tail: bytes = b""  # the end of what it printed; set by the report of its end
     query: QueryProgress | None = None  # of a streaming job
+    queries: tuple[QueryFigures, ...] = ()  # of a streaming job or program
 
 
 class Publication(Struct, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ def info_of(region: RegionState, execution: Execution) -> ExecutionInfo:
         failure=execution.failure,
         output_tail=execution.output_tail,
         query=execution.query,
+        queries=execution.queries,
     )
 
 
@@ -67,6 +68,7 @@ def history_of(job: ExecutionGraph) -> JobHistory:
                     info_of(region, execution),
                     failure=_brief(execution.failure),
                     query=None if execution.query is None else brief_progress(execution.query),
+                    queries=(),
                 )
                 for region in job.regions
                 for execution in ended[region.id][-at_most:]

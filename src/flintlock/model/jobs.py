@@ -10,6 +10,7 @@ from msgspec import Struct
 from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.ids import JobId, RegionId, StepName, TaskManagerId, VertexId
 from flintlock.model.jobgraph import JobGraph, JobType
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region, readers_of, writers_of
 from flintlock.model.states import ExecutionState, JobStatus
 from flintlock.model.tasks import Failure, ResultRows, StepOutput, TaskMetrics
@@ -77,6 +78,7 @@ class ExecutionInfo(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     output_tail: bytes = b""  # the end of what it printed, once it has ended
     query: QueryProgress | None = None  # of a streaming job
+    queries: tuple[QueryFigures, ...] = ()  # of a streaming job or program
 
 
 class ExceptionEntry(Struct, frozen=True, kw_only=True):

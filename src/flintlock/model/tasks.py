@@ -12,6 +12,7 @@ from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.ids import AttemptId, InstanceId, JobId, RegionId, StepName, TaskManagerId
 from flintlock.model.jobgraph import JobGraph, Resources
 from flintlock.model.manifests import Manifest
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.regions import Region
 
 
@@ -174,6 +175,7 @@ class TaskProgress(Struct, frozen=True, kw_only=True, tag="progress"):
     metrics: TaskMetrics
     activity: str = ""  # what it does now, such as "writing out"
     query: QueryProgress | None = None  # of a streaming task
+    queries: tuple[QueryFigures, ...] = ()  # of a streaming task, or those that a program has started
 
 
 class TaskFinished(Struct, frozen=True, kw_only=True, tag="finished"):

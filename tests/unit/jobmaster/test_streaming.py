@@ -18,6 +18,7 @@ from flintlock.model.confinement import deployment_problem, removal_problem
 from flintlock.model.ids import AttemptId, JobId, RegionId, TaskManagerId
 from flintlock.model.jobgraph import JobType
 from flintlock.model.jobs import StoredJob
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.states import JobStatus
 from flintlock.model.tasks import DeployTask, RemoveFiles, TaskFailed, TaskMetrics, TaskProgress, TaskRunning
 
@@ -105,11 +106,13 @@ def test_what_a_query_has_committed_is_part_of_its_attempt() -> None:
     harness.report(TaskRunning())
     progress = QueryProgress(checkpoint="/c", batches=(BatchFigures(batch=3, started_ms=1, duration_ms=2),))
 
-    harness.report(TaskProgress(metrics=TaskMetrics(), activity="streaming", query=progress))
+    figures = (QueryFigures(name="out", batch=3),)
+
+    harness.report(TaskProgress(metrics=TaskMetrics(), activity="streaming", query=progress, queries=figures))
     harness.report(TaskProgress(metrics=TaskMetrics(read_records=1), activity="streaming"))
 
     (execution,) = snapshot_of(harness.job).executions
-    assert execution.query == progress
+    assert (execution.query, execution.queries) == (progress, figures)
     assert execution.metrics.read_records == 1
 
 
@@ -122,12 +125,13 @@ def test_the_last_batch_of_an_ended_attempt_survives_a_change_of_leader() -> Non
     harness.taken()
     batches = tuple(BatchFigures(batch=n, started_ms=n, duration_ms=2, offsets=("x" * 1000,)) for n in range(10))
     progress = QueryProgress(checkpoint="/c", restored=4, batches=batches)
-    harness.report(TaskProgress(metrics=TaskMetrics(), query=progress))
+    harness.report(TaskProgress(metrics=TaskMetrics(), query=progress, queries=(QueryFigures(name="out"),)))
     harness.report(TaskFailed(failure=failure()))
 
     stored = history_of(harness.job)
     again = JobHarness(STREAM, history=stored)
 
+    assert stored.attempts[0].queries == (), "the figures were for watching it"
     known = again.job.regions[0].executions[0].query
     assert known is not None
     assert (known.restored, [batch.batch for batch in known.batches]) == (4, [9])

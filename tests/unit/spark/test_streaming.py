@@ -27,7 +27,7 @@ from flintlock.spark.region.session_config import session_config
 from flintlock.spark.region.streaming import PREDECESSOR_S, StreamingTask, latest_batch
 
 JOB = JobId("ab" * 16)
-FILES = Sink(format="parquet", path="/out")
+FILES = Sink(format="parquet", path="/no-such-directory/out")
 
 
 class FakeProgress(dict[str, Any]):
@@ -209,7 +209,7 @@ def test_the_query_has_the_checkpoint_of_its_uid() -> None:
         "trigger(availableNow=True)",
         "options()",
         "format(parquet)",
-        "start(/out)",
+        "start(/no-such-directory/out)",
     ]
 
 

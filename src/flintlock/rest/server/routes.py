@@ -13,6 +13,7 @@ from flintlock.api import tokens as of_tokens
 from flintlock.api import vertices as of_vertices
 from flintlock.api.checkpoints import CheckpointsResponse
 from flintlock.api.quarantine import QuarantineEntry, QuarantineListing
+from flintlock.api.queries import QueriesResponse
 from flintlock.api.requests import ClientHeartbeatRequest, RerunRequest, VertexRequirementsRequest
 from flintlock.model.jobgraph import Versions
 from flintlock.model.principals import Role
@@ -21,7 +22,7 @@ from flintlock.rest.cluster import handlers as cluster
 from flintlock.rest.cluster import process_handlers as process
 from flintlock.rest.cluster import taskmanager_handlers as taskmanager
 from flintlock.rest.dashboard import handlers as dashboard
-from flintlock.rest.jobs import applications, checkpoints, listing, quarantine, rerun
+from flintlock.rest.jobs import applications, checkpoints, listing, quarantine, queries, rerun
 from flintlock.rest.jobs import handlers as jobs
 from flintlock.rest.metrics import handlers as metrics
 from flintlock.rest.metrics.registry import SubmissionTimer
@@ -195,6 +196,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     _get("/jobs/{jobid}/plan", jobs.plan, shapes.PlanResponse, errors=_JOB),
     _get("/jobs/{jobid}/config", jobs.config, shapes.JobConfigResponse, errors=_JOB),
     _get("/jobs/{jobid}/status", jobs.status, shapes.JobStatusResponse, errors=_JOB),
+    _get("/jobs/{jobid}/queries", queries.queries, QueriesResponse, errors=_JOB),
     _get("/jobs/{jobid}/checkpoints", checkpoints.checkpoints, CheckpointsResponse, errors=_JOB),
     _get("/jobs/{jobid}/exceptions", jobs.exceptions, shapes.ExceptionsResponse, _MAX, errors=_JOB),
     Route(

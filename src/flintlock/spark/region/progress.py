@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from flintlock.model.checkpoints import QueryProgress
+from flintlock.model.query_figures import QueryFigures
 from flintlock.model.tasks import TaskMetrics, TaskProgress
 
 #: The least time between two reports that Spark's progress handler sends.
@@ -23,6 +24,7 @@ class Progress:
         self._bytes = 0  # the size of the files that these plans have read
         self._activity = ""  # what the task does now, for display
         self._query: QueryProgress | None = None  # of a streaming task
+        self._queries: tuple[QueryFigures, ...] = ()  # of a streaming task or program
         self._reported_s = 0.0
 
     @property
@@ -54,6 +56,12 @@ class Progress:
         self._query = query
         self._report()
 
+    def report_figures(self, queries: tuple[QueryFigures, ...], activity: str | None = None) -> None:
+        """Report how the queries of the task are doing, and what it does now. May be called from any thread."""
+        self._queries = queries
+        self._activity = self._activity if activity is None else activity
+        self._report()
+
     def __call__(self, stages: Iterable[Any] | None, **_: object) -> None:
         """Record the stages of a running action, and report at most every `PROGRESS_S` seconds. Called by PySpark."""
         for stage in stages or ():
@@ -63,4 +71,6 @@ class Progress:
 
     def _report(self) -> None:
         self._reported_s = time.monotonic()
-        self._on_progress(TaskProgress(metrics=self.metrics, activity=self._activity, query=self._query))
+        self._on_progress(
+            TaskProgress(metrics=self.metrics, activity=self._activity, query=self._query, queries=self._queries)
+        )

@@ -21,6 +21,7 @@ from typing import Any, Final
 from flintlock.model.checkpoints import QueryProgress
 from flintlock.model.ids import StepName
 from flintlock.model.operations import ForeachBatch, Guarantee, Sink
+from flintlock.model.query_figures import QueryFigures, interval_ms
 from flintlock.model.regions import region_outputs
 from flintlock.model.streams import StreamQuery, TriggerKind
 from flintlock.model.tasks import Analysis, DeployTask, FailureKind, StepOutput, TaskFinished
@@ -30,6 +31,7 @@ from flintlock.spark.region.batch import StepFailed, analyze, resolve
 from flintlock.spark.region.failures import Interrupted, TaskError
 from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.plan import StepFrames
+from flintlock.spark.region.query_figures import with_progress
 from flintlock.spark.region.query_progress import figures_of, with_batch
 from flintlock.spark.region.spark_errors import SparkError
 from flintlock.spark.runner_messages import Worked
@@ -56,6 +58,7 @@ class StreamingTask:
         config: Mapping[str, str],
         activity: Callable[[str], None],
         report: Callable[[QueryProgress], None] = lambda _: None,
+        watch: Callable[[tuple[QueryFigures, ...]], None] = lambda _: None,
         now_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
@@ -66,11 +69,14 @@ class StreamingTask:
         self._config: Final = config
         self._activity: Final = activity
         self._report: Final = report
+        self._watch: Final = watch
         self._now_s: Final = now_s
         self._wait: Final = wait or threading.Event().wait
         self._vertex: Final = region_outputs(task.graph, task.region)[0]
         self._query: Final = self._vertex.query or StreamQuery()
         self._progress: QueryProgress | None = None  # set when the query is started
+        every = self._query.trigger.interval if self._query.trigger.kind is TriggerKind.PROCESSING_TIME else ""
+        self._figures = QueryFigures(name=str(self._vertex.name), interval_ms=interval_ms(every))
         self.in_user_code = False  # the function for batches was being loaded when something failed
 
     @property
@@ -168,6 +174,7 @@ class StreamingTask:
         last: Any = query.lastProgress
         if last is None:
             return
+        self._show(last)
         latest = known.batches[-1].batch if known.batches else -1 if known.restored is None else known.restored
         # Several batches since then: their progress is still remembered by Spark.
         reported = query.recentProgress if int(last["batchId"]) > latest + 1 else [last]
@@ -177,6 +184,14 @@ class StreamingTask:
         if progress is not known:
             self._progress = progress
             self._report(progress)
+
+    def _show(self, last: Any) -> None:
+        """Report how the query is doing, if it has run another batch."""
+        known = self._figures
+        with suppress(KeyError, TypeError, ValueError):
+            self._figures = with_progress(known, json.loads(last.json))
+        if self._figures is not known:
+            self._watch((self._figures,))
 
     def _start(self) -> object:
         query, operation = self._query, self._vertex.operation

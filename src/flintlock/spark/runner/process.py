@@ -65,6 +65,7 @@ from flintlock.spark.region.lasting_tables import LastingTables
 from flintlock.spark.region.missing_inputs import missing_inputs
 from flintlock.spark.region.plan import StepFrames
 from flintlock.spark.region.plan_hook import on_every_plan
+from flintlock.spark.region.program_queries import ProgramQueries, activity
 from flintlock.spark.region.programs import ExitCode, ignore_masters, needs_driver, note_late_settings, run_program
 from flintlock.spark.region.progress import Progress
 from flintlock.spark.region.relative_paths import RelativePaths
@@ -291,7 +292,14 @@ class RunnerProcess:
         self._progress.begin(f"running {program.script}")
         if message.task.graph.engine is EngineKind.AUTO:
             effects.watch()
-        run_program(program, artifacts)
+        queries = ProgramQueries(lambda figures: self._progress.report_figures(figures, activity(program, figures)))
+        queries.install()
+        try:
+            run_program(program, artifacts)
+        except BaseException:
+            queries.stop(warn=False)
+            raise
+        queries.stop(warn=True)
 
     def _region(self, message: Run, artifacts: Artifacts, attempt: _Attempt, paths: RelativePaths) -> Worked:
         task = message.task
@@ -317,6 +325,7 @@ class RunnerProcess:
                 config=config,
                 activity=self._progress.begin,
                 report=self._progress.report_query,
+                watch=self._progress.report_figures,
             )
             return streaming.run()
         attempt.region_task = RegionTask(

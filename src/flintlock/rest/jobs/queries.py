@@ -1,0 +1,34 @@
+"""The streaming queries of a job: of the sinks of its graph, or those that its program has started."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import structs
+
+from flintlock.api.queries import QueriesResponse, QueryInfo
+from flintlock.model.jobs import ExecutionInfo, JobQuery, JobSnapshot
+from flintlock.rest.server.http import HttpResponse, RestCall, json_response
+
+
+async def queries(call: RestCall) -> HttpResponse:
+    """The streaming queries of one job, with the figures of their latest batches."""
+    job = await call.services.dispatcher.job(JobQuery(job_id=call.job_id))
+    return json_response(QueriesResponse(queries=queries_of(job), now=call.services.clock_ms()))
+
+
+def queries_of(job: JobSnapshot) -> tuple[QueryInfo, ...]:
+    """Return the queries of the latest attempt of each region; those of an attempt that has ended are not active."""
+    latest: dict[int, ExecutionInfo] = {execution.region: execution for execution in job.executions}
+    uids = {region.id: job.graph.vertex(region.outputs[0]).uid for region in job.regions if region.outputs}
+    return tuple(
+        structs.replace(
+            msgspec.convert(figures, QueryInfo, from_attributes=True),
+            uid=uids.get(execution.region, ""),
+            region=execution.region,
+            attempt=execution.attempt,
+            active=figures.active and execution.state.on_a_task_manager,
+            falls_behind=figures.falls_behind and execution.state.on_a_task_manager,
+        )
+        for execution in latest.values()
+        for figures in execution.queries
+    )

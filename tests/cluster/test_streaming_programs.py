@@ -1,0 +1,83 @@
+"""Unmodified scripts that start streaming queries: their queries are shown, and end with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.commands import flintlock
+from tests.cluster.processes import Processes, until
+
+from flintlock.testing import rest_requests
+
+ENDS = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+numbers = spark.readStream.schema("n LONG").json("in")
+query = numbers.groupBy().count().writeStream.queryName("counts").outputMode("complete").format("noop").option(
+    "checkpointLocation", "checkpoint").start()
+query.processAllAvailable()
+print("done", flush=True)
+"""
+RUNS = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+query = rows.writeStream.queryName("rates").format("noop").option("checkpointLocation", "checkpoint").start()
+print("query", query.id, flush=True)
+spark.streams.awaitAnyTermination()
+"""
+
+
+def _queries(url: str, job_id: str) -> list[dict[str, Any]]:
+    return rest_requests.get(f"{url}/jobs/{job_id}/queries").json()["queries"]
+
+
+@pytest.mark.parametrize("engine", ["shared", "dedicated"])
+def test_a_query_that_runs_when_its_script_ends_is_stopped_with_it_and_the_output_says_so(
+    standing: Processes, tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"n": 1}\n{"n": 2}\n')
+    (tmp_path / "ends.py").write_text(ENDS)
+
+    ran = flintlock("run", "-m", standing.url, "--engine", engine, "--name", engine, "ends.py", cwd=tmp_path)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "the query 'counts' was still running when the program ended" in ran.stdout + ran.stderr
+    job = rest_requests.get(f"{standing.url}/jobs/overview?name={engine}").json()["jobs"][0]
+    (query,) = _queries(standing.url, job["jid"])
+    assert (query["name"], query["active"]) == ("counts", False)
+
+
+def test_the_queries_of_a_script_are_shown_while_it_runs_and_end_with_its_cancel(
+    standing: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "runs.py").write_text(RUNS)
+    submitted = flintlock("run", "-m", standing.url, "-d", "--engine", "shared", "runs.py", cwd=tmp_path)
+    job_id = submitted.stdout.split()[-1]
+
+    def running() -> dict[str, Any] | None:
+        found = _queries(standing.url, job_id)
+        return found[0] if found and found[0]["batch"] >= 1 else None
+
+    query = until("a batch", running)
+    assert (query["name"], query["active"]) == ("rates", True)
+    assert {"addBatch", "triggerExecution"} <= query["durations"].keys()
+    assert query["sources"][0]["backlog"] is not None
+    shown = flintlock("status", job_id, "-m", standing.url, cwd=tmp_path)
+    assert "running runs.py with 1 streaming query" in shown.stdout
+
+    assert flintlock("cancel", job_id, "-m", standing.url, cwd=tmp_path).returncode == 0
+
+    (query,) = _queries(standing.url, job_id)
+    assert not query["active"]
+    # A query that is alive would keep the next one from its checkpoint.
+    alone = 'spark.conf.set("spark.sql.streaming.stopActiveRunOnRestart", "false")\nrows = '
+    again = RUNS.replace("rows = ", alone).replace(".start()", ".trigger(availableNow=True).start()")
+    (tmp_path / "again.py").write_text(again)
+    ran = flintlock("run", "-m", standing.url, "--engine", "shared", "again.py", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
